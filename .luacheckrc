@@ -1,0 +1,19 @@
+-- Lua 5.1 as Redis, Valkey and nginx speak it. Each folder names the few globals it may read; none may be set.
+
+std = "none"
+max_line_length = 120
+
+-- The model: arithmetic on what it is given. No redis, no ngx, no os, and no tostring, which rounds numbers.
+files["src/headgate/lua/model"].read_globals = {
+  "ipairs", "tonumber",
+  math = { fields = { "ceil", "floor", "fmod", "huge", "max", "min", "abs", "sqrt", "exp", "log", "pow" } },
+  string = { fields = { "byte", "find", "format", "gmatch", "match", "sub" } },
+  table = { fields = { "concat", "insert", "remove" } },
+}
+
+-- The commands: what the server offers a script, and what the assembler puts above it.
+files["src/headgate/lua/command"].std = "lua51"
+files["src/headgate/lua/command"].read_globals = {
+  "redis", "KEYS", "ARGV", "struct", "cjson", "cmsgpack", "bit",
+  "keep", "keeps", "model", "models",
+}

@@ -1,0 +1,42 @@
+# headgate: what one can do here. `make` alone lists it.
+# PYTHON=/path/to/python3 picks the interpreter; otherwise scripts/python finds one.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check test-quick test-all bench conform bootstrap clean
+
+VENV := .venv/bin
+PYTEST := $(VENV)/python -m pytest -q
+
+help:  ## list the targets
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo:  ## see it decide; needs nothing but Python
+	@PYTHONPATH=src "$$(scripts/python)" -m headgate.cli demo
+
+test: check  ## everything: checks, then the whole suite on real servers; nothing is skipped
+	@echo "test: the whole suite"
+	@$(PYTEST)
+
+check: bootstrap  ## style, types, Lua, import contracts
+	@scripts/check
+
+test-quick: bootstrap  ## the tests that need no server and are not slow
+	@$(PYTEST) -m "not servers and not slow"
+
+test-all:  ## the quick tests on every Python from 3.11 to 3.13 that is here
+	@scripts/test-all
+
+bench:  ## measure headgate beside its peers
+	@scripts/bootstrap bench
+	@.venv-bench/bin/python -m benchmarks
+
+conform: bootstrap  ## replay recorded decisions: make conform VECTORS=DIR
+	@test -n "$(VECTORS)" || { echo "conform: say where the vectors are: make conform VECTORS=DIR" >&2; exit 2; }
+	@$(VENV)/python -m tests.conform "$(VECTORS)"
+
+bootstrap:  ## install what the tests need: Debian packages and .venv; instant when done before
+	@scripts/bootstrap
+
+clean:  ## remove what was built or cached, the virtual environments too
+	@rm -rf .venv .venv-* .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
