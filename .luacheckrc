@@ -5,7 +5,7 @@ max_line_length = 120
 
 -- The model: arithmetic on what it is given. No redis, no ngx, no os, and no tostring, which rounds numbers.
 files["src/headgate/lua/model"].read_globals = {
-  "ipairs", "tonumber",
+  "ipairs", "tonumber", "type",
   math = { fields = { "ceil", "floor", "fmod", "huge", "max", "min", "abs", "sqrt", "exp", "log", "pow" } },
   string = { fields = { "byte", "find", "format", "gmatch", "match", "sub" } },
   table = { fields = { "concat", "insert", "remove" } },

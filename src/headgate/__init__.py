@@ -1,0 +1,49 @@
+"""headgate decides, for every call, whether it may pass, be delayed or be refused.
+
+In one process, across a cluster through Redis or Valkey, and always by the same exact arithmetic.
+"""
+
+from headgate.clock import ManualClock, SystemClock
+from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge, InvalidRule, RateLimited
+from headgate.lease import AsyncLease, Lease
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.model.decision import Charge, Decision, Verdict
+from headgate.model.fixed_window import FixedWindow
+from headgate.model.leaky_bucket import LeakyBucket
+from headgate.model.limit import Limit
+from headgate.model.sliding_log import SlidingLog
+from headgate.model.sliding_window import SlidingWindow
+from headgate.model.slots import Slots
+from headgate.model.smooth import Smooth
+from headgate.model.token_bucket import TokenBucket
+from headgate.reservation import AsyncReservation, Reservation
+from headgate.text import parse
+
+__all__ = [
+    "AsyncLease",
+    "AsyncLimiter",
+    "AsyncReservation",
+    "Charge",
+    "Decision",
+    "EngineUnavailable",
+    "FixedWindow",
+    "HeadgateError",
+    "InvalidCharge",
+    "InvalidRule",
+    "LeakyBucket",
+    "Lease",
+    "Limit",
+    "Limiter",
+    "ManualClock",
+    "parse",
+    "RateLimited",
+    "Reservation",
+    "SlidingLog",
+    "SlidingWindow",
+    "Slots",
+    "Smooth",
+    "SystemClock",
+    "TokenBucket",
+    "Verdict",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,162 @@
+"""What is asked, checked: keys, costs and limits, before any engine hears of them.
+
+Bad input gets a sentence here and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from headgate.errors import InvalidCharge, InvalidRule
+from headgate.model.decision import Charge, Decision, Facts, JointDecision
+from headgate.model.limit import Limit
+from headgate.model.slots import Slots
+from headgate.text import parse_all
+
+LimitLike = Limit | str | Sequence[Limit]
+
+
+class Named(Protocol):
+    @property
+    def limit(self) -> Limit: ...
+    @property
+    def name(self) -> str: ...
+
+
+M = TypeVar("M", bound=Named)
+S = TypeVar("S", bound=Named)
+
+
+def limits_of(limit: LimitLike) -> tuple[Limit, ...]:
+    """One or several limits, from objects or from words."""
+    if isinstance(limit, str):
+        return parse_all(limit)
+    limits = (limit,) if isinstance(limit, Limit) else tuple(limit)
+    if not limits or not all(isinstance(one, Limit) for one in limits):
+        raise InvalidRule(f"A limit is a Limit or its text, such as 10/minute; not {limit!r}.")
+    return limits
+
+
+def check_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise InvalidCharge(f"A key is a string, not {type(key).__name__}. Name whose count this is.")
+    if not key:
+        raise InvalidCharge("A key must not be empty: everybody without a name would share one count.")
+    return key
+
+
+def check_cost(cost: object, *, spends: bool = False) -> int:
+    if type(cost) is not int:
+        raise InvalidCharge(f"A cost is a whole number, not {cost!r}.")
+    if cost < spends:
+        raise InvalidCharge(f"A cost is at least {int(spends)}, not {cost}. To give units back, use refund.")
+    return cost
+
+
+class Asked(Generic[M]):
+    """Charges, checked; those on the same count are put together, because they must see each other."""
+
+    def __init__(self, charges: Sequence[tuple[M, str, int]]) -> None:
+        self._charges = charges
+        counts: dict[tuple[str, str, str], int] = {}
+        self.distinct: list[tuple[M, str, int]] = []
+        self._place: list[int] = []
+        for meter, key, cost in charges:
+            place = counts.setdefault((meter.limit.algorithm, meter.name, key), len(self.distinct))
+            if place == len(self.distinct):
+                self.distinct.append((meter, key, cost))
+            else:
+                first, _, spent = self.distinct[place]
+                if first.limit != meter.limit:
+                    raise InvalidCharge(f'"{meter.name}" cannot be {first.limit} and {meter.limit} at once.')
+                self.distinct[place] = first, key, spent + cost
+            self._place.append(place)
+
+    def decision(self, facts: Sequence[Facts]) -> Decision:
+        parts = [
+            Decision(facts[place], meter, key, cost)
+            for place, (meter, key, cost) in zip(self._place, self._charges, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else JointDecision(parts)
+
+
+class Asking(Generic[M, S]):
+    """A limiter's limits, bound to an engine's meters: one or several rates, or slots."""
+
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        names: Sequence[str],
+        bind: Callable[[Limit, str], M],
+        bind_slots: Callable[[Slots, str], S],
+    ) -> None:
+        self._bind, self._bind_slots = bind, bind_slots
+        self._names = names
+        self.meters: list[M] = []
+        self.slots: S | None = None
+        self._others: dict[tuple[Limit, str], M] = {}
+        if len(limits) == 1 and isinstance(limits[0], Slots):
+            self.slots = bind_slots(limits[0], names[0])
+        else:
+            self.meters = [bind(_rate(limit), name) for limit, name in zip(limits, names, strict=True)]
+
+    def changed(self, limit: LimitLike) -> Asking[M, S]:
+        """The same names under other limits, so that counts carry over."""
+        limits = limits_of(limit)
+        if len(limits) != len(self._names):
+            raise InvalidRule(f"{len(self._names)} limits cannot become {len(limits)}.")
+        return Asking(limits, self._names, self._bind, self._bind_slots)
+
+    def of(self, key: object, cost: object, *, spends: bool = False) -> Asked[M]:
+        """One charge on each of the limiter's own limits."""
+        key, cost = check_key(key), check_cost(cost, spends=spends)
+        if self.slots is not None:
+            raise InvalidCharge(f'"{self.slots.limit}" is held, not taken: use acquire and release.')
+        return Asked([(meter, key, cost) for meter in self.meters])
+
+    def charges(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Asked[M]:
+        """Charges of anybody's: a Charge, or a plain (key, limit)."""
+        asked: list[tuple[M, str, int]] = []
+        for charge in charges:
+            key, limit, cost, name = Charge(*charge)
+            key, cost = check_key(key), check_cost(cost)
+            asked += [(meter, key, cost) for meter in self._meters(limit, name)]
+        if not asked:
+            raise InvalidCharge("There is nothing to decide: give at least one charge.")
+        return Asked(asked)
+
+    def slots_of(self, key: object) -> S:
+        """The slots' meter, which is all that can be acquired."""
+        check_key(key)
+        if self.slots is None:
+            limits = "; ".join(str(meter.limit) for meter in self.meters)
+            raise InvalidCharge(f'Only slots are acquired, such as "20 slots"; "{limits}" is taken.')
+        return self.slots
+
+    def _meters(self, limit: LimitLike | None, name: str | None) -> list[M]:
+        if limit is None:
+            return self.meters
+        limits = limits_of(limit)
+        return [self._other(one, named) for one, named in zip(limits, names_of(limits, name), strict=True)]
+
+    def _other(self, limit: Limit, name: str) -> M:
+        meter = self._others.get((limit, name))
+        if meter is None:
+            meter = self._others[limit, name] = self._bind(_rate(limit), name)
+        return meter
+
+
+def names_of(limits: Sequence[Limit], name: str | None) -> list[str]:
+    """What the counts of each limit are filed under."""
+    if name is None:
+        return [limit.text for limit in limits]
+    if not name:
+        raise InvalidRule("A limiter's name must not be empty.")
+    return [name] if len(limits) == 1 else [f"{name}#{i}" for i in range(len(limits))]
+
+
+def _rate(limit: Limit) -> Limit:
+    if isinstance(limit, Slots):
+        raise InvalidCharge(f'"{limit}" is held, not taken: give it a limiter of its own, and use acquire.')
+    return limit

@@ -1,0 +1,74 @@
+"""An engine that never blocks, in async clothes: the embedded engine for an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.engine.port import AsyncMeter, Engine, Meter, Slot, SlotMeter
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import Limit
+from headgate.model.slots import Slots
+
+
+class AwaitedMeter:
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.limit = meter.limit
+        self.name = meter.name
+
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        return self.meter.decide(key, cost, patience_us)
+
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        return self.meter.refund(key, units, receipt, cancel)
+
+    async def retune(self, key: str) -> None:
+        self.meter.retune(key)
+
+    async def reset(self, key: str) -> None:
+        self.meter.reset(key)
+
+
+class AwaitedSlotMeter:
+    def __init__(self, meter: SlotMeter) -> None:
+        self.meter = meter
+        self.limit = meter.limit
+        self.name = meter.name
+
+    async def free(self, key: str) -> Facts:
+        return self.meter.free(key)
+
+    async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
+        return self.meter.acquire(key, ticket, wait)
+
+    async def renew(self, key: str, fence: int) -> int | None:
+        return self.meter.renew(key, fence)
+
+    async def release(self, key: str, fence: int) -> bool:
+        return self.meter.release(key, fence)
+
+    async def leave(self, key: str, ticket: int) -> None:
+        self.meter.leave(key, ticket)
+
+    async def reset(self, key: str) -> None:
+        self.meter.reset(key)
+
+
+class AwaitedEngine:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def meter(self, limit: Limit, name: str) -> AwaitedMeter:
+        return AwaitedMeter(self.engine.meter(limit, name))
+
+    def slots(self, limit: Slots, name: str) -> AwaitedSlotMeter:
+        return AwaitedSlotMeter(self.engine.slots(limit, name))
+
+    async def decide_all(
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+    ) -> list[Facts]:
+        inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, AwaitedMeter)]
+        return self.engine.decide_all(inner, patience_us)
+
+    async def close(self) -> None:
+        self.engine.close()

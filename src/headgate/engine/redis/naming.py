@@ -1,0 +1,48 @@
+"""The key that a count is kept under: an API, and versioned as one.
+
+    hg1:<name>:{<key>}
+
+`hg` is the prefix and 1 the layout's version, so that two versions can run side by side. The braces are Redis
+Cluster's: all counts of one key lie in one slot. Different names and keys never meet: whatever could be mistaken
+for a separator is written %XX, and a key longer than 200 bytes is written %# and its SHA-256, which no escaped
+key can look like.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+from headgate.errors import InvalidRule
+
+LAYOUT = 1
+LONGEST = 200
+
+_special = re.compile(rb"[\x00-\x20\x7f%{}]").search
+_specials = re.compile(rb"[\x00-\x20\x7f%{}]")
+_name_specials = re.compile(rb"[\x00-\x20\x7f%{}:]")
+
+
+def head(prefix: str, name: str) -> bytes:
+    """Everything before the key itself."""
+    raw = prefix.encode()
+    if not raw or _name_specials.search(raw):
+        raise InvalidRule(f"The prefix {prefix!r} must not be empty nor hold spaces, braces, % or a colon.")
+    return b"%b%d:%b:{" % (raw, LAYOUT, _name_specials.sub(_escape, name.encode("utf-8", "surrogatepass")))
+
+
+def tagged(head: bytes, key: str) -> bytes:
+    """The whole Redis key."""
+    return b"%b%b}" % (head, escaped(key))
+
+
+def escaped(key: str) -> bytes:
+    """The key, so that no two different ones look alike."""
+    raw = key.encode("utf-8", "surrogatepass")
+    if len(raw) > LONGEST:
+        return b"%#" + sha256(raw).hexdigest().encode()
+    return _specials.sub(_escape, raw) if _special(raw) else raw
+
+
+def _escape(match: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % match[0][0]

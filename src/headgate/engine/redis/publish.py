@@ -1,0 +1,41 @@
+"""Scripts for gateways that talk to Redis themselves: loaded into the server, their SHA1 stored where they look.
+
+    lua:sha1:rate_limiter    EVALSHA sha 1 key acquire N | init max_permits rate [ttl] | delete      1 or -1
+    lua:sha1:token_bucket    EVALSHA sha 1 key N, on a hash with bucket_cap and rate or period       1, 0 or -1
+
+A script is loaded before its SHA1 is stored, and an older one stays loaded: a gateway that reads the key in
+between calls the older one, and never one that is not there. A server forgets its scripts when it restarts
+(and the key may well survive it), so publish again then; a gateway that is told NOSCRIPT should wait for that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headgate.engine.redis.blocking import RedisEngine
+from headgate.engine.redis.script import published
+from headgate.engine.redis.wire import Question, command
+
+NAMES = ("rate_limiter", "token_bucket")
+
+
+class Published(NamedTuple):
+    name: str
+    key: str
+    sha: str
+
+
+def publish(url: str) -> list[Published]:
+    """Load every published script and store its SHA1. EngineUnavailable says what stood in the way."""
+    engine = RedisEngine(url)
+    try:
+        return [_publish(engine, name) for name in NAMES]
+    finally:
+        engine.close()
+
+
+def _publish(engine: RedisEngine, name: str) -> Published:
+    script, key = published(name), f"lua:sha1:{name}"
+    engine.ask(Question(script.load, None))
+    engine.ask(Question(command("SET", key, script.sha), None))
+    return Published(name, key, script.sha)

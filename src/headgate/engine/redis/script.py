@@ -1,0 +1,97 @@
+"""Scripts, put together: a command with just the model files that it needs.
+
+Every call of a script creates every function and table of it anew, which can cost Redis more than the decision
+itself. So a take on one key carries one model, without the parts that only other commands use (they stand below
+a line `--@refund` in the model's file), and flat: its functions become plain locals, no module table is made.
+Only a mixed call carries several models, as modules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+
+_LUA = files("headgate") / "lua"
+
+# How each algorithm's state is kept. Whatever fits one string needs no line here.
+_KEEPERS = {"sliding_log": "keep_log"}
+
+
+class Script:
+    """A text that runs in the server, and the name under which the server knows it."""
+
+    __slots__ = ("load", "sha", "text")
+
+    def __init__(self, text: str) -> None:
+        body = text.encode()
+        self.text = text
+        self.sha = sha1(body).hexdigest()
+        self.load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$%d\r\n%b\r\n" % (len(body), body)
+
+
+@cache
+def single(command: str, algorithm: str) -> Script:
+    """A command on one key, for one algorithm."""
+    keeper = _KEEPERS.get(algorithm, "keep_string")
+    parts = (
+        _for(command, _source("model", algorithm)),
+        _source("command", keeper),
+        _source("command", command),
+    )
+    return Script("\n".join(_flat(part) for part in parts))
+
+
+def several(command: str, algorithms: Iterable[str]) -> Script:
+    """A command on several keys, for these algorithms."""
+    return _several(command, tuple(sorted(set(algorithms))))
+
+
+@cache
+def _several(command: str, algorithms: tuple[str, ...]) -> Script:
+    lines = ["local models, keeps = {}, {}"]
+    for name in algorithms:
+        model = _for(command, _source("model", name))
+        keeper = _source("command", _KEEPERS.get(name, "keep_string"))
+        lines.append(f"models.{name} = (function()\n{model}\nend)()")
+        lines.append(f"keeps.{name} = (function(model)\n{keeper}\nend)(models.{name})")
+    return Script("\n".join([*lines, _source("command", command)]))
+
+
+@cache
+def bare(command: str, model: str) -> Script:
+    """A command that keeps its state itself."""
+    parts = _source("model", model), _source("command", command)
+    return Script("\n".join(_flat(part) for part in parts))
+
+
+@cache
+def published(name: str) -> Script:
+    """What gateways call by its SHA1: a token bucket in a hash that somebody configured."""
+    command = f"published_{name}"
+    parts = (
+        _for(command, _source("model", "token_bucket")),
+        _source("model", "decimal_rate"),
+        _source("model", "changed_bucket"),
+        _source("command", "keep_hash"),
+        _source("command", command),
+    )
+    return Script("\n".join(_flat(part) for part in parts))
+
+
+def _flat(source: str) -> str:
+    """A module's functions as plain locals, and calls of them as plain calls."""
+    source = re.sub(r"^function M\.", "local function ", source, flags=re.M)
+    source = re.sub(r"^(local M = .*|return M)$", "", source, flags=re.M)
+    return re.sub(r"\b(?:M|model|keep)\.", "", source)
+
+
+def _for(command: str, source: str) -> str:
+    """Without the parts that are marked for another command."""
+    return re.sub(rf"^--@(?!{command}$)\w+\n(?:(?!--@|return M$).*\n?)*", "", source, flags=re.M)
+
+
+def _source(room: str, name: str) -> str:
+    return (_LUA / room / f"{name}.lua").read_text(encoding="utf-8")

@@ -1,0 +1,102 @@
+"""A limit around a block or a function: pass, or RateLimited.
+
+    with limiter.guard("report"): ...                          @limiter.guard(lambda user: user.id)
+    async with async_limiter.guard("report", timeout=2): ...   def send(user): ...
+
+With a timeout the caller waits for its turn, at most that long. Slots are held for as long as the block lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+
+from headgate.errors import InvalidCharge
+from headgate.model.decision import Decision
+
+if TYPE_CHECKING:
+    from headgate.limiter import AsyncLimiter, Limiter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+L = TypeVar("L", bound="Limiter | AsyncLimiter")
+
+Key = str | Callable[..., str]
+
+
+class _Around(Generic[L]):
+    def __init__(self, limiter: L, key: Key, cost: int, timeout: float) -> None:
+        self.limiter = limiter
+        self.key = key
+        self.cost = cost
+        self.timeout = timeout
+
+    def _fixed_key(self) -> str:
+        if callable(self.key):
+            raise InvalidCharge("A key that is a function needs a call to look at: use guard as a decorator.")
+        return self.key
+
+    def _key_of(self, *args: object, **kwargs: object) -> str:
+        return self.key(*args, **kwargs) if callable(self.key) else self.key
+
+
+class Guard(_Around["Limiter"]):
+    """Around a block, or around each call of a function."""
+
+    def __enter__(self) -> Decision:
+        self._held = ExitStack()
+        key = self._fixed_key()
+        if self.limiter.holds_slots:
+            return self._held.enter_context(self.limiter.acquire(key, self.timeout)).decision
+        if self.timeout:
+            return self.limiter.wait(key, self.cost, self.timeout).or_raise()
+        decision = self.limiter.take(key, self.cost).or_raise()
+        if decision.delay_us:
+            self.limiter.clock.sleep_us(decision.delay_us)
+        return decision
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.close()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            with Guard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
+                return function(*args, **kwargs)
+
+        return guarded
+
+
+class AsyncGuard(_Around["AsyncLimiter"]):
+    """Around a block, or around each call of a coroutine function."""
+
+    async def __aenter__(self) -> Decision:
+        self._held = AsyncExitStack()
+        key = self._fixed_key()
+        if self.limiter.holds_slots:
+            lease = await self.limiter.acquire(key, self.timeout)
+            return (await self._held.enter_async_context(lease)).decision
+        if self.timeout:
+            return (await self.limiter.wait(key, self.cost, self.timeout)).or_raise()
+        decision = (await self.limiter.take(key, self.cost)).or_raise()
+        if decision.delay_us:
+            await self.limiter.clock.asleep_us(decision.delay_us)
+        return decision
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._held.aclose()
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        @wraps(function)
+        async def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with AsyncGuard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
+                return await function(*args, **kwargs)
+
+        return guarded

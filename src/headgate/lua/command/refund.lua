@@ -1,0 +1,22 @@
+-- Gives back what one charge still holds, and answers how things stand after it.
+--
+-- KEYS[1]  the count
+-- ARGV     units, cancel (1|0), then the receipt: cost, at_us, reset_after_us, delay_us, mark, returned;
+--          then the limit
+-- returns  as a take of cost 0 does
+local time = redis.call("TIME")
+local now_us = time[1] * 1000000 + time[2]
+local key = KEYS[1]
+local limit = model.limit(ARGV, 9)
+local receipt = {
+  cost = tonumber(ARGV[3]),
+  at_us = tonumber(ARGV[4]),
+  reset_after_us = tonumber(ARGV[5]),
+  delay_us = tonumber(ARGV[6]),
+  mark = tonumber(ARGV[7]),
+  returned = tonumber(ARGV[8]),
+}
+local before = keep.load(key, limit)
+local after = model.refund(limit, before, now_us, tonumber(ARGV[1]), receipt, ARGV[2] == "1")
+if after then keep.save(key, limit, after, now_us) end
+return (model.decide(limit, after or before, now_us, 0, -1))

@@ -1,0 +1,11 @@
+-- Reckons a key anew under a changed limit, at this instant.
+--
+-- KEYS[1]  the count
+-- ARGV     the limit's own numbers
+local time = redis.call("TIME")
+local now_us = time[1] * 1000000 + time[2]
+local limit = model.limit(ARGV, 1)
+if model.retune then
+  keep.save(KEYS[1], limit, model.retune(limit, keep.load(KEYS[1], limit), now_us), now_us)
+end
+return 1

@@ -1,0 +1,116 @@
+-- The leaky bucket: the twin of model/leaky_bucket.py, where its story and its laws are told.
+--
+-- Water is in thousandths of a unit, time in milliseconds. Products are taken apart so that each stays below
+-- 2^53; one that does not is compared only with numbers that do.
+
+local floor, ceil, fmod, max, min = math.floor, math.ceil, math.fmod, math.max, math.min
+local M = { width = 3 }
+
+local HORIZON_US = 366 * 86400 * 1000000
+local DEEPEST = 2 ^ 52
+
+-- What drains in that many milliseconds, rounded down.
+local function drained(limit, ms)
+  local rest = fmod(ms, 1000)
+  return (ms - rest) / 1000 * limit.rate + floor(rest * limit.rate / 1000)
+end
+
+-- The milliseconds that water takes to drain, rounded by `round`.
+local function drain_ms(limit, water, round)
+  local rest = fmod(water, limit.rate)
+  return (water - rest) / limit.rate * 1000 + round(rest * 1000 / limit.rate)
+end
+
+-- The milliseconds since the state's own, as nginx sees them.
+local function since(state, now_ms)
+  local ms = now_ms - state.last_ms
+  if ms >= 0 then return ms end
+  return ms < -60000 and 1 or 0
+end
+
+function M.limit(argv, i)
+  local rate, delay = tonumber(argv[i]), tonumber(argv[i + 2])
+  local capacity = tonumber(argv[i + 1]) + 1000
+  return {
+    rate = rate,
+    capacity = capacity,
+    prompt = delay < 0 and 2 ^ 53 or delay + 1000,
+    most = min(DEEPEST, capacity + rate * (HORIZON_US / 1000000)),
+  }
+end
+
+function M.unpack(text)
+  local water, last_ms = string.match(text, "^(%d+):(%d+)$")
+  return { water = tonumber(water), last_ms = tonumber(last_ms) }
+end
+
+function M.pack(state)
+  return string.format("%.0f:%.0f", state.water, state.last_ms)
+end
+
+local function dead_at_us(limit, state)
+  return (state.last_ms + drain_ms(limit, min(state.water, limit.most), ceil)) * 1000
+end
+
+function M.ttl_ms(limit, state, now_us)
+  return ceil((dead_at_us(limit, state) - now_us) / 1000) + 0 -- never -0
+end
+
+function M.decide(limit, state, now_us, cost, patience_us)
+  local capacity, now_ms = limit.capacity, floor(now_us / 1000)
+  local before = state
+  state = state or { water = 0, last_ms = now_ms }
+  local stored, last_ms = min(state.water, limit.most), state.last_ms
+  local ms = since(state, now_ms)
+  local water = max(0, stored - drained(limit, ms))
+  if ms > 0 then last_ms = now_ms end
+
+  local never = cost > capacity / 1000
+  local pour = (never or cost == 0) and 1000 or cost * 1000
+  local after = water + pour
+  local room_us = 0
+  if after > capacity then
+    room_us = (state.last_ms + drain_ms(limit, stored + pour - capacity, ceil)) * 1000 - now_us
+  end
+  local wait_us = room_us
+  if cost > 0 and not never then
+    local delay_us = 0
+    if after > limit.prompt then delay_us = drain_ms(limit, after - limit.prompt, floor) * 1000 end
+    local passes = room_us == 0
+    if patience_us >= 0 then
+      wait_us = max(room_us, delay_us)
+      passes = wait_us <= patience_us and wait_us <= HORIZON_US and after <= limit.most
+    end
+    if passes then
+      local reset_us = (last_ms + drain_ms(limit, after, ceil)) * 1000 - now_us
+      local remaining = max(0, floor((capacity - after) / 1000))
+      return { 1, remaining, 0, reset_us, max(room_us, delay_us), now_us, after - 1000 },
+        { water = after, last_ms = last_ms }
+    end
+  end
+  local allowed = (cost == 0 and room_us == 0) and 1 or 0
+  local reset_us = max(0, dead_at_us(limit, state) - now_us)
+  local remaining = max(0, floor((capacity - water) / 1000))
+  return { allowed, remaining, never and -1 or wait_us, reset_us, 0, now_us, after - 1000 }, before
+end
+
+-- receipt: cost, at_us, reset_after_us, delay_us, mark, returned
+function M.refund(limit, state, now_us, units, receipt, cancel)
+  if not state or (cancel and receipt.at_us + receipt.delay_us < now_us) then return nil end
+  local water, last_ms = min(state.water, limit.most), state.last_ms
+  local now_ms = floor(now_us / 1000)
+  local level = water - drained(limit, since(state, now_ms))
+  local since_ms = max(0, max(now_ms, last_ms) - floor(receipt.at_us / 1000))
+  local held = (receipt.cost - receipt.returned) * 1000
+  local ends = receipt.mark + 1000 - receipt.returned * 1000 - drained(limit, since_ms)
+  local given = min(units * 1000, held)
+  if cancel then
+    local built_on = max(0, level - max(min(limit.prompt, limit.capacity), ends))
+    given = min(given, held - built_on)
+  end
+  given = min(given, ends, level)
+  if given <= 0 then return nil end
+  return { water = water - given, last_ms = last_ms }
+end
+
+return M

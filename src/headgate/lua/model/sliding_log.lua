@@ -1,0 +1,127 @@
+-- The sliding log: the twin of model/sliding_log.py, where its story and its laws are told.
+--
+-- The ring itself is the keeper's. A state is the numbers about it and entry(number), which gives the instant of
+-- a unit; what decide and refund want written stands in the state they return, and is done when it is saved:
+--   append                  so many units at newest_us, the last ones before head
+--   cut, cut_count          these units are erased and the newer ones move down,
+--   cut, cut_count, fill_us      or the older ones move up and as many at fill_us come in at the tail
+
+local floor, max, min = math.floor, math.max, math.min
+local M = { width = 2, keep = "log" }
+
+local HORIZON_US = 366 * 86400 * 1000000
+local NEVER_US = -9007199254740992
+
+function M.limit(argv, i)
+  return { amount = tonumber(argv[i]), period_us = tonumber(argv[i + 1]) }
+end
+
+function M.ttl_ms(limit, state, now_us)
+  return math.ceil((state.newest_us + limit.period_us - state.ahead_us - now_us) / 1000)
+end
+
+-- The first of the units low <= number < high that is later than the instant; high if none is.
+local function first_after(instant_us, entry, low, high)
+  local probe, step = low, 1
+  while probe < high and entry(probe) <= instant_us do
+    low = probe + 1
+    probe = probe + step
+    step = step + step
+  end
+  if probe < high then high = probe end
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if entry(middle) <= instant_us then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+function M.decide(limit, state, now_us, cost, patience_us)
+  local amount, period_us = limit.amount, limit.period_us
+  local head, tail, newest_us, time_us, size, entry = 0, 0, 0, now_us, nil, nil
+  if state then
+    local log_us = max(now_us + state.ahead_us, state.stamp_us)
+    if state.newest_us + period_us > log_us then
+      head, tail, newest_us, time_us = state.head, state.tail, state.newest_us, log_us
+      size, entry = state.size, state.entry
+      if head - tail > amount then tail = head - amount end
+    end
+  end
+  local due_us = newest_us > time_us and newest_us or time_us
+  local last = head - amount + (cost > 0 and cost or 1) - 1
+  if last >= tail and last < head then
+    local left_us = entry(last) + period_us
+    if left_us > due_us then due_us = left_us end
+    if left_us <= time_us then tail = last + 1 end
+  end
+  local wait_us = due_us - time_us
+  local passes = cost > 0 and cost <= amount
+    and (wait_us == 0 or (patience_us >= 0 and wait_us <= patience_us and wait_us <= HORIZON_US))
+  local remaining = 0
+  if newest_us <= time_us and not (passes and wait_us > 0) then
+    if head > 0 then tail = first_after(time_us - period_us, entry, tail, head) end
+    remaining = amount - (head - tail)
+  end
+  if passes then
+    head = head + cost
+    if head - tail > amount then tail = head - amount end
+    if wait_us == 0 then remaining = remaining - cost end
+    return { 1, remaining, 0, due_us + period_us - time_us, wait_us, now_us, due_us },
+      { size = size, entry = entry, head = head, tail = tail, newest_us = due_us, stamp_us = time_us,
+        ahead_us = time_us - now_us, append = cost }
+  end
+  local allowed = (cost == 0 and wait_us == 0) and 1 or 0
+  local reset_us = head > 0 and newest_us + period_us - time_us or 0
+  local verdict = { allowed, remaining, cost > amount and -1 or wait_us, reset_us, 0, now_us, 0 }
+  if not state or head == 0 or time_us == now_us + state.ahead_us then return verdict, state end
+  -- The clock stepped back behind the log: from here on its time goes on.
+  return verdict, { size = size, entry = entry, head = head, tail = tail, newest_us = newest_us, stamp_us = time_us,
+    ahead_us = time_us - now_us }
+end
+
+--@refund
+-- receipt: cost, at_us, reset_after_us, delay_us, mark, returned
+function M.refund(limit, state, now_us, units, receipt, cancel)
+  if not state then return nil end
+  local period_us, mark_us, entry = limit.period_us, receipt.mark, state.entry
+  local time_us = max(now_us + state.ahead_us, state.stamp_us)
+  if mark_us + period_us <= time_us or (cancel and mark_us < time_us) then return nil end
+  if state.newest_us + period_us <= time_us then return nil end
+  if mark_us - receipt.at_us - receipt.delay_us > time_us - now_us then return nil end
+  local head, newest_us = state.head, state.newest_us
+  local tail = max(state.tail, head - limit.amount)
+  local stop = first_after(mark_us, entry, tail, head)
+  units = min(units, receipt.cost - receipt.returned, stop - first_after(mark_us - 1, entry, tail, stop))
+  if units <= 0 then return nil end
+  local cut, fill_us = stop - units, nil
+  if newest_us > time_us then
+    fill_us = max(0, newest_us - period_us)
+    if cut > tail then
+      fill_us = min(fill_us, entry(tail))
+    elseif stop < head then
+      fill_us = min(fill_us, entry(stop))
+    end
+  end
+  if stop == head then newest_us = cut > tail and entry(cut - 1) or fill_us or NEVER_US end
+  if not fill_us then head = head - units end
+  return { size = state.size, entry = entry, head = head, tail = tail, newest_us = newest_us, stamp_us = time_us,
+    ahead_us = time_us - now_us, cut = cut, cut_count = units, fill_us = fill_us }
+end
+
+--@parity
+-- stamp:ahead:newest: and the units held, as instant*count.
+function M.pack(state)
+  local runs, instant_us, count = {}, nil, 0
+  for number = state.tail, state.head do
+    local this_us = number < state.head and state.entry(number) or nil
+    if this_us ~= instant_us then
+      if count > 0 then runs[#runs + 1] = string.format("%.0f*%.0f", instant_us, count) end
+      instant_us, count = this_us, 0
+    end
+    count = count + 1
+  end
+  local numbers = string.format("%.0f:%.0f:%.0f:", state.stamp_us, state.ahead_us, state.newest_us)
+  return numbers .. table.concat(runs, ",")
+end
+
+return M

@@ -1,0 +1,64 @@
+-- Slots: the twin of model/slots.py, where its story and its laws are told.
+
+local max = math.max
+local M = { width = 2 }
+
+local TICKET_US = 1000000
+
+function M.limit(argv, i)
+  return { amount = tonumber(argv[i]), ttl_us = tonumber(argv[i + 1]) }
+end
+
+function M.alive(expires_us, now_us)
+  return expires_us > now_us
+end
+
+-- Which of the `alive`, counted from 0 as they end, lets a newcomer in; nil if nobody need end.
+function M.turn(limit, alive)
+  if alive >= limit.amount then return alive - limit.amount end
+end
+
+-- state: alive, behind, opens_us, last_us, fresh. Answers the seven facts (mark: the fence, or how many have to
+-- go first); then, of a lease: fence, expires_us.
+function M.decide(limit, state, now_us, cost)
+  local free = limit.amount - state.alive
+  if cost > 0 and free + state.behind > 0 then
+    local fence, expires_us = max(state.fresh, now_us), now_us + limit.ttl_us
+    local reset_us = max(state.last_us, expires_us) - now_us
+    return { 1, max(0, free - 1), 0, reset_us, 0, now_us, fence }, fence, expires_us
+  end
+  local reset_us = max(0, state.last_us - now_us)
+  if free > 0 then return { 1, free, 0, reset_us, 0, now_us, 0 } end
+  return { 0, 0, state.opens_us - now_us, reset_us, 0, now_us, 1 - free - state.behind }
+end
+
+-- A new ticket: its number, and when it expires unless its waiter asks again.
+function M.draw(fresh, now_us)
+  return max(fresh, now_us), now_us + TICKET_US
+end
+
+function M.renewed_us(limit, now_us)
+  return now_us + limit.ttl_us
+end
+
+-- How far the clock is behind the last lease or ticket written: so much earlier all of them end.
+function M.stepped_us(stamp_us, now_us)
+  return max(0, stamp_us - now_us)
+end
+
+-- The sequence of numbers as it is stored: the least one that was never given, below zero (command/slots.lua).
+function M.unpack_fresh(score)
+  return score and -tonumber(score) or 0
+end
+
+function M.pack_fresh(number)
+  return -(number + 1)
+end
+
+-- In whole milliseconds, which is as finely as keys die; nil if that is not ahead.
+function M.dead_at_ms(last_us, fresh, now_us)
+  local dead_us = max(last_us, fresh)
+  if dead_us > now_us then return math.ceil(dead_us / 1000) end
+end
+
+return M

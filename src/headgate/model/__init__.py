@@ -1,0 +1,60 @@
+"""What the answer is: every algorithm as a pure function of limit, state, time and cost.
+
+One file per algorithm: its story, its Limit, its State, and the functions that the table below names. Nothing
+here reads a clock, draws a number or touches the world; engines load, ask and save. `None` for a state means
+"never seen" and belongs to the signature. Each file has a twin of the same name in lua/model.
+
+    decide(limit, state, now_us, cost, patience_us=None) -> (Facts, State | None)
+        cost 0 peeks: the facts as they stand, and whether one unit would pass. Without patience it judges a
+        take; with patience a reservation, which is allowed if it would be served within that time.
+        The state that comes back is the very one that was given if there is nothing to save: a peek or a
+        refusal leaves no trace. Only where the clock stepped back behind a state, that is put right at once:
+        else the state would wait for the clock to catch up, and everybody with it.
+    refund(limit, state, now_us, units, receipt, cancel) -> State | None
+        None: nothing to give back. With `cancel` the charge is a reservation that must not have been served.
+    dead_at_us(limit, state) -> int         from when on the state says no more than None does
+    pack(state) -> str, unpack(text) -> State         the stored form, which is an API (docs/reference/storage.md)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from headgate.model import (
+    fixed_window,
+    leaky_bucket,
+    sliding_log,
+    sliding_window,
+    smooth,
+    token_bucket,
+)
+from headgate.model.decision import Facts
+from headgate.model.limit import Limit
+
+
+class Algorithm(NamedTuple):
+    """The functions of one model file. Any stands for that file's own State."""
+
+    decide: Callable[..., tuple[Facts, Any]]
+    refund: Callable[..., Any]
+    dead_at_us: Callable[[Any, Any], int]
+    settle: Callable[[Any, Any], Any] | None
+    retune: Callable[[Any, Any, int], Any] | None
+
+
+def _of(module: ModuleType) -> Algorithm:
+    settle, retune = getattr(module, "settle", None), getattr(module, "retune", None)
+    return Algorithm(module.decide, module.refund, module.dead_at_us, settle, retune)
+
+
+ALGORITHMS = {
+    module.__name__.rpartition(".")[2]: _of(module)
+    for module in (token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, smooth)
+}
+
+
+def algorithm(limit: Limit) -> Algorithm:
+    """The functions that judge a charge under this limit. Slots are held, not charged: see model/slots.py."""
+    return ALGORITHMS[limit.algorithm]

@@ -1,0 +1,220 @@
+"""What was decided: facts for one charge, a Decision for the call.
+
+A model answers with plain Facts, because a named tuple would cost a third of a decision in memory; the
+names are given back here, at the edge, where people read them. Inside, time is whole microseconds and None
+means that no wait can help; outside it is seconds, as people and HTTP speak.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from headgate.errors import RateLimited
+
+if TYPE_CHECKING:
+    from headgate.model.limit import Limit
+
+# allowed, remaining, retry_after_us, reset_after_us, delay_us, at_us, mark: the fields of Verdict, unnamed.
+Facts = tuple[bool, int, "int | None", int, int, int, int]
+
+ALLOWED: Final = 0
+REMAINING: Final = 1
+RETRY_AFTER_US: Final = 2
+RESET_AFTER_US: Final = 3
+DELAY_US: Final = 4
+AT_US: Final = 5
+MARK: Final = 6
+
+_SECOND = 1_000_000
+
+
+class Limited(Protocol):
+    """Whatever stands for one limit: an engine's meter, for the model just its limit."""
+
+    @property
+    def limit(self) -> Limit: ...
+
+
+class Charge(NamedTuple):
+    """One cost on one key under one limit: what an engine is asked."""
+
+    key: str
+    limit: Limit | str | None = None
+    cost: int = 1
+    name: str | None = None
+
+
+class Receipt(NamedTuple):
+    """What a charge left behind when it was allowed: enough to give it back exactly."""
+
+    cost: int
+    at_us: int
+    reset_after_us: int
+    delay_us: int
+    mark: int
+    returned: int = 0  # units that were given back before
+
+    @classmethod
+    def of(cls, facts: Facts, cost: int, returned: int = 0) -> Receipt:
+        return cls(cost, facts[AT_US], facts[RESET_AFTER_US], facts[DELAY_US], facts[MARK], returned)
+
+    @property
+    def served_us(self) -> int:
+        """The instant at which the charge was, or would have been, served."""
+        return self.at_us + self.delay_us
+
+
+class Verdict(NamedTuple):
+    """The outcome of one charge.
+
+    allowed          the charge passes (at once, or after ``delay``)
+    remaining        whole units that could still be taken at this instant
+    retry_after_us   when the same charge would pass if nothing else came: 0 now, None never
+    reset_after_us   when the count would be as if never used
+    delay_us         how long an allowed charge must wait before it is served
+    at_us            the engine's clock when it decided
+    mark             the algorithm's own receipt (nginx's excess, a window's start, a lease's fence)
+    """
+
+    allowed: bool
+    remaining: int
+    retry_after_us: int | None
+    reset_after_us: int
+    delay_us: int
+    at_us: int
+    mark: int
+    limit: Limit
+    key: str
+    cost: int
+
+    @property
+    def retry_after(self) -> float | None:
+        return None if self.retry_after_us is None else self.retry_after_us / _SECOND
+
+    @property
+    def reset_after(self) -> float:
+        return self.reset_after_us / _SECOND
+
+    @property
+    def delay(self) -> float:
+        return self.delay_us / _SECOND
+
+
+class Decision:
+    """The answer to a call; true if it may pass.
+
+    The hot path makes one of these per call, so it only keeps what it was given; every fact is a property.
+    """
+
+    rule: str | None = None
+    degraded: bool = False
+    given_back: int = 0  # units already refunded, so that nothing is given back twice
+
+    def __init__(self, facts: Facts, source: Limited, key: str, cost: int) -> None:
+        self.facts = facts
+        self.source = source
+        self.key = key
+        self.cost = cost
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def allowed(self) -> bool:
+        return self.facts[ALLOWED]
+
+    @property
+    def remaining(self) -> int:
+        return self.facts[REMAINING]
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until the same call would pass if nothing else came; 0 if it passed, None if never."""
+        wait_us = self.facts[RETRY_AFTER_US]
+        return None if wait_us is None else wait_us / _SECOND
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the count is as if never used."""
+        return self.facts[RESET_AFTER_US] / _SECOND
+
+    @property
+    def delay(self) -> float:
+        """Seconds that an allowed call must wait before it is served."""
+        return self.facts[DELAY_US] / _SECOND
+
+    @property
+    def delay_us(self) -> int:
+        return self.facts[DELAY_US]
+
+    @property
+    def limit(self) -> Limit:
+        """The limit that spoke."""
+        return self.source.limit
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """One for each charge, in the order in which they were asked."""
+        return (Verdict(*self.facts, self.source.limit, self.key, self.cost),)
+
+    @property
+    def parts(self) -> tuple[Decision, ...]:
+        """The decision charge by charge: itself, unless several were decided together."""
+        return (self,)
+
+    def or_raise(self) -> Decision:
+        """Itself if allowed; raises RateLimited if not."""
+        if not self.allowed:
+            raise RateLimited(self)
+        return self
+
+    def __str__(self) -> str:
+        if self.allowed:
+            wait = f" after {self.delay:g} s" if self.delay else ""
+            return f"allowed{wait} by {self.limit}, {self.remaining} remaining"
+        if self.retry_after is None:
+            return f"refused by {self.limit}: the cost is more than this limit can ever hold"
+        return f"refused by {self.limit}: retry after {self.retry_after:g} s"
+
+    def __repr__(self) -> str:
+        return f"<Decision {self}>"
+
+
+class JointDecision(Decision):
+    """Several charges decided together: all or none.
+
+    `remaining` is the least, `delay` and `reset_after` the longest, `retry_after` the longest among those that
+    refused; the limit that spoke is the one that refuses longest, or the one nearest to its end.
+    """
+
+    def __init__(self, parts: Sequence[Decision]) -> None:
+        self._parts = tuple(parts)
+        refused = [part for part in parts if not part.allowed]
+        if refused:
+            spoke = max(refused, key=lambda part: _or_forever(part.facts[RETRY_AFTER_US]))
+        else:
+            spoke = min(parts, key=lambda part: part.facts[REMAINING])
+        facts = (
+            not refused,
+            min(part.facts[REMAINING] for part in parts),
+            spoke.facts[RETRY_AFTER_US],
+            max(part.facts[RESET_AFTER_US] for part in parts),
+            max(part.facts[DELAY_US] for part in parts) if not refused else 0,
+            spoke.facts[AT_US],
+            spoke.facts[MARK],
+        )
+        super().__init__(facts, spoke.source, spoke.key, spoke.cost)
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return tuple(verdict for part in self._parts for verdict in part.verdicts)
+
+    @property
+    def parts(self) -> tuple[Decision, ...]:
+        return self._parts
+
+
+def _or_forever(wait_us: int | None) -> float:
+    return math.inf if wait_us is None else wait_us

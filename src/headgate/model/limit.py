@@ -1,0 +1,75 @@
+"""How much: an algorithm with its numbers. A Limit knows no key, no rule and no clock."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from headgate.errors import InvalidRule
+
+# Whole numbers are exact in a double up to here; every product a model forms in Lua stays below it.
+EXACT = 2**53
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+WEEK = 7 * DAY
+YEAR = 365 * DAY
+
+# No reservation lies further ahead than this: debt is bounded, and so is every key's life.
+HORIZON_US = 366 * DAY
+
+
+class Limit:
+    """One algorithm with its numbers: immutable, comparable, printable in the text form that made it.
+
+    algorithm   the name of its model file, in Python and in Lua alike
+    args        its numbers in the order in which the Lua twin reads them
+    text        its shortest text form; parse(limit.text) == limit
+    """
+
+    __slots__ = ("args", "text")
+
+    algorithm: ClassVar[str]
+    args: tuple[int | float, ...]
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.args == self.args
+
+    def __hash__(self) -> int:
+        return hash((self.algorithm, self.args))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.text}>"
+
+
+def whole(what: str, value: object, *, least: int = 1) -> int:
+    """`value` if it is a whole number of at least `least`; a sentence otherwise."""
+    if type(value) is not int or value < least:
+        raise InvalidRule(f"{what} must be a whole number of at least {least}, not {value!r}.")
+    return value
+
+
+def microseconds(what: str, seconds: object) -> int:
+    """A length of time given in seconds, as whole microseconds; a sentence if it is not one."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidRule(f"{what} must be a number of seconds, not {seconds!r}.")
+    us = round(seconds * SECOND) if seconds == seconds and abs(seconds) < EXACT / SECOND else 0
+    if us <= 0:
+        raise InvalidRule(f"{what} must be between one microsecond and 285 years, not {seconds!r} seconds.")
+    return us
+
+
+def span(us: int) -> str:
+    """A length of time in its shortest text form: 1000000 is "s", 90000000 is "90s"."""
+    for length, unit in ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "s")):
+        if us == length:
+            return unit
+    for length, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1000, "ms")):
+        if us % length == 0:
+            return f"{us // length}{unit}"
+    return f"{us}us"

@@ -1,0 +1,244 @@
+"""The sliding log: exactly so many units within any period, because every unit is remembered.
+
+Picture a roll of paper on which each unit writes the instant at which it is served, oldest first. A charge of
+`cost` units may pass if the roll holds at most `amount - cost` instants of the last period; one that is exactly
+a period old has left. To know that, nobody counts: as the roll is in order, it is enough to look at a single
+line, the one that must have left before the charge can be served. That is the (amount - cost + 1)-th newest.
+No other unit is ever looked at to decide, and none older than the `amount` newest is ever needed, so the roll
+is a ring, and a decision costs the same at 10/s and at 1000000/day.
+
+"3/minute log" with units at 0, 10 and 50 s: one more passes at 60 s, when the first has left, and not before;
+two more pass at 70 s. A token bucket would let the fourth pass at 20 s; a window that starts on the minute
+would let three pass at 59 s and three more at 60 s.
+
+Remaining is the ring's room. The ring remembers its tail, the oldest unit that was in the window at the last
+write, and gallops on from there (1, 2, 4 ... units ahead, then by halves): what left since is mostly little.
+
+The log's own time. Instants are written in a time that never steps back. It is the clock, until the clock
+steps back; from then on it is `ahead_us` ahead of the clock, so every unit keeps the age it had. A log whose
+last unit has left the window is as good as none, and the next one starts with the clock again.
+
+Reservations. A charge is served at the latest of now, the newest unit (first come, first served) and one
+period after the unit that must have left. It writes that instant at once, even if it lies ahead; while the
+newest unit lies ahead nothing remains and nothing can be taken.
+
+Refunds. The mark of a charge is the instant that its units carry. Units that carry the same instant are
+alike, so giving back a charge erases so many units of its instant, wherever in the ring they are by now.
+While reservations lie ahead, the ring may have pushed out units that are still in their window. All of them
+were served at least a period before the newest unit, so that is where they are written in again, one for each
+unit erased: what is booked next can then be no earlier than the law allows, and no later than without the
+refund.
+
+Laws (tests/model/test_sliding_log.py):
+  - over any span of one period at most `amount` units are served, reserved ones too, refunds and all;
+  - without refunds it answers as a log would that never forgets a unit and counts them all;
+  - taking 3 is the same as taking 1 three times at the same instant;
+  - a denied charge leaves no trace, and passes exactly retry_after later and not a microsecond before;
+  - a clock that steps back drains nothing, mints nothing and locks nobody out for the length of the step;
+  - a refund erases units of its own charge's instant that are still in the window; those that left, or that
+    were pushed out by later reservations, give nothing back;
+  - a cancelled reservation does the same, unless it was served before now; later ones keep their instants;
+  - a changed limit judges the same units by its own numbers: at most its `amount` newest, by its own period.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import groupby
+
+from headgate.errors import InvalidRule
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import EXACT, HORIZON_US, YEAR, Limit, microseconds, span, whole
+
+# head and tail: units are numbered in the order of writing, the log holds tail <= number < head;
+# newest_us; stamp_us, the log's time at the last write; ahead_us, by how much it is ahead of the clock;
+# the ring, in which a unit's slot is its number modulo the slots; and how many of the last units, all of
+# them served at newest_us, are still to be written into it: settle() does that, when the state is kept.
+State = tuple[int, int, int, int, int, "array[int]", int]
+
+_MOST_UNITS = 1_000_000
+_LONGEST_PERIOD_US = 100 * YEAR
+_FEWEST_SLOTS = 8
+_NO_RING = array("q")
+_NEVER_US = -EXACT  # the newest unit of a log that was erased: out of any window
+
+
+class SlidingLog(Limit):
+    """Exactly `amount` units within any `per` seconds."""
+
+    __slots__ = ("amount", "period_us")
+    algorithm = "sliding_log"
+
+    def __init__(self, amount: int, per: float = 1) -> None:
+        self.amount = whole("The amount of a sliding log", amount)
+        self.period_us = microseconds("The period of a sliding log", per)
+        self.text = f"{amount}/{span(self.period_us)} log"
+        if amount > _MOST_UNITS:
+            raise InvalidRule(
+                f'"{self.text}" is too much to remember: a sliding log keeps every unit, at most 1000000 of them. '
+                f'"{amount}/{span(self.period_us)} sliding" keeps two counts instead.'
+            )
+        if self.period_us > _LONGEST_PERIOD_US:
+            raise InvalidRule(f'"{self.text}" is too long: a sliding log looks back at most 100 years.')
+        self.args = (self.amount, self.period_us)
+
+
+def decide(
+    limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None = None
+) -> tuple[Facts, State | None]:
+    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of at most that is allowed."""
+    if state is not None and 0 < cost <= limit.amount:
+        head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
+        time_us = now_us + ahead_us
+        gone_us = time_us - limit.period_us
+        if gone_us < newest_us <= time_us >= stamp_us:
+            head += cost
+            first = head - limit.amount
+            slots = len(ring)
+            if first <= tail or ring[(first - 1) % slots] <= gone_us:
+                if first > tail:
+                    tail = first
+                if ring[tail % slots] <= gone_us:
+                    tail = _first_after(gone_us, ring, tail + 1, head - cost)
+                return (
+                    (True, tail - first, 0, limit.period_us, 0, now_us, time_us),
+                    (head, tail, time_us, time_us, ahead_us, ring, cost),
+                )
+    return _wait(limit, state, now_us, cost, patience_us)
+
+
+def _wait(
+    limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None
+) -> tuple[Facts, State | None]:
+    """The whole law: also the first charge, a peek, a refusal, a reservation, a clock that stepped back."""
+    amount, period_us = limit.amount, limit.period_us
+    head, tail, newest_us, time_us, ring = _opened(limit, state, now_us)
+    due_us = max(time_us, newest_us)
+    last = head - amount + (cost or 1) - 1
+    if tail <= last < head:
+        due_us = max(due_us, ring[last % len(ring)] + period_us)
+    wait_us = due_us - time_us
+    passes = 0 < cost <= amount and (
+        not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
+    )
+    remaining = 0
+    if newest_us <= time_us and not (passes and wait_us):
+        tail = _first_after(time_us - period_us, ring, tail, head)
+        remaining = amount - (head - tail)
+    if passes:
+        head += cost
+        tail = max(tail, head - amount)
+        facts = (True, max(0, remaining - cost), 0, due_us + period_us - time_us, wait_us, now_us, due_us)
+        return facts, (head, tail, due_us, time_us, time_us - now_us, ring, cost)
+    retry_us = wait_us if cost <= amount else None
+    reset_us = newest_us + period_us - time_us if head else 0
+    denied = not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, 0
+    if state is None or not head or time_us == now_us + state[4]:
+        return denied, state
+    # The clock stepped back behind the log: from here on its time goes on.
+    return denied, (head, tail, newest_us, time_us, time_us - now_us, ring, 0)
+
+
+def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, int, int, int, array[int]]:
+    """head, tail, newest_us, the log's time and the ring, as they stand; empty once the last unit has left."""
+    if state is not None:
+        head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
+        time_us = max(now_us + ahead_us, stamp_us)
+        if newest_us + limit.period_us > time_us:
+            return head, max(tail, head - limit.amount), newest_us, time_us, ring
+    return 0, 0, 0, now_us, _NO_RING
+
+
+def _first_after(instant_us: int, ring: array[int], low: int, high: int) -> int:
+    """The first of the units low <= number < high that is later than the instant; high if none is."""
+    slots, probe, step = len(ring), low, 1
+    while probe < high and ring[probe % slots] <= instant_us:
+        low = probe + 1
+        probe += step
+        step += step
+    high = min(probe, high)
+    while low < high:
+        middle = (low + high) // 2
+        if ring[middle % slots] <= instant_us:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def settle(limit: SlidingLog, state: State) -> State:
+    """What is to be kept of a state that decide() gave: its units are written into the ring, in place.
+
+    The ring has room for twice the units it held when it was laid, at most for the limit's amount: a log that
+    is hardly used stays small, and laying it anew costs nothing in the long run.
+    """
+    head, tail, newest_us, stamp_us, ahead_us, ring, count = state
+    if not count:
+        return state
+    held = head - tail
+    slots = len(ring)
+    if held > slots or slots > limit.amount or held * 8 < slots:
+        slots = min(limit.amount, max(_FEWEST_SLOTS, 2 * held))
+        kept = _unrolled(ring, tail, head - count)
+        ring = kept + array("q", [0]) * (slots - len(kept))
+        head, tail = held, 0
+    if count == 1:
+        ring[(head - 1) % slots] = newest_us
+    else:
+        start = (head - count) % slots
+        until_end = min(count, slots - start)
+        ring[start : start + until_end] = array("q", [newest_us]) * until_end
+        ring[: count - until_end] = array("q", [newest_us]) * (count - until_end)
+    return head, tail, newest_us, stamp_us, ahead_us, ring, 0
+
+
+def _unrolled(ring: array[int], low: int, high: int) -> array[int]:
+    """The units low <= number < high, in a row."""
+    if low >= high:
+        return array("q")
+    start, stop = low % len(ring), (high - 1) % len(ring) + 1
+    return ring[start:stop] if start < stop else ring[start:] + ring[:stop]
+
+
+def refund(
+    limit: SlidingLog, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
+) -> State | None:
+    """The state with up to `units` of the receipt's charge erased; None if it holds nothing any more."""
+    head, tail, newest_us, time_us, ring = _opened(limit, state, now_us)
+    if receipt.mark + limit.period_us <= time_us or (cancel and receipt.mark < time_us):
+        return None
+    # A log is never less ahead of the clock than it was: this charge stood in an earlier one.
+    if receipt.mark - receipt.served_us > time_us - now_us:
+        return None
+    log = _unrolled(ring, tail, head)
+    stop = bisect_right(log, receipt.mark)
+    units = min(units, receipt.cost - receipt.returned, stop - bisect_left(log, receipt.mark))
+    if units <= 0:
+        return None
+    del log[stop - units : stop]
+    if newest_us > time_us:
+        pushed_out_us = max(0, newest_us - limit.period_us)
+        log = array("q", [min([pushed_out_us, *log[:1]])]) * units + log
+    return len(log), 0, log[-1] if log else _NEVER_US, time_us, time_us - now_us, log, 0
+
+
+def dead_at_us(limit: SlidingLog, state: State) -> int:
+    """From when on the state says no more than None does."""
+    return state[2] + limit.period_us - state[4]
+
+
+def pack(state: State) -> str:
+    """stamp:ahead:newest: and the units held, as instant*count. Only for a settled state."""
+    head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
+    runs = (f"{instant_us}*{len(list(run))}" for instant_us, run in groupby(_unrolled(ring, tail, head)))
+    return f"{stamp_us}:{ahead_us}:{newest_us}:" + ",".join(runs)
+
+
+def unpack(text: str) -> State:
+    stamp_us, ahead_us, newest_us, runs = text.split(":")
+    ring = array("q")
+    for run in runs.split(",") if runs else ():
+        instant_us, count = run.split("*")
+        ring.extend([int(instant_us)] * int(count))
+    return len(ring), 0, int(newest_us), int(stamp_us), int(ahead_us), ring, 0

@@ -1,0 +1,223 @@
+"""The sliding window: at most so many units in the last minute, whichever minute that is, to within a cell.
+
+Picture a strip of cells along the clock, each a tenth of the period long, and a frame ten cells wide that
+ends with the current one. A charge is written into the current cell and is allowed if what the frame shows
+does not exceed the amount. The frame moves one cell at a time, so nothing piles up around a boundary as it
+does with fixed windows. This is Sentinel's LeapArray, decision for decision.
+
+Measure. Cells are cut on the epoch and counted by number: the current one is now // cell_us. A unit is
+given free when its cell leaves the frame, between nine and ten tenths of the period after it was charged.
+More cells cost more to keep, and come closer to the truth; sliding_log.py is the truth itself.
+
+"600/minute sliding": ten cells of 6 s. 400 units at 0:05 and 200 at 0:20 fill the frame. The 400 lie in the
+first cell, which leaves the frame at 1:00; from then on 400 more may pass, and the rest from 1:18 on.
+
+Reservations. What does not fit now is written into the first cell in which it fits, first come, first
+served: never before the tail, the last cell written to. So the frame that ends with the tail is all that a
+state needs, however far ahead the tail lies:
+
+    cell_us:cells:tail:c,c,c          the limit's cut, the tail's number, the counts up to it, oldest first
+    cell_us:cells:tail:c,c,c:ahead    and how many cells it lay ahead of the clock when written, if any
+
+Laws (tests/model/test_sliding_window.py):
+  - taking 3 is the same as taking 1 three times at the same instant;
+  - a denied charge leaves no trace, and passes exactly retry_after later;
+  - at most `amount` units are served in any run of `cells` cells, reservations and refunds included;
+  - nobody is served before an earlier reservation;
+  - a clock that steps back frees nothing: a tail further ahead than it was ever put is taken to be that far
+    ahead of the current cell, and the counts before it move along;
+  - a refund lowers the count of the charge's cell while that lies in the kept frame and in the current one,
+    and gives nothing after; a cancelled reservation gives nothing once served. The tail stays where it is;
+  - a changed limit counts what was still in the frame of the limit that wrote it, in the cell of its own
+    that holds the end of the old one. So every unit keeps its age, to within a cell: a raised limit adds
+    room, a lowered one bites at once.
+"""
+
+from __future__ import annotations
+
+from headgate.errors import InvalidRule
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import HORIZON_US, YEAR, Limit, microseconds, span, whole
+
+# The cut (cell_us, cells), the tail's number, the counts up to it, and how far it lay ahead of the clock.
+State = tuple[tuple[int, int], int, tuple[int, ...], int]
+
+CELLS = 10
+
+_MOST = 10**13
+_MOST_CELLS = 1000
+_LONGEST_US = 100 * YEAR
+
+
+class SlidingWindow(Limit):
+    """`amount` units in any `per` seconds, counted in `cells` cells."""
+
+    __slots__ = ("amount", "cell_us", "cells", "cut")
+    algorithm = "sliding_window"
+
+    def __init__(self, amount: int, per: float = 1, cells: int = CELLS) -> None:
+        if whole("The amount of a sliding window", amount) > _MOST:
+            raise InvalidRule(f"The amount of a sliding window may be at most 10^13, not {amount}.")
+        period_us = microseconds("The period of a sliding window", per)
+        if period_us > _LONGEST_US:
+            raise InvalidRule(f"The period of a sliding window may be at most 100 years, not {per!r} seconds.")
+        if whole("The number of cells of a sliding window", cells) > _MOST_CELLS:
+            raise InvalidRule(f"A sliding window may have at most {_MOST_CELLS} cells, not {cells}.")
+        if period_us % cells:
+            raise InvalidRule(
+                f"{cells} cells do not divide {span(period_us)} into whole microseconds. "
+                f"Use {_nearest_divisor(period_us, cells)} cells."
+            )
+        self.amount = amount
+        self.cells = cells
+        self.cell_us = period_us // cells
+        self.cut = (self.cell_us, cells)
+        self.text = f"{amount}/{span(period_us)} sliding" + ("" if cells == CELLS else f" cells {cells}")
+        self.args = (amount, self.cell_us, cells)
+
+
+def _nearest_divisor(period_us: int, cells: int) -> int:
+    divisors = (count for count in range(1, _MOST_CELLS + 1) if period_us % count == 0)
+    return min(divisors, key=lambda count: abs(count - cells))
+
+
+def decide(
+    limit: SlidingWindow, state: State | None, now_us: int, cost: int, patience_us: int | None = None
+) -> tuple[Facts, State | None]:
+    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of up to it is allowed."""
+    cut = limit.cut
+    cell_us, cells = cut
+    current = now_us // cell_us
+    if state is None:
+        counts: tuple[int, ...] = (0,)
+    elif state[0] != cut or state[1] > current:
+        tail, counts = _settled(limit, state, now_us)
+        if tail > current:
+            return _wait(limit, state, tail, counts, now_us, cost, patience_us)
+    elif state[1] == current:
+        counts = state[2]
+    else:
+        counts = _slid(cells, state[1], state[2], current)
+    room = limit.amount - sum(counts) - cost
+    if room >= 0 and cost:
+        return (
+            (True, room, 0, (current + cells) * cell_us - now_us, 0, now_us, current),
+            (cut, current, (*counts[:-1], counts[-1] + cost), 0),
+        )
+    return _wait(limit, state, current, counts, now_us, cost, patience_us)
+
+
+def _wait(
+    limit: SlidingWindow,
+    state: State | None,
+    tail: int,
+    counts: tuple[int, ...],
+    now_us: int,
+    cost: int,
+    patience_us: int | None,
+) -> tuple[Facts, State | None]:
+    """What is not simply allowed: a peek, a refusal, a reservation."""
+    cell_us, cells = limit.cut
+    current = now_us // cell_us
+    cell = _grant(limit, tail, counts, cost or 1)
+    wait_us = max(0, cell * cell_us - now_us)
+    if 0 < cost <= limit.amount and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
+        counts = _slid(cells, tail, counts, cell)
+        reset_us = (cell + cells) * cell_us - now_us
+        return (True, 0, 0, reset_us, wait_us, now_us, cell), (
+            limit.cut,
+            cell,
+            (*counts[:-1], counts[-1] + cost),
+            cell - current,
+        )
+    remaining = max(0, limit.amount - sum(counts)) if tail == current else 0
+    retry_us = wait_us if cost <= limit.amount else None
+    reset_us = max(0, _over(cells, tail, counts) * cell_us - now_us)
+    facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, tail)
+    # The state as it came, unless the clock stepped back behind it.
+    if state is None or not reset_us or state[1] - state[3] <= now_us // state[0][0]:
+        return facts, state
+    return facts, (limit.cut, tail, counts, tail - current)
+
+
+def _grant(limit: SlidingWindow, tail: int, counts: tuple[int, ...], cost: int) -> int:
+    """The first cell, not before the tail, whose frame has room for the cost."""
+    excess = sum(counts) + cost - limit.amount
+    cell = tail
+    for leaving, count in enumerate(counts, tail - len(counts) + 1 + limit.cells):
+        if excess <= 0:
+            break
+        excess -= count
+        cell = leaving
+    return cell
+
+
+def _slid(cells: int, tail: int, counts: tuple[int, ...], to: int) -> tuple[int, ...]:
+    """The counts of the frame that ends with `to`, which is the tail or later, from the first one in use."""
+    shift = to - tail
+    for first in range(max(0, len(counts) + shift - cells), len(counts)):
+        if counts[first]:
+            return counts[first:] + (0,) * shift
+    return (0,)
+
+
+def _settled(limit: SlidingWindow, state: State, now_us: int) -> tuple[int, tuple[int, ...]]:
+    """The frame, of a state that is ahead of the clock or of another limit; it ends now or with the tail."""
+    (old_us, old_cells), tail, counts, furthest = state
+    cell_us, cells = limit.cut
+    then, current = now_us // old_us, now_us // cell_us
+    tail = min(tail, then + furthest)
+    if state[0] == limit.cut:
+        return tail, counts
+    first = tail - len(counts) + 1
+    moved = max(current, tail * old_us // cell_us)
+    frame = [0] * cells
+    for old, count in enumerate(counts, first):
+        # Served by the end of its old cell; a reservation, at its start.
+        cell = old * old_us // cell_us if old > then else min(current, ((old + 1) * old_us - 1) // cell_us)
+        if old > then - old_cells and cell > moved - cells:
+            frame[cell - moved - 1] += count
+    return moved, _slid(cells, moved, tuple(frame), moved)
+
+
+def _over(cells: int, tail: int, counts: tuple[int, ...]) -> int:
+    """The cell from which on nothing counts any more, not even the tail's place in the queue."""
+    for back, count in enumerate(reversed(counts)):
+        if count:
+            return tail - back + cells
+    return tail
+
+
+def refund(
+    limit: SlidingWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
+) -> State | None:
+    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    given = min(units, receipt.cost - receipt.returned)
+    if state is None or given <= 0 or (cancel and receipt.served_us < now_us):
+        return None
+    (cell_us, cells), tail, counts, ahead = state
+    mark, place = receipt.mark, receipt.mark - tail + len(counts) - 1
+    # A mark is a number of a cell; under another cut the same number is another time.
+    if receipt.served_us // cell_us != mark or mark + cells <= now_us // cell_us:
+        return None
+    if not 0 <= place < len(counts) or not counts[place]:
+        return None
+    left = (*counts[:place], max(0, counts[place] - given), *counts[place + 1 :])
+    return state[0], tail, _slid(cells, tail, left, tail), ahead
+
+
+def dead_at_us(limit: SlidingWindow, state: State) -> int:
+    """From when on the state says no more than None does."""
+    (cell_us, cells), tail, counts, _ = state
+    return _over(cells, tail, counts) * cell_us
+
+
+def pack(state: State) -> str:
+    (cell_us, cells), tail, counts, ahead = state
+    text = f"{cell_us}:{cells}:{tail}:{','.join(map(str, counts))}"
+    return f"{text}:{ahead}" if ahead else text
+
+
+def unpack(text: str) -> State:
+    cell_us, cells, tail, counts, ahead, *_ = (*text.split(":"), "0")
+    return (int(cell_us), int(cells)), int(tail), tuple(map(int, counts.split(","))), int(ahead)

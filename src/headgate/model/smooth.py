@@ -1,0 +1,270 @@
+"""Smooth pacing: Guava's RateLimiter, to the microsecond, with a burst saved up or a warm-up.
+
+Picture a ticket window that never asks anyone to wait for their own request. Whoever comes when it is free is
+served at once, whatever they ask for, and the window then stays shut for as long as that was worth; the next
+one waits. All there is to remember is the instant at which it is free again, and what idleness has left
+behind.
+
+Idle time is stored as permits. What they mean is the choice between two limits:
+  bursty    idle time was unused capacity. Up to `burst` seconds' worth is saved and later spent for nothing:
+            at "10/s smooth burst 2s" twenty pass for nothing after a long rest, and one more that the next
+            one pays for. A new key has saved nothing yet.
+  warm-up   idle time let things go cold: caches empty, connections close. Stored permits are then spent
+            slowly. A new key is stone cold; each unit first costs `cold` intervals, and less and less until,
+            after `warmup` seconds of steady demand, it costs one:
+
+            cost of the next unit
+                 ^
+      3 x 1/rate +                  /
+                 |                /
+                 |              /
+          1/rate +------------/
+                 +------------|-----|---> stored permits
+                 0         halfway   full (cold)
+
+Measure. Permits are doubles and every expression is spelled as Guava spells it, so that all bits agree; the
+instants are whole microseconds, and a price is rounded down to them, as in Guava. At 700,000/s a unit costs 1
+us instead of 10/7, which is why nothing faster than 1,000,000/s can be paced. `mark` is what the charge cost,
+in microseconds: those the window stays shut, and for a burst those that its saved permits took to save.
+
+What Guava does not know. Debt is bounded: no charge may keep the window shut beyond 366 days from now, and a
+cost that could do so alone is never allowed. `remaining` counts the units that would pass one by one at this
+instant: one more than the whole permits saved, just one in a warm-up, none while the window is shut. The
+count is "reset" when the store is full again.
+
+Forgetting. A warm-up that has gone cold is as if never seen, and is forgotten then. A forgotten burst starts
+with nothing saved, which is less than Guava's idle limiter has; so its state is kept until it is full, and
+for at least a day. After that the first unit passes and the burst is saved up anew: forgetting never gives
+more.
+
+Laws (tests/model/test_smooth.py):
+  - whoever comes while the window is free is served at once; the price is paid by the next;
+  - nobody is served before an earlier reservation; a denied charge leaves no trace and passes exactly
+    retry_after later;
+  - over any span of t at most  max stored + rate * t  units pass, besides the last charge and what rounding
+    its prices down to whole microseconds is worth;
+  - a clock that steps back keeps the debt and what is stored, and adds nothing;
+  - a refund of a burst gives back what the charge still holds, oldest drained first as in the token bucket;
+    one of a warm-up takes back the time still ahead, at most the price of taking the units again, and cools
+    the limiter by as much as it had warmed it: refunding and taking again gains nothing;
+  - a cancelled reservation is given back whole if nothing came after it, otherwise not at all (all that came
+    after was built on it), and not once served;
+  - a changed limit (`retune`) is Guava's setRate: idleness until now counts at the old rate, what is stored
+    keeps its share of the store, and debt already granted stays. From burst to warm-up and back one starts as
+    new.
+"""
+
+from __future__ import annotations
+
+from headgate.errors import InvalidRule
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import DAY, HORIZON_US, SECOND, Limit, microseconds, span
+
+# The numbers a state was written under: rate, warm-up in microseconds, then cold factor or burst in seconds.
+_Args = tuple[float, int, float]
+
+# Stored permits, the instant from when on it is free, the instant it was written, and under which numbers.
+State = tuple[float, int, int, _Args]
+
+
+class Smooth(Limit):
+    """`amount` units per `per` seconds, evenly; `burst` seconds' worth saved, or a `warmup` in seconds."""
+
+    __slots__ = ("cool_us", "fresh", "interval_us", "most", "slope", "store", "threshold", "warmup_us")
+    algorithm = "smooth"
+    args: _Args
+
+    def __init__(
+        self, amount: float, per: float = 1, warmup: float = 0, cold: float = 3.0, burst: float = 1.0
+    ) -> None:
+        _number("The amount of a smooth limit", amount, 0.0001, 1e15)
+        _number("The cold factor of a smooth limit", cold, 1, 1000)
+        period_us = microseconds("The period of a smooth limit", per)
+        warmup_us = 0 if warmup == 0 else microseconds("The warm-up of a smooth limit", warmup)
+        burst_us = 0 if burst == 0 else microseconds("The burst of a smooth limit", burst)
+        self.text = f"{_decimal(amount)}/{span(period_us)} smooth"
+        self.text += f" warmup {_length(warmup_us)}" if warmup_us else ""
+        self.text += f" cold {_decimal(cold)}" if cold != 3 else ""
+        self.text += f" burst {_length(burst_us)}" if burst_us != SECOND else ""
+        if (cold != 3 and not warmup_us) or (burst_us != SECOND and warmup_us):
+            raise InvalidRule(
+                f'"{self.text}" cannot be: a smooth limit either warms up, with a cold factor, or saves a '
+                'burst. Write "... smooth warmup 5s cold 4" or "... smooth burst 2s".'
+            )
+        rate = float(amount / (period_us / SECOND))
+        if not (1 / HORIZON_US < rate / SECOND <= 1) or max(warmup_us, burst_us) > HORIZON_US:
+            raise InvalidRule(
+                f'"{self.text}" cannot be paced: a smooth limit passes between one unit in 366 days and '
+                "1,000,000 a second, and neither its warm-up nor its burst may be longer than 366 days."
+            )
+        self.args = (rate, warmup_us, float(cold) if warmup_us else burst_us / SECOND)
+        self.warmup_us = warmup_us
+        self.interval_us, self.store, self.cool_us, self.threshold, self.slope = _numbers(self.args)
+        self.fresh = self.store if warmup_us else 0.0
+        dearest_us = self.interval_us * cold if warmup_us else self.interval_us
+        self.most = int(HORIZON_US / dearest_us)
+        if self.most < 1:
+            raise InvalidRule(
+                f'"{self.text}" cannot be paced: when cold, one unit would take more than 366 days. '
+                "Raise the amount, or lower the cold factor."
+            )
+
+
+def _number(what: str, value: object, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise InvalidRule(f"{what} must be a number between {least:g} and {most:g}, not {value!r}.")
+
+
+def _decimal(value: float) -> str:
+    return repr(int(value)) if value == int(value) else repr(value)
+
+
+def _length(us: int) -> str:
+    text = span(us) if us else "0s"
+    return text if text[0].isdigit() else f"1{text[0]}"
+
+
+def _numbers(args: _Args) -> tuple[float, float, float, float, float]:
+    """Guava's fields: a unit's interval, the store's size, how fast it fills, where it gets steep, slope."""
+    rate, warmup_us, shape = args
+    interval_us = SECOND / rate
+    if not warmup_us:
+        return interval_us, shape * rate, interval_us, 0.0, 0.0
+    cold_us = interval_us * shape
+    threshold = 0.5 * warmup_us / interval_us
+    store = threshold + 2.0 * warmup_us / (interval_us + cold_us)
+    return interval_us, store, warmup_us / store, threshold, (cold_us - interval_us) / (store - threshold)
+
+
+def decide(
+    limit: Smooth, state: State | None, now_us: int, cost: int, patience_us: int | None = None
+) -> tuple[Facts, State | None]:
+    """Judge one charge. Pure: same arguments, same answer. With patience, a wait up to that is allowed."""
+    args, store = limit.args, limit.store
+    if state is None:
+        stored, free_us = limit.fresh, now_us
+    else:
+        stored, free_us, stamp_us, under = state
+        if stamp_us > now_us or (under is not args and under != args):
+            stored, free_us = _settled(limit, state, now_us)
+        elif now_us > free_us:
+            stored += (now_us - free_us) / limit.cool_us
+            free_us = now_us
+            if stored > store:
+                stored = store
+    wait_us = free_us - now_us
+    if cost and cost <= limit.most and (not wait_us or (patience_us is not None and wait_us <= patience_us)):
+        spent = stored if stored < cost else cost
+        if limit.warmup_us:
+            mark = price_us = _price_us(limit, stored, spent, cost)
+        else:
+            price_us = int((cost - spent) * limit.interval_us)
+            mark = int(price_us + spent * limit.interval_us)
+        shut_us = wait_us + price_us
+        if shut_us <= HORIZON_US:
+            stored -= spent
+            remaining = 0 if shut_us else 1 if limit.warmup_us else int(stored) + 1
+            reset_us = shut_us + int((store - stored) * limit.cool_us) + 1
+            verdict = (True, remaining, 0, reset_us, wait_us, now_us, mark)
+            return verdict, (stored, now_us + shut_us, now_us, args)
+    reset_us = wait_us + int((store - stored) * limit.cool_us) + 1
+    remaining = 0 if wait_us else 1 if limit.warmup_us else int(stored) + 1
+    retry_us = wait_us if cost <= limit.most else None
+    facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, 0)
+    if state is None or state[2] <= now_us:
+        return facts, state
+    # The clock stepped back behind the state: it goes on from here.
+    return facts, (stored, free_us, now_us, args)
+
+
+def _price_us(limit: Smooth, stored: float, spent: float, cost: int) -> int:
+    """What a charge of a warm-up costs, `spent` of it out of the store: the area below the slope."""
+    interval_us = limit.interval_us
+    price_us = int((cost - spent) * interval_us)
+    above = stored - limit.threshold
+    if above > 0.0:
+        steep = above if above < spent else spent
+        first_us = interval_us + above * limit.slope
+        last_us = interval_us + (above - steep) * limit.slope
+        price_us += int(steep * (first_us + last_us) / 2.0)
+        spent -= steep
+    return price_us + int(interval_us * spent)
+
+
+def _settled(limit: Smooth, state: State, now_us: int) -> tuple[float, int]:
+    """What is stored and from when on it is free, also after a step back or under another limit."""
+    stored, free_us, stamp_us, args = state
+    if stamp_us > now_us:
+        free_us -= stamp_us - now_us
+    _, store, cool_us, _, _ = _numbers(args)
+    if now_us > free_us:
+        stored = min(store, stored + (now_us - free_us) / cool_us)
+        free_us = now_us
+    if args != limit.args:
+        if (args[1] > 0) != (limit.warmup_us > 0):
+            stored = limit.fresh
+        else:
+            stored = stored * limit.store / store if store else 0.0
+    return stored, free_us
+
+
+def retune(limit: Smooth, state: State | None, now_us: int) -> State:
+    """The state under this limit from now on: Guava's setRate, or a new limiter if there was none."""
+    stored, free_us = (limit.fresh, now_us) if state is None else _settled(limit, state, now_us)
+    return stored, free_us, now_us, limit.args
+
+
+def refund(
+    limit: Smooth, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
+) -> State | None:
+    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    if state is None:
+        return None
+    stored, free_us = _settled(limit, state, now_us)
+    served_us, cost, returned = receipt.served_us, receipt.cost, receipt.returned
+    units = min(units, cost - returned)
+    returned_us = int(receipt.mark * (returned / cost))
+    given_us = int(receipt.mark * ((returned + units) / cost)) - returned_us
+    # Up to where the charge itself has shut the window, and until when it has delayed a full store.
+    shut_until_us = served_us + receipt.mark - returned_us
+    end_us = receipt.at_us + receipt.reset_after_us - returned_us
+    full_us = free_us + int((limit.store - stored) * limit.cool_us) + 1
+    last = free_us == shut_until_us if limit.warmup_us else full_us == end_us
+    if cancel and (served_us < now_us or not last):
+        return None
+    ahead_us = free_us - now_us
+    if limit.warmup_us:
+        cooled = min(limit.store, stored + units)
+        given_us = min(given_us, ahead_us, shut_until_us - now_us)
+        if not last or units < cost:
+            given_us = min(given_us, _price_us(limit, cooled, min(units, cooled), units))
+        return None if given_us <= 0 else (cooled, free_us - given_us, now_us, limit.args)
+    # The reset is counted one microsecond late, for doubles round; the charge does not hold that one.
+    given_us = min(given_us, end_us - 1 - now_us)
+    if given_us <= 0:
+        return None
+    shut_us = min(given_us, ahead_us)
+    stored = min(limit.store, stored + (given_us - shut_us) / limit.interval_us)
+    return stored, free_us - shut_us, now_us, limit.args
+
+
+def dead_at_us(limit: Smooth, state: State) -> int:
+    """From when on the state says no more than None does; for a burst, when it is kept no longer."""
+    stored, free_us, _, args = state
+    store, cool_us = limit.store, limit.cool_us
+    if args != limit.args:
+        _, store, cool_us, _, _ = _numbers(args)  # under which it goes on until it is next judged
+    fill_us = int((store - stored) * cool_us) + 1
+    if args[1]:
+        return free_us + fill_us
+    return free_us + max(fill_us, DAY) if store else free_us
+
+
+def pack(state: State) -> str:
+    stored, free_us, stamp_us, (rate, warmup_us, shape) = state
+    return f"{stored:.17g}:{free_us}:{stamp_us}:{rate:.17g}:{warmup_us}:{shape:.17g}"
+
+
+def unpack(text: str) -> State:
+    stored, free_us, stamp_us, rate, warmup_us, shape = text.split(":")
+    return float(stored), int(free_us), int(stamp_us), (float(rate), int(warmup_us), float(shape))

@@ -1,0 +1,168 @@
+"""The token bucket: a steady rate that forgives short bursts.
+
+Picture a bucket with a small hole. Every unit of cost pours water in, and the hole drains it at the limit's
+rate; a charge is allowed if it does not overflow. Seen from above it is a bucket of tokens that starts full;
+seen from the clock it is GCRA, which remembers only the instant at which the bucket will have run dry. This
+file is the one place where the three names meet.
+
+Measure. Water is counted in grains. One unit of cost is `period_us` grains and one microsecond drains `amount`
+grains (both divided by what they share), so nothing is ever rounded: at 700,000/s a unit drains in 10/7 of a
+microsecond, and whole microseconds alone would be wrong by a third. The state is the instant of running dry
+in whole microseconds and the grains beyond it, which are none where the amount divides the period.
+
+"100/s burst 200": a bucket of 200 units. 200 pass at once, the next one 10 ms later, and so on each 10 ms.
+
+Debt. A reservation may pour more than the bucket holds; it is served when the overflow has drained. Only
+then does the state also remember when it was stamped: without a stamp, more water than the bucket holds can
+only mean that the clock stepped back or the limit shrank, and then the bucket is simply full of water.
+
+Laws (tests/model/test_token_bucket.py):
+  - taking 3 is the same as taking 1 three times at the same instant;
+  - a denied charge leaves no trace, and passes exactly retry_after later;
+  - over any span of t at most  burst + amount * t / period  units pass;
+  - a clock that steps back drains nothing, mints nothing and locks nobody out for the length of the step;
+  - a refund gives back what the charge still holds: water drains oldest first, so a charge holds the part of
+    its own water that lies ahead of now, and nothing once the bucket has drained past it;
+  - a cancelled reservation gives back what later reservations did not build on, and nothing once served;
+  - a changed limit keeps the time until the bucket is dry, at most a full bucket of the new one.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from headgate.errors import InvalidRule
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import EXACT, HORIZON_US, YEAR, Limit, microseconds, span, whole
+
+# The instant of running dry: whole microseconds and grains beyond; then the stamp, if in debt.
+State = tuple[int, int, "int | None"]
+
+_LONGEST_FILL_US = 100 * YEAR
+
+
+class TokenBucket(Limit):
+    """`amount` units per `per` seconds, and up to `burst` at once (as many as the amount, unless given)."""
+
+    __slots__ = ("amount", "burst", "capacity", "period_us")
+    algorithm = "token_bucket"
+
+    def __init__(self, amount: int, per: float = 1, burst: int | None = None) -> None:
+        whole("The amount of a token bucket", amount)
+        whole("The burst of a token bucket", amount if burst is None else burst)
+        period_us = microseconds("The period of a token bucket", per)
+        self.text = f"{amount}/{span(period_us)}" + ("" if burst in (None, amount) else f" burst {burst}")
+        shared = gcd(amount, period_us)
+        self.burst = amount if burst is None else burst
+        self.amount = amount // shared
+        self.period_us = period_us // shared
+        self.capacity = self.burst * self.period_us
+        if self.burst * self.amount > EXACT or self.capacity > _LONGEST_FILL_US * self.amount:
+            raise InvalidRule(
+                f'"{self.text}" cannot be exact: a bucket must fill within 100 years, and its burst times its '
+                f"rate in lowest terms ({self.amount} per {self.period_us} us) may be at most 2^53. "
+                "Lower the burst, or round the amount."
+            )
+        self.args = (self.amount, self.period_us, self.burst)
+
+
+def decide(
+    limit: TokenBucket, state: State | None, now_us: int, cost: int, patience_us: int | None = None
+) -> tuple[Facts, State | None]:
+    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of at most that is allowed."""
+    amount, period_us, capacity = limit.amount, limit.period_us, limit.capacity
+    if state is None:
+        level = 0
+    else:
+        level = (state[0] - now_us) * amount + state[1]
+        if level < 0:
+            level = 0
+        elif level > capacity or state[2] is not None or state[1] >= amount:
+            level = _settled(limit, state, now_us)
+    after = level + cost * period_us
+    room = capacity - after
+    if room >= 0 and cost:
+        us, grains = divmod(after, amount)
+        return (
+            (True, room // period_us, 0, us + (grains > 0), 0, now_us, grains),
+            (now_us + us, grains, None),
+        )
+    return _wait(limit, state, level, now_us, cost, patience_us)
+
+
+def _wait(
+    limit: TokenBucket, state: State | None, level: int, now_us: int, cost: int, patience_us: int | None
+) -> tuple[Facts, State | None]:
+    """What is not simply allowed: a peek, a refusal, a reservation."""
+    amount, period_us, capacity = limit.amount, limit.period_us, limit.capacity
+    after = level + (cost or 1) * period_us
+    wait_us = max(0, -((capacity - after) // amount))
+    if cost and cost <= limit.burst and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
+        us, grains = divmod(after, amount)
+        reserved = True, 0, 0, us + (grains > 0), wait_us, now_us, grains
+        return reserved, (now_us + us, grains, now_us)
+    us, grains = divmod(level, amount)
+    remaining = max(0, (capacity - level) // period_us)
+    retry_us = wait_us if cost <= limit.burst else None
+    facts = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, grains
+    if state is None or state[0] - now_us <= us + 1:
+        return facts, state
+    # The clock stepped back behind the state, or the limit shrank: it starts to drain from here.
+    return facts, (now_us + us, grains, None if level <= capacity else now_us)
+
+
+def _settled(limit: TokenBucket, state: State | None, now_us: int) -> int:
+    """The level, also of a state in debt, one the clock stepped back behind, or one of another limit."""
+    if state is None:
+        return 0
+    tat_us, grains, stamp_us = state
+    if stamp_us is not None and stamp_us > now_us:
+        tat_us -= stamp_us - now_us
+    level = _grains(limit, tat_us - now_us, grains)
+    return max(0, level if stamp_us is not None else min(level, limit.capacity))
+
+
+def _grains(limit: TokenBucket, us: int, grains: int) -> int:
+    """A length of time in grains; grains of a limit that was finer than this one are rounded up."""
+    return us * limit.amount + grains if grains < limit.amount else (us + 1) * limit.amount
+
+
+def refund(
+    limit: TokenBucket, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
+) -> State | None:
+    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    level = _settled(limit, state, now_us)
+    # Where the charge's own water ends, seen from now.
+    until_us = receipt.at_us + receipt.reset_after_us - (receipt.mark > 0) - now_us
+    until = _grains(limit, until_us, receipt.mark) - receipt.returned * limit.period_us
+    given = min(units, receipt.cost - receipt.returned) * limit.period_us
+    if cancel:
+        served = max((receipt.at_us - now_us) * limit.amount, until - limit.capacity)
+        if served < 0:
+            return None
+        built_on = max(0, max(0, level - limit.capacity) - served)
+        given = min(given, (receipt.cost - receipt.returned) * limit.period_us - built_on)
+    else:
+        given = min(given, until)
+    given = min(given, level)
+    if given <= 0:
+        return None
+    us, grains = divmod(level - given, limit.amount)
+    return now_us + us, grains, now_us if level - given > limit.capacity else None
+
+
+def dead_at_us(limit: TokenBucket, state: State) -> int:
+    """From when on the state says no more than None does."""
+    return state[0] + (state[1] > 0)
+
+
+def pack(state: State) -> str:
+    tat_us, grains, stamp_us = state
+    if stamp_us is not None:
+        return f"{tat_us}:{grains}:{stamp_us}"
+    return f"{tat_us}:{grains}" if grains else f"{tat_us}"
+
+
+def unpack(text: str) -> State:
+    tat_us, grains, stamp_us, *_ = (*text.split(":"), "", "")
+    return int(tat_us), int(grains or 0), int(stamp_us) if stamp_us else None

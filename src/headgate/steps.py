@@ -1,0 +1,63 @@
+"""What takes several steps: wait, refund, acquire. Flows, driven by both limiters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from headgate.asking import check_cost
+from headgate.errors import InvalidCharge
+from headgate.flow import Flow
+from headgate.model.decision import Decision, Receipt
+from headgate.model.limit import HORIZON_US, SECOND
+
+
+def patience_us(timeout: object) -> int:
+    """How long a caller will wait at most."""
+    if timeout is None:
+        return HORIZON_US
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidCharge(f"A timeout is a number of seconds of at least 0, or None; not {timeout!r}.")
+    return round(min(timeout, HORIZON_US / SECOND) * SECOND)
+
+
+def wait(
+    decide: Callable[..., Any], asked: Any, timeout: float | None, sleep_us: Callable[[int], Any]
+) -> Flow[Decision]:
+    """Take a place in the queue, then sleep until it is served. One reservation, one sleep, no polling.
+
+    Whether the timeout suffices is known before anything is charged. Whoever is interrupted while sleeping gives
+    the place back; a process that dies loses it.
+    """
+    decision: Decision = yield partial(decide, asked, patience_us(timeout))
+    if decision.allowed and decision.delay_us:
+        try:
+            yield partial(sleep_us, decision.delay_us)
+        except BaseException:
+            yield from cancel(decision)
+            raise
+    return decision
+
+
+def cancel(decision: Decision) -> Flow[None]:
+    """Give a reservation back, as far as nothing was built on it."""
+    for part in reversed(decision.parts):
+        yield from _give_back(part, part.cost, cancel=True)
+
+
+def refund(decision: Decision, cost: int | None) -> Flow[None]:
+    """Give back what each charge of the decision still holds, once."""
+    units = None if cost is None else check_cost(cost)
+    if decision.allowed:
+        for part in decision.parts:
+            yield from _give_back(part, part.cost if units is None else units, cancel=False)
+
+
+def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[None]:
+    units = min(units, part.cost - part.given_back)
+    if units > 0:
+        receipt = Receipt.of(part.facts, part.cost, part.given_back)
+        part.given_back += units
+        meter: Any = part.source
+        yield partial(meter.refund, part.key, units, receipt, cancel)

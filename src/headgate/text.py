@@ -1,0 +1,192 @@
+"""Limits in words: "100/s burst 200", "600/minute sliding", "20 slots".
+
+    AMOUNT/PERIOD                             a token bucket; its burst is the amount
+    AMOUNT/PERIOD burst N                     a token bucket of N
+    AMOUNT/PERIOD fixed [in ZONE]             a fixed window; week, month and year are the calendar's
+    AMOUNT/PERIOD sliding [cells N]           a sliding window in cells
+    AMOUNT/PERIOD log                         a sliding log
+    AMOUNT/PERIOD queue N [nodelay|delay N]   nginx's leaky bucket
+    AMOUNT/PERIOD smooth [warmup SPAN] [cold X] [burst SPAN]      Guava's pacing
+    N slots [ttl SPAN]                        concurrency
+
+PERIOD and SPAN are a unit, or a number and a unit: s, 30s, minute, 5m, hour, day, week, 100ms. Several limits on
+one key are joined by semicolons: "10/s; 500/hour". An amount may hold underscores or commas: 1_000_000/day.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import NoReturn
+
+from headgate.calendar import time_zone
+from headgate.errors import InvalidRule
+from headgate.model.fixed_window import FixedWindow
+from headgate.model.leaky_bucket import LeakyBucket
+from headgate.model.limit import DAY, HOUR, MINUTE, SECOND, WEEK, YEAR, Limit
+from headgate.model.sliding_log import SlidingLog
+from headgate.model.sliding_window import SlidingWindow
+from headgate.model.slots import Slots
+from headgate.model.smooth import Smooth
+from headgate.model.token_bucket import TokenBucket
+
+_UNITS = {
+    "us": 1, "microsecond": 1, "ms": 1000, "millisecond": 1000,
+    "s": SECOND, "sec": SECOND, "second": SECOND,
+    "m": MINUTE, "min": MINUTE, "minute": MINUTE,
+    "h": HOUR, "hr": HOUR, "hour": HOUR,
+    "d": DAY, "day": DAY, "w": WEEK, "week": WEEK, "month": 30 * DAY, "y": YEAR, "year": YEAR,
+}  # fmt: skip
+
+_KINDS = ("burst", "fixed", "sliding", "log", "queue", "smooth")
+_OPTIONS = ("cells", "cold", "delay", "in", "nodelay", "ttl", "warmup")
+_CALENDAR = ("week", "month", "year")
+
+_rate = re.compile(r"(?P<amount>[\d_,.]+)\s*(?:/|per\b)\s*(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
+_slots = re.compile(r"(?P<amount>[\d_,]+)\s*slots?")
+_span = re.compile(r"(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
+
+
+def parse_all(text: str) -> tuple[Limit, ...]:
+    """Every limit in the text: "10/s; 500/hour" are two."""
+    parts = [part.strip() for part in text.split(";")]
+    return tuple(parse(part) for part in parts if part) or (_fail(text, "It is empty."),)
+
+
+def parse(text: str) -> Limit:
+    """The limit that the text means; InvalidRule says what was expected."""
+    return _Reader(text).limit()
+
+
+class _Reader:
+    """One text, read from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.strip()
+
+    def limit(self) -> Limit:
+        if found := _slots.match(self.text):
+            return self._slots(found)
+        found = _rate.match(self.text.lower())
+        if not found:
+            self.fail()
+        amount = self.amount(found["amount"])
+        words = self.text[found.end() :].split()
+        kind = words[0].lower() if words else "burst"
+        if kind not in _KINDS:
+            self.fail(_unknown("word", words[0], _KINDS))
+        unit = self.unit(found["unit"])
+        period_us = self.microseconds(found["count"], unit)
+        per = period_us / SECOND
+        rest = words[1:]
+        if kind == "burst":
+            return TokenBucket(self.whole(amount), per, self.number(kind, rest) if words else None)
+        if kind == "fixed":
+            zone = self.option("in", rest)
+            named = unit if not found["count"] and (unit in _CALENDAR or zone) else None
+            if zone and named not in ("day", *_CALENDAR):
+                self.fail("Only a day, week, month or year can follow a time zone.")
+            if zone:
+                time_zone(zone)
+            return FixedWindow(self.whole(amount), named or per, zone)
+        if kind == "sliding":
+            cells = self.option("cells", rest)
+            return SlidingWindow(self.whole(amount), per, 10 if cells is None else self.whole(cells))
+        if kind == "log":
+            self.nothing_after(rest)
+            return SlidingLog(self.whole(amount), per)
+        if kind == "queue":
+            return self._queue(amount, per, rest)
+        return self._smooth(amount, per, rest)
+
+    def _slots(self, found: re.Match[str]) -> Slots:
+        rest = self.text[found.end() :].split()
+        ttl = self.option("ttl", rest)
+        amount = self.whole(self.amount(found["amount"]))
+        return Slots(amount) if ttl is None else Slots(amount, self.span(ttl) / SECOND)
+
+    def _queue(self, amount: str, per: float, rest: list[str]) -> LeakyBucket:
+        burst = self.number("queue", rest[:1])
+        after = rest[1:]
+        if [word.lower() for word in after] == ["nodelay"]:
+            return LeakyBucket(self.whole(amount), per, burst, None)
+        delay = self.option("delay", after)
+        return LeakyBucket(self.whole(amount), per, burst, 0 if delay is None else self.whole(delay))
+
+    def _smooth(self, amount: str, per: float, rest: list[str]) -> Smooth:
+        known: dict[str, float] = {}
+        while rest:
+            name = rest.pop(0).lower()
+            if name not in ("warmup", "cold", "burst") or not rest:
+                self.fail(_unknown("word", name, ("warmup", "cold", "burst")))
+            word = rest.pop(0)
+            known[name] = self.decimal(word) if name == "cold" else self.span(word) / SECOND
+        return Smooth(float(amount) if "." in amount else int(amount), per, **known)
+
+    def amount(self, digits: str) -> str:
+        return digits.replace("_", "").replace(",", "")
+
+    def whole(self, digits: str) -> int:
+        if not digits.isdigit():
+            self.fail(f"{digits} is not a whole number.")
+        return int(digits)
+
+    def decimal(self, digits: str) -> float:
+        try:
+            return float(digits)
+        except ValueError:
+            self.fail(f"{digits} is not a number.")
+
+    def number(self, name: str, words: list[str]) -> int:
+        if len(words) != 1:
+            self.fail(f'After "{name}" comes one whole number.')
+        return self.whole(self.amount(words[0]))
+
+    def option(self, name: str, words: list[str]) -> str | None:
+        if not words:
+            return None
+        if words[0].lower() != name or len(words) != 2:
+            self.fail(_unknown("word", words[0], (name,)) if words[0].lower() != name else "")
+        return words[1]
+
+    def nothing_after(self, words: list[str]) -> None:
+        if words:
+            self.fail(f'Nothing was expected after "log", but there is "{words[0]}".')
+
+    def unit(self, word: str) -> str:
+        for name in (word, word.removesuffix("s")):
+            if name in _UNITS:
+                return name
+        near = get_close_matches(word, [name for name in _UNITS if len(name) > 3 or name == "day"], 1, 0.5)
+        if not near:
+            self.fail(f'"{word}" is not a unit of time.')
+        meant = re.sub(rf"(?<![a-z]){re.escape(word)}(?![a-z])", near[0], self.text, count=1, flags=re.I)
+        return self.fail(f"Did you mean {meant}?")
+
+    def microseconds(self, count: str, unit: str) -> int:
+        us = float(count or 1) * _UNITS[unit]
+        if us < 1 or us != int(us):
+            self.fail("A period is a whole number of microseconds, at least one.")
+        return int(us)
+
+    def span(self, word: str) -> int:
+        found = _span.fullmatch(word.lower())
+        if not found:
+            self.fail(f'"{word}" is not a length of time, such as 5s or 2m.')
+        return self.microseconds(found["count"], self.unit(found["unit"]))
+
+    def fail(self, why: str = "") -> NoReturn:
+        _fail(self.text, why)
+
+
+def _unknown(what: str, word: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(word.lower(), (*known, *_OPTIONS), 1, 0.5)
+    hint = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(known)}."
+    return f'The {what} "{word}" is not expected there. {hint}'
+
+
+def _fail(text: str, why: str) -> NoReturn:
+    raise InvalidRule(
+        f'"{text}" is not a limit. Write AMOUNT/PERIOD, such as 10/minute or 10/30s, or N slots.'
+        + (f" {why}" if why else "")
+    )
