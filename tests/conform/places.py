@@ -1,0 +1,57 @@
+"""Where cases are replayed: three engines, each on a clock that we turn."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+
+from headgate import Limit, Limiter, ManualClock
+from tests.servers import BASE_US, KINDS, DrivenClock, RedisServer
+
+# Generous: the machine may be busy, and a timeout is not what is examined here.
+_PATIENT = "?socket_timeout=30&socket_connect_timeout=30"
+
+
+class Place:
+    """An engine, its clock, and a fresh limiter for each case."""
+
+    _numbers = count()
+
+    def __init__(self, name: str, url: str, driven: DrivenClock | None = None) -> None:
+        self.name = name
+        self.clock = ManualClock(BASE_US)
+        self._url = url
+        self._driven = driven
+
+    def at(self, now_us: int) -> None:
+        """Make it this instant, forwards or backwards."""
+        self.clock.set_us(now_us)
+        if self._driven is not None:
+            self._driven.set_us(now_us)
+
+    def limiter(self, limit: Limit) -> Limiter:
+        """A limiter that nobody has used yet; the caller closes it."""
+        return Limiter(limit, self._url, clock=self.clock, name=self.fresh_name())
+
+    def fresh_name(self) -> str:
+        """A name that no count is filed under yet."""
+        return f"case {next(self._numbers)}"
+
+
+def memory() -> Place:
+    return Place("memory", "memory://")
+
+
+def on(server: RedisServer) -> Place:
+    """A driven server."""
+    return Place(server.kind, server.url + _PATIENT, server.clock)
+
+
+@contextmanager
+def everywhere() -> Iterator[list[Place]]:
+    """In memory, on a Redis and on a Valkey of our own."""
+    with ExitStack() as stack:
+        places = [memory()]
+        for kind in KINDS:
+            clock = stack.enter_context(DrivenClock(BASE_US))
+            places.append(on(stack.enter_context(RedisServer(kind, driven=clock))))
+        yield places
