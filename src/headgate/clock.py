@@ -10,6 +10,8 @@ import asyncio
 import time
 from typing import Protocol
 
+_now_ns = time.time_ns
+
 
 class Clock(Protocol):
     def now_us(self) -> int: ...
@@ -21,7 +23,7 @@ class SystemClock:
     """The machine's clock."""
 
     def now_us(self) -> int:
-        return time.time_ns() // 1000
+        return _now_ns() // 1000
 
     def sleep_us(self, duration_us: int) -> None:
         time.sleep(duration_us / 1_000_000)

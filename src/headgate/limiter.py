@@ -55,13 +55,15 @@ class Limiter:
 
     def _bind(self) -> None:
         meters = self._asking.meters
-        self._meter = meters[0] if len(meters) == 1 else None
+        self._single = len(meters) == 1
+        if self._single:
+            self._meter, self._decide = meters[0], meters[0].decide
 
     def take(self, key: str, cost: int = 1) -> Decision:
         """May a call of this cost pass? Charges it if so."""
-        if self._meter is None or key.__class__ is not str or not key or cost.__class__ is not int or cost < 0:
-            return self._take_all(self._asking.of(key, cost), None)
-        return Decision(self._meter.decide(key, cost), self._meter, key, cost)
+        if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
+            return Decision(self._decide(key, cost), self._meter, key, cost)
+        return self._take_all(self._asking.of(key, cost), None)
 
     def peek(self, key: str) -> Decision:
         """How things stand; allowed says whether a call of cost 1 would pass. Charges nothing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
@@ -25,6 +25,10 @@ from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 
 _LOOKED_AT = 2  # old keys examined for each new one
+
+
+class Decide(Protocol):
+    def __call__(self, key: str, cost: int, patience_us: int | None = None) -> Facts: ...
 
 
 class _Table:
@@ -96,21 +100,28 @@ class LocalMeter:
         self._algorithm = algorithm(limit)
         self._decide = self._algorithm.decide
         self._resolve = isinstance(limit, FixedWindow) and limit.unit is not None
+        self.decide = self._straight()
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        states = self._states
-        with self._lock:
-            now_us = self._now_us()
-            state = states.get(key)
-            facts, after = self._decide(
-                resolve(self.limit, now_us) if self._resolve else self.limit, state, now_us, cost, patience_us
-            )
-            if after is not state:
-                if state is None or self._algorithm.settle is not None:
-                    self.save(key, after, now_us)
-                else:
-                    states[key] = after
-        return facts
+    def _straight(self) -> Decide:
+        """The common way, as a closure: looking things up on self would take a tenth of a decision."""
+        lock, now, states, save = self._lock, self._now_us, self._states, self.save
+        judge, resolved, fixed = self._decide, self._resolved, None if self._resolve else self.limit
+        seen = states.get
+        in_place = self._algorithm.settle is None
+
+        def decide(key: str, cost: int, patience_us: int | None = None) -> Facts:
+            with lock:
+                now_us = now()
+                state = seen(key)
+                facts, after = judge(fixed or resolved(now_us), state, now_us, cost, patience_us)
+                if after is not state:
+                    if state is not None and in_place:
+                        states[key] = after
+                    else:
+                        save(key, after, now_us)
+            return facts
+
+        return decide
 
     def judge(self, key: str, now_us: int, cost: int, patience_us: int | None) -> tuple[Facts, Any]:
         """Decide without saving; the caller holds the lock."""

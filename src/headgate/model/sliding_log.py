@@ -29,7 +29,7 @@ were served at least a period before the newest unit, so that is where they are 
 unit erased: what is booked next can then be no earlier than the law allows, and no later than without the
 refund.
 
-Laws (tests/model/test_sliding_log.py):
+Laws (tests/model/test_sliding_log.py, test_sliding_log_laws.py):
   - over any span of one period at most `amount` units are served, reserved ones too, refunds and all;
   - without refunds it answers as a log would that never forgets a unit and counts them all;
   - taking 3 is the same as taking 1 three times at the same instant;
@@ -96,15 +96,19 @@ def decide(
             head += cost
             first = head - limit.amount
             slots = len(ring)
-            if first <= tail or ring[(first - 1) % slots] <= gone_us:
-                if first > tail:
-                    tail = first
-                if ring[tail % slots] <= gone_us:
-                    tail = _first_after(gone_us, ring, tail + 1, head - cost)
-                return (
-                    (True, tail - first, 0, limit.period_us, 0, now_us, time_us),
-                    (head, tail, time_us, time_us, ahead_us, ring, cost),
-                )
+            if first > tail:
+                last_us = ring[(first - 1) % slots]
+                if last_us > gone_us:
+                    if cost > 1 or patience_us is not None:
+                        return _wait(limit, state, now_us, cost, patience_us)
+                    return (False, 0, last_us - gone_us, newest_us - gone_us, 0, now_us, 0), state
+                tail = first
+            if ring[tail % slots] <= gone_us:
+                tail = _first_after(gone_us, ring, tail + 1, head - cost)
+            return (
+                (True, tail - first, 0, limit.period_us, 0, now_us, time_us),
+                (head, tail, time_us, time_us, ahead_us, ring, cost),
+            )
     return _wait(limit, state, now_us, cost, patience_us)
 
 

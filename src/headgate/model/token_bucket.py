@@ -35,8 +35,9 @@ from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import EXACT, HORIZON_US, YEAR, Limit, microseconds, span, whole
 
-# The instant of running dry: whole microseconds and grains beyond; then the stamp, if in debt.
-State = tuple[int, int, "int | None"]
+# The instant of running dry in whole microseconds, where that says it all, as it mostly does; otherwise
+# followed by the grains beyond it and the stamp, if in debt.
+State = int | tuple[int, int, "int | None"]
 
 _LONGEST_FILL_US = 100 * YEAR
 
@@ -44,7 +45,7 @@ _LONGEST_FILL_US = 100 * YEAR
 class TokenBucket(Limit):
     """`amount` units per `per` seconds, and up to `burst` at once (as many as the amount, unless given)."""
 
-    __slots__ = ("amount", "burst", "capacity", "period_us")
+    __slots__ = ("amount", "burst", "capacity", "measure", "period_us")
     algorithm = "token_bucket"
 
     def __init__(self, amount: int, per: float = 1, burst: int | None = None) -> None:
@@ -63,6 +64,7 @@ class TokenBucket(Limit):
                 f"rate in lowest terms ({self.amount} per {self.period_us} us) may be at most 2^53. "
                 "Lower the burst, or round the amount."
             )
+        self.measure = (self.amount, self.period_us, self.capacity)
         self.args = (self.amount, self.period_us, self.burst)
 
 
@@ -70,23 +72,25 @@ def decide(
     limit: TokenBucket, state: State | None, now_us: int, cost: int, patience_us: int | None = None
 ) -> tuple[Facts, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait of at most that is allowed."""
-    amount, period_us, capacity = limit.amount, limit.period_us, limit.capacity
+    amount, period_us, capacity = limit.measure
     if state is None:
         level = 0
-    else:
-        level = (state[0] - now_us) * amount + state[1]
+    elif state.__class__ is int:
+        level = (state - now_us) * amount
         if level < 0:
             level = 0
-        elif level > capacity or state[2] is not None or state[1] >= amount:
-            level = _settled(limit, state, now_us)
+        elif level > capacity:
+            level = capacity
+    else:
+        level = _level(limit, state, now_us)
     after = level + cost * period_us
     room = capacity - after
     if room >= 0 and cost:
+        if amount == 1:
+            return (True, room // period_us, 0, after, 0, now_us, 0), now_us + after
         us, grains = divmod(after, amount)
-        return (
-            (True, room // period_us, 0, us + (grains > 0), 0, now_us, grains),
-            (now_us + us, grains, None),
-        )
+        facts = True, room // period_us, 0, us + (grains > 0), 0, now_us, grains
+        return facts, (now_us + us, grains, None) if grains else now_us + us
     return _wait(limit, state, level, now_us, cost, patience_us)
 
 
@@ -94,7 +98,7 @@ def _wait(
     limit: TokenBucket, state: State | None, level: int, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Facts, State | None]:
     """What is not simply allowed: a peek, a refusal, a reservation."""
-    amount, period_us, capacity = limit.amount, limit.period_us, limit.capacity
+    amount, period_us, capacity = limit.measure
     after = level + (cost or 1) * period_us
     wait_us = max(0, -((capacity - after) // amount))
     if cost and cost <= limit.burst and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
@@ -105,17 +109,21 @@ def _wait(
     remaining = max(0, (capacity - level) // period_us)
     retry_us = wait_us if cost <= limit.burst else None
     facts = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, grains
-    if state is None or state[0] - now_us <= us + 1:
+    if state is None or _parts(state)[0] - now_us <= us + 1:
         return facts, state
     # The clock stepped back behind the state, or the limit shrank: it starts to drain from here.
     return facts, (now_us + us, grains, None if level <= capacity else now_us)
 
 
-def _settled(limit: TokenBucket, state: State | None, now_us: int) -> int:
-    """The level, also of a state in debt, one the clock stepped back behind, or one of another limit."""
+def _parts(state: State) -> tuple[int, int, int | None]:
+    return (state, 0, None) if isinstance(state, int) else state
+
+
+def _level(limit: TokenBucket, state: State | None, now_us: int) -> int:
+    """The water now, also of a state in debt, one the clock stepped back behind, or one of another limit."""
     if state is None:
         return 0
-    tat_us, grains, stamp_us = state
+    tat_us, grains, stamp_us = _parts(state)
     if stamp_us is not None and stamp_us > now_us:
         tat_us -= stamp_us - now_us
     level = _grains(limit, tat_us - now_us, grains)
@@ -131,7 +139,7 @@ def refund(
     limit: TokenBucket, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
     """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
-    level = _settled(limit, state, now_us)
+    level = _level(limit, state, now_us)
     # Where the charge's own water ends, seen from now.
     until_us = receipt.at_us + receipt.reset_after_us - (receipt.mark > 0) - now_us
     until = _grains(limit, until_us, receipt.mark) - receipt.returned * limit.period_us
@@ -153,16 +161,19 @@ def refund(
 
 def dead_at_us(limit: TokenBucket, state: State) -> int:
     """From when on the state says no more than None does."""
-    return state[0] + (state[1] > 0)
+    tat_us, grains, _ = _parts(state)
+    return tat_us + (grains > 0)
 
 
 def pack(state: State) -> str:
-    tat_us, grains, stamp_us = state
+    tat_us, grains, stamp_us = _parts(state)
     if stamp_us is not None:
         return f"{tat_us}:{grains}:{stamp_us}"
     return f"{tat_us}:{grains}" if grains else f"{tat_us}"
 
 
 def unpack(text: str) -> State:
-    tat_us, grains, stamp_us, *_ = (*text.split(":"), "", "")
-    return int(tat_us), int(grains or 0), int(stamp_us) if stamp_us else None
+    if text.isdigit():
+        return int(text)
+    tat_us, grains, stamp_us = (text + ":").split(":")[:3]
+    return int(tat_us), int(grains), int(stamp_us) if stamp_us else None

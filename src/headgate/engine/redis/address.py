@@ -26,16 +26,20 @@ class Address:
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.partition("://")
         self._url = f"{_SCHEMES.get(scheme, scheme)}://{rest}"
-        parts = urlsplit(self._url)
-        self.text = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
         try:
+            parts = urlsplit(self._url)
+            self.text = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
             # The pools are only factories here: they know how to read a URL and make a connection of it.
             self._pool = ConnectionPool.from_url(self._url, retry=Retry(NoBackoff(), 0), **self._defaults())
             self._async_pool = AsyncConnectionPool.from_url(
                 self._url, retry=AsyncRetry(NoBackoff(), 0), **self._defaults()
             )
-        except ValueError as error:
-            raise InvalidRule(f"The engine's URL {scheme}://… cannot be read: {error}") from error
+        except ValueError:
+            # The error's own text may hold the password.
+            raise InvalidRule(
+                f"The engine's URL {scheme}://… cannot be read. Write {scheme}://user:password@host:6379/0, "
+                "with / and other special characters of the password as %2F and so on."
+            ) from None
 
     def _defaults(self) -> dict[str, float | int]:
         # RESP2: our replies are arrays of integers in both, and push messages have no place here.

@@ -1,0 +1,78 @@
+"""headgate demo: the flash sale, live in a terminal, or as plain lines where there is none."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+
+from headgate.cli.flash_sale import PHASES, SECONDS, Sale
+from headgate.cli.ink import Ink
+from headgate.cli.picture import picture, summary
+from headgate.cli.screen import borrowed, draw
+
+_FRAMES = 15  # a second
+_LONGEST = 3600.0
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "demo", help="watch a flash sale: the same calls at seven gates", description=__doc__
+    )
+    parser.add_argument("--fast", action="store_true", help="do not wait: just the last picture")
+    parser.add_argument("--seconds", type=_seconds, help=f"how long it takes (default {SECONDS})")
+    parser.add_argument("--no-color", action="store_true", help="no colours (NO_COLOR works too)")
+    parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0 and up to {_LONGEST:g}, not {text!r}")
+    return seconds
+
+
+def run(args: argparse.Namespace) -> int:
+    sale, out = Sale(), sys.stdout
+    ink = Ink.on(out, color=not args.no_color)
+    interrupted = False
+    try:
+        if args.fast:
+            sale.play_until(SECONDS)
+        elif out.isatty():
+            _show(sale, args.seconds or SECONDS, ink)
+        else:
+            _tell(sale, args.seconds)
+    except KeyboardInterrupt:
+        interrupted = True
+    width, height = shutil.get_terminal_size((100, 24))
+    words = summary(sale, width)
+    print(*picture(sale, width, height - len(words) - 1, ink), "", *words, sep="\n")
+    return 130 if interrupted else 0
+
+
+def _show(sale: Sale, seconds: float, ink: Ink) -> None:
+    """Live: the sale runs by its own clock, and this only keeps it in step with ours."""
+    out, start = sys.stdout, time.monotonic()
+    with borrowed(out):
+        while not sale.over:
+            sale.play_until((time.monotonic() - start) / seconds * SECONDS)
+            width, height = shutil.get_terminal_size()
+            draw(out, picture(sale, width, height, ink), height)
+            time.sleep(1 / _FRAMES)
+        time.sleep(min(2, seconds / 10))
+
+
+def _tell(sale: Sale, seconds: float | None) -> None:
+    """Line by line, for logs; it waits only if it was told how long to take."""
+    for phase, following in zip(PHASES, [*PHASES[1:], None], strict=True):
+        print(f"{phase.at:5.1f} s  {phase.name}: {phase.calls} calls a second", flush=True)
+        end = following.at if following else SECONDS
+        if seconds is not None:
+            time.sleep((end - phase.at) / SECONDS * seconds)
+        sale.play_until(end)
+    print(f"{SECONDS:5.1f} s  over", end="\n\n", flush=True)

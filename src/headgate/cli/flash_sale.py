@@ -1,0 +1,185 @@
+"""A flash sale, played by the clock: thousands of buyers, one item, and seven gates that see the same calls.
+
+Every call asks for two things at once: that its buyer has not asked too often, and that the item's gate has
+room. Both are charged or neither is (take_all). The gates differ only in their algorithm; all are set to about
+a hundred a second. Twenty seconds, on a clock that only the sale moves, from a seed: the same every time.
+
+      0 s   calm             a few look around
+      4 s   the doors open   everybody at once, on a window's edge
+      8 s   lull
+   13.7 s   second rush      across the window's edge at 14 s
+   15.5 s   closing          the last ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from random import Random
+from typing import NamedTuple
+
+from headgate.clock import ManualClock
+from headgate.engine.local import LocalEngine
+from headgate.errors import RateLimited
+from headgate.lease import Lease
+from headgate.limiter import Limiter
+from headgate.model.decision import Charge
+from headgate.text import parse
+
+TICK_US = 10_000
+SECONDS = 20
+TICKS = SECONDS * 1_000_000 // TICK_US
+SPAN_TICKS = 2_000_000 // TICK_US  # the windows' two seconds, over which peaks are counted
+BUYERS = 4000
+USER_LIMIT = "5/10s"
+
+_START_US = 1_700_000_000_000_000  # on a window's edge
+_ITEM = "item:1"
+_IMPATIENT = 8  # buyers who click without pause
+_CHECKOUT_US = 150_000, 250_000  # how long a slot is held
+
+
+class Phase(NamedTuple):
+    at: float  # seconds
+    name: str
+    calls: int  # a second
+
+
+PHASES = (
+    Phase(0.0, "calm", 20),
+    Phase(4.0, "the doors open", 900),
+    Phase(8.0, "lull", 20),
+    Phase(13.7, "second rush, across a window's edge", 900),
+    Phase(15.5, "closing", 20),
+)
+
+
+class Gate:
+    """One algorithm before the item, and what became of the calls."""
+
+    def __init__(self, name: str, limit: str, words: str, clock: ManualClock) -> None:
+        self.name, self.limit, self.words = name, limit, words
+        self.passed = self.delayed = self.refused = self.refused_to_user = 0
+        self.busiest = self._lately = 0  # the most that went through in any two seconds; and in the last two
+        self.served = [0] * TICKS  # by the tick in which they go through
+        self.waited = [0] * TICKS  # those of them that had to wait
+        self._limit = parse(limit)
+        self._limiter = Limiter(USER_LIMIT, LocalEngine(clock), clock=clock, name="user")
+
+    def call(self, user: str, at_us: int) -> None:
+        charges = (Charge(user), Charge(_ITEM, self._limit))
+        decision = self._limiter.take_all(charges)
+        if decision.allowed:
+            self.let_through(at_us, decision.delay_us)
+        else:
+            self.turn_away(by_user=not decision.parts[0].allowed)
+
+    def let_through(self, at_us: int, delay_us: int = 0) -> None:
+        self.passed += 1
+        self.delayed += delay_us > 0
+        tick = (at_us + delay_us - _START_US) // TICK_US
+        if tick < TICKS:
+            self.served[tick] += 1
+            self.waited[tick] += delay_us > 0
+
+    def turn_away(self, *, by_user: bool) -> None:
+        self.refused += 1
+        self.refused_to_user += by_user
+
+    def end(self, tick: int) -> None:
+        """Nothing can go through in that tick any more."""
+        self._lately += self.served[tick] - (self.served[tick - SPAN_TICKS] if tick >= SPAN_TICKS else 0)
+        self.busiest = max(self.busiest, self._lately)
+
+
+class SlotGate(Gate):
+    """Slots are held, not charged: a buyer holds one for as long as the checkout takes."""
+
+    def __init__(self, name: str, limit: str, words: str, clock: ManualClock, holding: Random) -> None:
+        super().__init__(name, limit, words, clock)
+        self._slots = Limiter(limit, LocalEngine(clock), clock=clock)
+        self._holding = holding
+        self._held: list[tuple[int, int, Lease]] = []
+
+    def call(self, user: str, at_us: int) -> None:
+        while self._held and self._held[0][0] <= at_us:
+            heappop(self._held)[2].release()
+        asked = self._limiter.take(user)
+        if not asked:
+            return self.turn_away(by_user=True)
+        try:
+            lease = self._slots.acquire(_ITEM)
+        except RateLimited:
+            self._limiter.refund(asked)
+            return self.turn_away(by_user=False)
+        heappush(self._held, (at_us + self._holding.randint(*_CHECKOUT_US), lease.fence, lease))
+        return self.let_through(at_us)
+
+
+class Sale:
+    """The whole of it, one tick at a time."""
+
+    def __init__(self, seed: int = 11) -> None:
+        self._clock = ManualClock(_START_US)
+        self._random = Random(seed)
+        self.tick = 0
+        self.offered = [0] * TICKS
+        self.buyers: set[str] = set()
+        self.gates = _gates(self._clock, Random(seed + 1))
+
+    @property
+    def seconds(self) -> float:
+        return self.tick * TICK_US / 1_000_000
+
+    @property
+    def over(self) -> bool:
+        return self.tick >= TICKS
+
+    @property
+    def phase(self) -> Phase:
+        return [phase for phase in PHASES if phase.at <= self.seconds][-1]
+
+    @property
+    def calls(self) -> int:
+        return sum(self.offered)
+
+    def play_until(self, seconds: float) -> None:
+        while not self.over and self.seconds < seconds:
+            self._play_tick()
+
+    def _play_tick(self) -> None:
+        for at_us in self._arrivals():
+            self._clock.set_us(at_us)
+            buyer = self._buyer()
+            self.buyers.add(buyer)
+            self.offered[self.tick] += 1
+            for gate in self.gates:
+                gate.call(buyer, at_us)
+        for gate in self.gates:
+            gate.end(self.tick)
+        self.tick += 1
+
+    def _arrivals(self) -> Iterator[int]:
+        wanted = self.phase.calls * TICK_US / 1_000_000
+        count = int(wanted + self._random.random())
+        offsets = sorted(self._random.randrange(TICK_US) for _ in range(count))
+        return (_START_US + self.tick * TICK_US + offset for offset in offsets)
+
+    def _buyer(self) -> str:
+        if self._random.random() < 0.2:
+            return f"user:{self._random.randrange(_IMPATIENT)}"
+        return f"user:{self._random.randrange(_IMPATIENT, BUYERS)}"
+
+
+def _gates(clock: ManualClock, holding: Random) -> list[Gate]:
+    rates = (
+        ("token bucket", "100/s burst 200", "a burst at once, then steady"),
+        ("leaky bucket", "100/s queue 50", "no bursts; a short queue waits"),
+        ("fixed window", "200/2s fixed", "twice as much at an edge (14 s)"),
+        ("sliding window", "200/2s sliding", "full, then shut for 2 s"),
+        ("sliding log", "200/2s log", "never over 200 in any 2 s"),
+        ("smooth, warm-up", "100/s smooth warmup 3s", "paced; slow while cold"),
+    )
+    gates = [Gate(name, limit, words, clock) for name, limit, words in rates]
+    gates.append(SlotGate("slots", "20 slots", "20 at once, as fast as they finish", clock, holding))
+    return gates

@@ -1,0 +1,38 @@
+"""A terminal borrowed for a while, and given back as it was, whatever happens in between."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TextIO
+
+_ENTER = "\x1b[?1049h\x1b[?25l"  # another page, no cursor
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_HOME, _REST_OF_LINE, _REST_OF_PAGE = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+@contextmanager
+def borrowed(stream: TextIO) -> Iterator[None]:
+    """A page of one's own. A request to end is obeyed after the page was given back."""
+    before = signal.signal(signal.SIGTERM, _end)
+    stream.write(_ENTER)
+    try:
+        yield
+    finally:
+        stream.write(_LEAVE)
+        stream.flush()
+        signal.signal(signal.SIGTERM, before)
+
+
+def draw(stream: TextIO, lines: list[str], height: int) -> None:
+    """A whole page at once, so that nothing flickers; never a line more than it holds."""
+    page = f"{_REST_OF_LINE}\r\n".join(lines[:height])
+    stream.write(f"{_HOME}{page}{_REST_OF_LINE}{_REST_OF_PAGE}")
+    stream.flush()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

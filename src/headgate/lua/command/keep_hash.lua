@@ -1,0 +1,30 @@
+-- How a bucket is kept in a hash that somebody configured: in one field beside the configuration, so that both live
+-- and die together.
+--
+--   hg1   the packed state, when it was written, and the limit it was reckoned under (amount, period_us, burst)
+--
+-- `model` is the token bucket's and what reads its configuration; the assembler puts it above this line.
+local M = {}
+
+-- With the instant of writing the model can tell how full the bucket was when the clock has stepped back behind it.
+-- `since_us`: if the limit is another one now, the change came no earlier than this.
+function M.load(text, limit, now_us, since_us)
+  if not text then return nil end
+  local packed, stamp, amount, period_us, burst = string.match(text, "^(%d+:?%d*)%S* (%d+) (%d+) (%d+) (%d+)$")
+  local old = { amount = tonumber(amount), period_us = tonumber(period_us), burst = tonumber(burst) }
+  if tonumber(stamp) > now_us then packed = packed .. (string.find(packed, ":") and ":" or ":0:") .. stamp end
+  local state = model.unpack(packed)
+  if old.amount == limit.amount and old.period_us == limit.period_us and old.burst == limit.burst then
+    return state
+  end
+  return model.carried(model.decide, old, limit, state, since_us or tonumber(stamp), now_us)
+end
+
+function M.save(key, limit, state, now_us)
+  local packed = model.pack(state)
+  if type(packed) == "number" then packed = string.format("%.0f", packed) end
+  local numbers = string.format("%.0f %.0f %.0f %.0f", now_us, limit.amount, limit.period_us, limit.burst)
+  redis.call("HSET", key, "hg1", packed .. " " .. numbers)
+end
+
+return M

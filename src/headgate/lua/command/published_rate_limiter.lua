@@ -1,0 +1,82 @@
+-- A rate limiter for gateways that talk to Redis themselves; its SHA1 is published under lua:sha1:rate_limiter.
+--
+-- KEYS[1]  a hash: max_permits, rate (permits per second), ttl (seconds) if one was given; the count is beside them
+-- ARGV     acquire N                      1 if the permits were there and are taken, -1 if not, and -1 if the key was
+--                                         never initialised. N = 0 asks whether one could be had, and takes none.
+--          init max_permits rate [ttl]    1. The bucket starts full. Said again it changes nothing, and other numbers
+--                                         hand out nothing: who held three permits holds three. With a ttl the key
+--                                         dies when it was idle for so many seconds (and its bucket is full),
+--                                         otherwise it lives until deleted.
+--          delete                         1, also if there was nothing
+-- Anything else is answered with an error, a sentence, and then nothing was written.
+--
+-- `model` and `keep` are put above this line by the assembler.
+local call, key, method = redis.call, KEYS[1], ARGV[1]
+local LONGEST_TTL = 100 * 365 * 86400
+
+local function refuse(sentence) return redis.error_reply("ERR headgate: " .. sentence) end
+
+local function refuse_limit(trouble, max_permits, rate)
+  if trouble == "burst" then
+    return refuse("max_permits must be a whole number of at least 1, not '" .. (max_permits or "") .. "'.")
+  elseif trouble == "exact" then
+    return refuse(max_permits .. " permits at " .. rate .. " per second cannot be exact: a bucket must fill within 100 "
+      .. "years, and max_permits times the rate's digits be at most 2^53. Round the rate, or lower max_permits.")
+  end
+  return refuse("rate must be a number of permits per second above 0, such as 10 or 0.5, not '" .. (rate or "") .. "'.")
+end
+
+local function outlive(limit, state, ttl, now_us)
+  call("PEXPIRE", key, math.max(ttl * 1000, state and model.ttl_ms(limit, state, now_us) or 0))
+end
+
+local function acquire()
+  local cost = model.whole(ARGV[2])
+  if not cost then
+    return refuse("acquire takes a whole number of permits, such as 1, not '" .. (ARGV[2] or "") .. "'. It took none.")
+  end
+  local hash = call("HMGET", key, "max_permits", "rate", "ttl", "hg1")
+  if not hash[1] then return -1 end
+  local limit, trouble = model.bucket(hash[1], hash[2] or "")
+  if not limit then return refuse_limit(trouble, hash[1], hash[2]) end
+  local time = call("TIME")
+  local now_us = time[1] * 1000000 + time[2]
+  local before = keep.load(hash[4], limit, now_us)
+  local verdict, after = model.decide(limit, before, now_us, cost, -1)
+  if after ~= before then
+    keep.save(key, limit, after, now_us)
+    if hash[3] then outlive(limit, after, tonumber(hash[3]), now_us) end
+  end
+  return verdict[1] == 1 and 1 or -1
+end
+
+local function init()
+  local limit, trouble = model.bucket(ARGV[2], ARGV[3] or "")
+  if not limit then return refuse_limit(trouble, ARGV[2], ARGV[3]) end
+  local ttl = model.whole(ARGV[4])
+  if ARGV[4] and not (ttl and ttl >= 1 and ttl <= LONGEST_TTL) then
+    return refuse("ttl must be a whole number of seconds from 1 to 100 years, not '" .. ARGV[4] .. "'.")
+  end
+  local time = call("TIME")
+  local now_us = time[1] * 1000000 + time[2]
+  local state = keep.load(call("HGET", key, "hg1"), limit, now_us, now_us)
+  call("HSET", key, "max_permits", ARGV[2], "rate", ARGV[3])
+  if state then keep.save(key, limit, state, now_us) end
+  if ttl then
+    call("HSET", key, "ttl", ARGV[4])
+    outlive(limit, state, ttl, now_us)
+  else
+    call("HDEL", key, "ttl")
+    call("PERSIST", key)
+  end
+  return 1
+end
+
+if method == "acquire" then return acquire() end
+if method == "init" then return init() end
+if method == "delete" then
+  call("HLEN", key) -- What is no hash is not ours to delete: Redis says WRONGTYPE.
+  call("DEL", key)
+  return 1
+end
+return refuse("unknown method '" .. (method or "") .. "': write acquire N, init max_permits rate [ttl], or delete.")

@@ -1,0 +1,85 @@
+"""An engine that is awaited, asked as if it answered at once: on an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar, cast
+
+from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Meter, Slot
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import Limit
+from headgate.model.slots import Slots
+
+T = TypeVar("T")
+
+
+class Blocking:
+    """The sync port over an async engine, for tests; close it to end its loop."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self._runner = asyncio.Runner()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def meter(self, limit: Limit, name: str) -> BlockingMeter:
+        return BlockingMeter(self, self.engine.meter(limit, name))
+
+    def slots(self, limit: Slots, name: str) -> BlockingSlotMeter:
+        return BlockingSlotMeter(self, self.engine.slots(limit, name))
+
+    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+        inner = [(cast(BlockingMeter, meter).meter, key, cost) for meter, key, cost in charges]
+        return self.run(self.engine.decide_all(inner, patience_us))
+
+    def close(self) -> None:
+        self.run(self.engine.close())
+        self._runner.close()
+
+
+class BlockingMeter:
+    def __init__(self, engine: Blocking, meter: AsyncMeter) -> None:
+        self._run = engine.run
+        self.meter = meter
+        self.limit = meter.limit
+        self.name = meter.name
+
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        return self._run(self.meter.decide(key, cost, patience_us))
+
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        return self._run(self.meter.refund(key, units, receipt, cancel))
+
+    def retune(self, key: str) -> None:
+        self._run(self.meter.retune(key))
+
+    def reset(self, key: str) -> None:
+        self._run(self.meter.reset(key))
+
+
+class BlockingSlotMeter:
+    def __init__(self, engine: Blocking, meter: AsyncSlotMeter) -> None:
+        self._run = engine.run
+        self.meter = meter
+        self.limit = meter.limit
+        self.name = meter.name
+
+    def free(self, key: str) -> Facts:
+        return self._run(self.meter.free(key))
+
+    def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
+        return self._run(self.meter.acquire(key, ticket, wait))
+
+    def renew(self, key: str, fence: int) -> int | None:
+        return self._run(self.meter.renew(key, fence))
+
+    def release(self, key: str, fence: int) -> bool:
+        return self._run(self.meter.release(key, fence))
+
+    def leave(self, key: str, ticket: int) -> None:
+        self._run(self.meter.leave(key, ticket))
+
+    def reset(self, key: str) -> None:
+        self._run(self.meter.reset(key))

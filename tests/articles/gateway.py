@@ -1,0 +1,52 @@
+"""A gateway that talks to Redis itself: it reads the published SHA1 and calls EVALSHA, as the articles do."""
+
+from headgate.engine.redis.publish import publish
+from tests.servers import RedisServer
+from tests.servers.resp import Reply, ServerRefused
+
+KEY = "rate_limiter:seckill:1"
+
+
+class Gateway:
+    """Calls on one key; an error reply is answered as its text."""
+
+    def __init__(self, server: RedisServer, key: str = KEY) -> None:
+        publish(server.url)
+        self.server = server
+        self.key = key
+
+    def limiter(self, method: str, *words: str | int) -> Reply | str:
+        return self._evalsha("rate_limiter", method, *words)
+
+    def bucket(self, *words: str | int) -> Reply | str:
+        return self._evalsha("token_bucket", *words)
+
+    def configure(self, **fields: str | int | float) -> None:
+        self.server.call("HSET", self.key, *(str(word) for pair in fields.items() for word in pair))
+
+    def hash(self) -> dict[str, str]:
+        reply = self.server.call("HGETALL", self.key)
+        assert isinstance(reply, list)
+        words = [word.decode() for word in reply if isinstance(word, bytes)]
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    def writes(self) -> int:
+        """How many changes the server has seen."""
+        reply = self.server.call("INFO", "persistence")
+        assert isinstance(reply, bytes)
+        return int(reply.split(b"rdb_changes_since_last_save:")[1].split()[0])
+
+    def pttl(self) -> Reply:
+        return self.server.call("PTTL", self.key)
+
+    def at(self, at_us: int) -> "Gateway":
+        self.server.clock.set_us(at_us)
+        return self
+
+    def _evalsha(self, name: str, *words: str | int) -> Reply | str:
+        sha = self.server.call("GET", f"lua:sha1:{name}")
+        assert isinstance(sha, bytes)
+        try:
+            return self.server.call("EVALSHA", sha, 1, self.key, *words)
+        except ServerRefused as refused:
+            return str(refused)

@@ -1,0 +1,95 @@
+"""headgate lua: what there is, what it says, and getting it onto a server without telling anybody's password."""
+
+from hashlib import sha1
+
+import pytest
+
+from headgate.cli import main
+from headgate.cli.lua import scripts
+from headgate.engine.redis.publish import NAMES
+from tests.servers import RedisServer
+
+SECRET = "open sesame"
+
+
+@pytest.fixture(autouse=True)
+def no_engine_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADGATE_ENGINE", raising=False)
+
+
+def test_every_script_is_listed_with_its_size_and_sha1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lua", "list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == list(scripts())
+    for name, size, sha in rows:
+        text = scripts()[name].text
+        assert (int(size.replace(",", "")), sha) == (len(text), sha1(text.encode()).hexdigest())
+
+
+def test_what_is_shown_is_what_the_server_runs(capsys: pytest.CaptureFixture[str], server: RedisServer) -> None:
+    for name, script in scripts().items():
+        assert main(["lua", "show", name]) == 0
+        shown = capsys.readouterr().out.removesuffix("\n")
+        assert server.call("SCRIPT", "LOAD", shown) == script.sha.encode()
+
+
+def test_publish_loads_stores_and_says_what_to_call(
+    capsys: pytest.CaptureFixture[str], server: RedisServer
+) -> None:
+    assert main(["lua", "publish", "--engine", server.url]) == 0
+    out = capsys.readouterr().out
+    for name in NAMES:
+        sha = server.call("GET", f"lua:sha1:{name}")
+        assert isinstance(sha, bytes)
+        assert f"lua:sha1:{name} = {sha.decode()}\n" in out
+        assert server.call("SCRIPT", "EXISTS", sha) == [1]
+    assert "EVALSHA <sha> 1 <key> acquire N" in out
+
+
+def test_the_engine_may_come_from_the_environment(
+    capsys: pytest.CaptureFixture[str], server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_ENGINE", server.unix_url)
+    assert main(["lua", "publish"]) == 0
+    assert server.call("EXISTS", "lua:sha1:rate_limiter") == 1
+    assert "rate_limiter" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("", "Say where to: headgate lua publish --engine redis://host:6379/0, or set HEADGATE_ENGINE."),
+        ("memory://", "there is no server to publish to"),
+        ("rediss:/host", "is not a URL"),
+        ("reddis://host", "Did you mean redis://?"),
+        (f"me:{SECRET}@host:6379", "is not a URL"),
+        (f"redis://:{SECRET}/x@host:6379", "cannot be read"),
+        (f"redis://host:{SECRET}", "cannot be read"),
+        (f"redis://[{SECRET}", "cannot be read"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_told_without_its_secrets(
+    capsys: pytest.CaptureFixture[str], url: str, told: str
+) -> None:
+    assert main(["lua", "publish", "--engine", url]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert told in captured.err
+    assert SECRET not in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_nobody_there_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lua", "publish", "--engine", "redis://:sesame@127.0.0.1:1/0"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("headgate: Redis at 127.0.0.1:1 ")
+    assert "sesame" not in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_password_ends_with_1_and_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with RedisServer(password="right") as server:
+        assert main(["lua", "publish", "--engine", f"redis://:sesame@127.0.0.1:{server.port}/0"]) == 1
+    err = capsys.readouterr().err
+    assert "refused the user or the password" in err
+    assert "sesame" not in err
