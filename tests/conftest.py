@@ -13,8 +13,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 
 from tests.servers import BASE_US, KINDS, DrivenClock, Kind, RedisServer
+
+# A busy machine is no counter-example.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
 
 SERVER_FIXTURES = {
     *("redis_server", "valkey_server", "server"),

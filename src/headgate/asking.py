@@ -32,10 +32,10 @@ def limits_of(limit: LimitLike) -> tuple[Limit, ...]:
     """One or several limits, from objects or from words."""
     if isinstance(limit, str):
         return parse_all(limit)
-    limits = (limit,) if isinstance(limit, Limit) else tuple(limit)
-    if not limits or not all(isinstance(one, Limit) for one in limits):
+    limits = [limit] if isinstance(limit, Limit) else limit
+    if not isinstance(limits, list | tuple) or not limits or not all(isinstance(one, Limit) for one in limits):
         raise InvalidRule(f"A limit is a Limit or its text, such as 10/minute; not {limit!r}.")
-    return limits
+    return tuple(limits)
 
 
 def check_key(key: object) -> str:
@@ -75,10 +75,12 @@ class Asked(Generic[M]):
 
     def decision(self, facts: Sequence[Facts]) -> Decision:
         parts = [
-            Decision(facts[place], meter, key, cost)
-            for place, (meter, key, cost) in zip(self._place, self._charges, strict=True)
+            Decision(fact, meter, key, cost) for fact, (meter, key, cost) in zip(facts, self.distinct, strict=True)
         ]
-        return parts[0] if len(parts) == 1 else JointDecision(parts)
+        if len(self._charges) == 1:
+            return parts[0]
+        charges = zip(self._place, self._charges, strict=True)
+        return JointDecision(parts, [(facts[place], *charge) for place, charge in charges])
 
 
 class Asking(Generic[M, S]):
@@ -118,7 +120,9 @@ class Asking(Generic[M, S]):
     def charges(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Asked[M]:
         """Charges of anybody's: a Charge, or a plain (key, limit)."""
         asked: list[tuple[M, str, int]] = []
-        for charge in charges:
+        for charge in charges if isinstance(charges, list | tuple) else (charges,):
+            if not isinstance(charge, tuple) or not 0 < len(charge) <= len(Charge._fields):
+                raise InvalidCharge(f"A charge is a Charge or a (key, limit), not {charge!r}.")
             key, limit, cost, name = Charge(*charge)
             key, cost = check_key(key), check_cost(cost)
             asked += [(meter, key, cost) for meter in self._meters(limit, name)]
@@ -136,6 +140,8 @@ class Asking(Generic[M, S]):
 
     def _meters(self, limit: LimitLike | None, name: str | None) -> list[M]:
         if limit is None:
+            if self.slots is not None:
+                _rate(self.slots.limit)
             return self.meters
         limits = limits_of(limit)
         return [self._other(one, named) for one, named in zip(limits, names_of(limits, name), strict=True)]

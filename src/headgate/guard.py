@@ -9,12 +9,12 @@ With a timeout the caller waits for its turn, at most that long. Slots are held 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
 from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from headgate.errors import InvalidCharge
+from headgate.lease import AsyncLease, Lease
 from headgate.model.decision import Decision
 
 if TYPE_CHECKING:
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 L = TypeVar("L", bound="Limiter | AsyncLimiter")
+H = TypeVar("H", Lease, AsyncLease)
 
 Key = str | Callable[..., str]
 
 
-class _Around(Generic[L]):
+class _Around(Generic[L, H]):
     def __init__(self, limiter: L, key: Key, cost: int, timeout: float) -> None:
         self.limiter = limiter
         self.key = key
         self.cost = cost
         self.timeout = timeout
+        self._held: list[H] = []  # leases of the blocks that are being run, the innermost last
 
     def _fixed_key(self) -> str:
         if callable(self.key):
@@ -43,14 +45,15 @@ class _Around(Generic[L]):
         return self.key(*args, **kwargs) if callable(self.key) else self.key
 
 
-class Guard(_Around["Limiter"]):
+class Guard(_Around["Limiter", Lease]):
     """Around a block, or around each call of a function."""
 
     def __enter__(self) -> Decision:
-        self._held = ExitStack()
         key = self._fixed_key()
         if self.limiter.holds_slots:
-            return self._held.enter_context(self.limiter.acquire(key, self.timeout)).decision
+            lease = self.limiter.acquire(key, self.timeout)
+            self._held.append(lease)
+            return lease.decision
         if self.timeout:
             return self.limiter.wait(key, self.cost, self.timeout).or_raise()
         decision = self.limiter.take(key, self.cost).or_raise()
@@ -61,7 +64,8 @@ class Guard(_Around["Limiter"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._held.close()
+        if self._held:
+            self._held.pop().__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -72,15 +76,15 @@ class Guard(_Around["Limiter"]):
         return guarded
 
 
-class AsyncGuard(_Around["AsyncLimiter"]):
+class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
     """Around a block, or around each call of a coroutine function."""
 
     async def __aenter__(self) -> Decision:
-        self._held = AsyncExitStack()
         key = self._fixed_key()
         if self.limiter.holds_slots:
             lease = await self.limiter.acquire(key, self.timeout)
-            return (await self._held.enter_async_context(lease)).decision
+            self._held.append(lease)
+            return lease.decision
         if self.timeout:
             return (await self.limiter.wait(key, self.cost, self.timeout)).or_raise()
         decision = (await self.limiter.take(key, self.cost)).or_raise()
@@ -91,7 +95,8 @@ class AsyncGuard(_Around["AsyncLimiter"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._held.aclose()
+        if self._held:
+            await self._held.pop().__aexit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         @wraps(function)

@@ -105,11 +105,12 @@ class Limiter:
 
     def set_limit(self, limit: LimitLike, *keys: str) -> None:
         """Go on under another limit with the same counts; `keys` are reckoned anew at this instant."""
-        self._asking = self._asking.changed(limit)
-        self._bind()
         for key in keys:
             check_key(key)
-            for meter in self._asking.meters:
+        self._asking = self._asking.changed(limit)
+        self._bind()
+        for meter in self._asking.meters:
+            for key in keys:
                 meter.retune(key)
 
     def acquire(self, key: str, timeout: float = 0) -> Lease:
@@ -204,10 +205,11 @@ class AsyncLimiter:
 
     async def set_limit(self, limit: LimitLike, *keys: str) -> None:
         """Go on under another limit with the same counts; `keys` are reckoned anew at this instant."""
-        self._asking = self._asking.changed(limit)
         for key in keys:
             check_key(key)
-            for meter in self._asking.meters:
+        self._asking = self._asking.changed(limit)
+        for meter in self._asking.meters:
+            for key in keys:
                 await meter.retune(key)
 
     async def acquire(self, key: str, timeout: float = 0) -> AsyncLease:

@@ -11,6 +11,7 @@ from headgate.errors import InvalidCharge
 from headgate.flow import Flow
 from headgate.model.decision import Decision, Receipt
 from headgate.model.limit import HORIZON_US, SECOND
+from headgate.model.slots import Slots
 
 
 def patience_us(timeout: object) -> int:
@@ -49,6 +50,8 @@ def cancel(decision: Decision) -> Flow[None]:
 def refund(decision: Decision, cost: int | None) -> Flow[None]:
     """Give back what each charge of the decision still holds, once."""
     units = None if cost is None else check_cost(cost)
+    if isinstance(decision.limit, Slots):
+        raise InvalidCharge(f'"{decision.limit}" is held, not taken: release its lease instead.')
     if decision.allowed:
         for part in decision.parts:
             yield from _give_back(part, part.cost if units is None else units, cancel=False)

@@ -35,7 +35,7 @@ def open_async_engine(url: str, *, prefix: str, clock: Clock) -> AsyncEngine:
 def _scheme(url: str) -> str:
     scheme, colon, _ = url.partition("://")
     if not colon:
-        raise InvalidRule("That is not an engine's URL. Write memory:// or redis://host:6379/0.")
+        raise InvalidRule("What was given is not an engine. Write memory:// or redis://host:6379/0.")
     if scheme not in ("memory", *_REDIS):
         near = get_close_matches(scheme, ("memory", *_REDIS), 1)
         hint = f"Did you mean {near[0]}://?" if near else f"Known: memory, {', '.join(_REDIS)}."

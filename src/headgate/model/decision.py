@@ -75,7 +75,7 @@ class Verdict(NamedTuple):
     reset_after_us   when the count would be as if never used
     delay_us         how long an allowed charge must wait before it is served
     at_us            the engine's clock when it decided
-    mark             the algorithm's own receipt (nginx's excess, a window's start, a lease's fence)
+    mark             the algorithm's own receipt (nginx's excess, a window's end, a lease's fence)
     """
 
     allowed: bool
@@ -161,7 +161,8 @@ class Decision:
 
     @property
     def parts(self) -> tuple[Decision, ...]:
-        """The decision charge by charge: itself, unless several were decided together."""
+        """The decision count by count: itself, unless several were decided together. What is given back is
+        given back here, because charges on the same count were one to the engine."""
         return (self,)
 
     def or_raise(self) -> Decision:
@@ -189,8 +190,9 @@ class JointDecision(Decision):
     refused; the limit that spoke is the one that refuses longest, or the one nearest to its end.
     """
 
-    def __init__(self, parts: Sequence[Decision]) -> None:
+    def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Facts, Limited, str, int]]) -> None:
         self._parts = tuple(parts)
+        self._charges = charges
         refused = [part for part in parts if not part.allowed]
         if refused:
             spoke = max(refused, key=lambda part: _or_forever(part.facts[RETRY_AFTER_US]))
@@ -209,7 +211,7 @@ class JointDecision(Decision):
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(verdict for part in self._parts for verdict in part.verdicts)
+        return tuple(Verdict(*facts, source.limit, key, cost) for facts, source, key, cost in self._charges)
 
     @property
     def parts(self) -> tuple[Decision, ...]:

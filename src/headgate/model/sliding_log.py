@@ -121,7 +121,9 @@ def _wait(
     due_us = max(time_us, newest_us)
     last = head - amount + (cost or 1) - 1
     if tail <= last < head:
-        due_us = max(due_us, ring[last % len(ring)] + period_us)
+        left_us = ring[last % len(ring)] + period_us
+        due_us = max(due_us, left_us)
+        tail = last + 1 if left_us <= time_us else tail
     wait_us = due_us - time_us
     passes = 0 < cost <= amount and (
         not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))

@@ -55,13 +55,13 @@ class AsyncRedisEngine:
                 reply = await arun(flows.exchange(partial(_send, connection), question))
             except Said as trouble:
                 idle.append(connection)
-                raise unavailable(self._address.text, trouble) from trouble
+                raise unavailable(self._address.text, self.prefix, trouble) from trouble
             except Trouble as trouble:
                 await connection.disconnect(nowait=True)
                 if not fresh and isinstance(trouble, Lost):
                     await _drop(idle)
                     continue
-                raise unavailable(self._address.text, trouble) from trouble
+                raise unavailable(self._address.text, self.prefix, trouble) from trouble
             except BaseException:
                 await connection.disconnect(nowait=True)  # a reply may still be on its way
                 raise
@@ -111,7 +111,8 @@ class AsyncRedisMeter:
         return await arun(flow)
 
     async def retune(self, key: str) -> None:
-        await self._ask(self.questions.retune(key))
+        if self.questions.retunes:
+            await self._ask(self.questions.retune(key))
 
     async def reset(self, key: str) -> None:
         await self._ask(self.questions.reset(key))

@@ -60,7 +60,7 @@ class RedisEngine:
                 self.close()  # the server went away while the line was idle; so did the others
             except Trouble as trouble:
                 line.close()
-                raise unavailable(self._address.text, trouble) from trouble
+                raise unavailable(self._address.text, self.prefix, trouble) from trouble
             except BaseException:
                 line.close()  # a reply may still be on its way
                 raise
@@ -80,7 +80,7 @@ class RedisEngine:
         except Trouble as trouble:
             if line is not None:
                 line.close()
-            raise unavailable(self._address.text, trouble) from trouble
+            raise unavailable(self._address.text, self.prefix, trouble) from trouble
         except BaseException:
             if line is not None:
                 line.close()
@@ -113,7 +113,8 @@ class RedisMeter:
         return run(flows.refund(self._ask, self.questions, key, units, receipt, cancel, self._now_us()))
 
     def retune(self, key: str) -> None:
-        self._ask(self.questions.retune(key))
+        if self.questions.retunes:
+            self._ask(self.questions.retune(key))
 
     def reset(self, key: str) -> None:
         self._ask(self.questions.reset(key))

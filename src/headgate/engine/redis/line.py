@@ -30,10 +30,12 @@ class Line:
         self._connection = connection
         try:
             connection.connect()
-        except exceptions.ConnectionError as error:
-            raise Lost(str(error)) from error
         except exceptions.TimeoutError as error:
             raise Late(str(error)) from error
+        except exceptions.ResponseError as error:
+            raise said(str(error)) from error
+        except exceptions.RedisError as error:
+            raise Lost(str(error)) from error
         sock = cast(Any, connection)._sock
         if not isinstance(sock, ssl.SSLSocket):
             limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))

@@ -1,9 +1,10 @@
 """The key that a count is kept under: an API, and versioned as one.
 
-    hg1:<name>:{<key>}
+    hg1:<algorithm>:<name>:{<key>}
 
-`hg` is the prefix and 1 the layout's version, so that two versions can run side by side. The braces are Redis
-Cluster's: all counts of one key lie in one slot. Different names and keys never meet: whatever could be mistaken
+`hg` is the prefix and 1 the layout's version, so that two versions can run side by side. Different algorithms keep
+different things, so a count belongs to one: tb is a token bucket's. The braces are Redis Cluster's: all counts of
+one key lie in one slot. Different names and keys never meet: whatever could be mistaken
 for a separator is written %XX, and a key longer than 200 bytes is written %# and its SHA-256, which no escaped
 key can look like.
 """
@@ -23,12 +24,19 @@ _specials = re.compile(rb"[\x00-\x20\x7f%{}]")
 _name_specials = re.compile(rb"[\x00-\x20\x7f%{}:]")
 
 
-def head(prefix: str, name: str) -> bytes:
+def head(prefix: str, algorithm: str, name: str) -> bytes:
     """Everything before the key itself."""
     raw = prefix.encode()
     if not raw or _name_specials.search(raw):
         raise InvalidRule(f"The prefix {prefix!r} must not be empty nor hold spaces, braces, % or a colon.")
-    return b"%b%d:%b:{" % (raw, LAYOUT, _name_specials.sub(_escape, name.encode("utf-8", "surrogatepass")))
+    filed_under = _name_specials.sub(_escape, name.encode("utf-8", "surrogatepass"))
+    return b"%b%d:%b:%b:{" % (raw, LAYOUT, _initials(algorithm), filed_under)
+
+
+def _initials(algorithm: str) -> bytes:
+    """Of two words their first letters, of one word its first and last: token_bucket is tb, slots is ss."""
+    first, _, second = algorithm.partition("_")
+    return f"{first[0]}{second[0] if second else first[-1]}".encode()
 
 
 def tagged(head: bytes, key: str) -> bytes:

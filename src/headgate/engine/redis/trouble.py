@@ -39,34 +39,45 @@ def said(text: str) -> Said:
     return Forgot(text) if text.startswith("NOSCRIPT") else Said(text)
 
 
-def unavailable(where: str, trouble: Trouble) -> EngineUnavailable:
-    """The engine's failure, told; the cause is chained by the caller."""
-    return EngineUnavailable(f"Redis at {where} gave no decision: {_why(trouble)}")
-
+# What the scripts call; a server does not always say which of them it refused.
+IN_SCRIPTS = (
+    *("time", "get", "set", "del", "getrange", "setrange", "pexpire", "pexpireat"),
+    *("zadd", "zrem", "zscore", "zcount", "zrangebyscore", "zrevrange", "zincrby"),
+)
 
 _command = re.compile(r"to run the '([^']+)'|run the '?([\w|]+)'? command", re.I)
+_keys = re.compile(r"access (at least )?(one of the keys|the key|a key)|key.* mentioned", re.I)
+_rights = re.compile(r"NOPERM|ACL failure|no permission|can't (run|access)", re.I)
+_login = re.compile(r"WRONGPASS|NOAUTH|invalid username-password|Authentication", re.I)
 
 
-def _why(trouble: Trouble) -> str:
+def unavailable(where: str, prefix: str, trouble: Trouble) -> EngineUnavailable:
+    """The engine's failure, told; the cause is chained by the caller."""
+    return EngineUnavailable(f"Redis at {where} gave no decision: {_why(prefix, trouble)}")
+
+
+def _why(prefix: str, trouble: Trouble) -> str:
     text = str(trouble).strip()
     if isinstance(trouble, Late):
         return f"no answer within the timeout ({text})."
-    if re.search(r"WRONGPASS|NOAUTH|invalid username-password|Authentication", text):
+    if _login.search(text):
         return f"it refused the user or the password ({text}). Correct them in the engine's URL."
     if isinstance(trouble, Lost):
         return f"the connection failed ({text})."
-    if "NOPERM" in text or "ACL failure" in text or "no permission" in text:
-        return _permission(text)
-    if text.startswith("READONLY"):
+    if _rights.search(text):
+        return _right(prefix, text)
+    if "READONLY" in text:
         return "it is a replica and takes no writes. Name the master in the engine's URL."
     if "WRONGTYPE" in text:
         return f"a key under our prefix holds something that is not ours ({text}). Choose another prefix."
     return f"it answered with an error ({text})."
 
 
-def _permission(text: str) -> str:
-    if re.search(r"access (one of the keys|the key|a key)", text):
-        return f"its user may not touch our keys ({text}). Grant them: ACL SETUSER <user> ~hg1:*"
+def _right(prefix: str, text: str) -> str:
+    if _keys.search(text):
+        return f"its user may not touch our keys ({text}). Grant them: ACL SETUSER <user> ~{prefix}1:*"
     found = _command.search(text)
-    missing = (found[1] or found[2]).lower() if found else "evalsha"
-    return f"its user lacks the right to run {missing} ({text}). Grant it: ACL SETUSER <user> +{missing}"
+    missing = ((found[1] or found[2]).lower(),) if found else IN_SCRIPTS
+    which = missing[0] if found else "a command of our scripts"
+    grant = " ".join(f"+{command}" for command in missing)
+    return f"its user lacks the right to run {which} ({text}). Grant it: ACL SETUSER <user> {grant}"

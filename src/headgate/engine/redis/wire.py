@@ -14,6 +14,7 @@ from headgate.calendar import resolve
 from headgate.engine.port import Slot
 from headgate.engine.redis import naming
 from headgate.engine.redis.script import Script, bare, several, single
+from headgate.model import ALGORITHMS
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 
@@ -55,7 +56,8 @@ class Questions:
 
     def __init__(self, limit: Limit, name: str, prefix: str) -> None:
         self.limit = limit
-        self.head = naming.head(prefix, name)
+        self.head = naming.head(prefix, limit.algorithm, name)
+        self.retunes = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
         self.calendar = limit.algorithm == "fixed_window" and limit.args[1] == 0
         self._args = bulks(limit.args)
         self._one = bulks((1, -1)) + self._args

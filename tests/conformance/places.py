@@ -1,0 +1,136 @@
+"""Where a limiter can live in a test: every engine, asked directly or awaited, on a clock that the test turns."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar, cast
+
+from headgate.asking import LimitLike
+from headgate.clock import Clock, ManualClock
+from headgate.engine.awaited import AwaitedEngine
+from headgate.engine.local import LocalEngine
+from headgate.engine.port import AsyncEngine, Engine
+from headgate.engine.redis.awaiting import AsyncRedisEngine
+from headgate.engine.redis.blocking import RedisEngine
+from headgate.guard import AsyncGuard
+from headgate.lease import AsyncLease
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.reservation import AsyncReservation
+from tests.servers import BASE_US, DrivenClock, RedisServer
+
+T = TypeVar("T")
+
+NAMES = ("memory", "memory awaited", "redis", "redis awaited", "valkey", "valkey awaited")
+
+
+class TurnedClock(Clock, Protocol):
+    def set_us(self, now_us: int) -> None: ...
+
+
+class ServerClock:
+    """A server's driven clock, as a limiter sees one: sleeping turns it."""
+
+    def __init__(self, driven: DrivenClock) -> None:
+        self.now_us, self.set_us = driven.now_us, driven.set_us
+
+    def sleep_us(self, duration_us: int) -> None:
+        self.set_us(self.now_us() + duration_us)
+
+    async def asleep_us(self, duration_us: int) -> None:
+        self.sleep_us(duration_us)
+        await asyncio.sleep(0)
+
+
+class Place:
+    """An engine, its clock, and what it keeps. Limiters of the awaited kind are spoken to like the others."""
+
+    def __init__(self, name: str, server: RedisServer | None) -> None:
+        self.name = name
+        self.server = server
+        self.awaited = name.endswith("awaited")
+        self.clock: TurnedClock = ManualClock(BASE_US) if server is None else ServerClock(server.clock)
+        self.loop = asyncio.new_event_loop()
+        self._local = LocalEngine(self.clock)
+        self.async_engine: AsyncEngine = AwaitedEngine(self._local)
+        self.engine: Engine = self._local
+        if server is not None:
+            self.async_engine = AsyncRedisEngine(server.unix_url, clock=self.clock)
+            self.engine = RedisEngine(server.unix_url, clock=self.clock)
+
+    def limiter(self, limit: LimitLike, name: str | None = None) -> Limiter:
+        if self.awaited:
+            return cast(Limiter, Spoken(self.async_limiter(limit, name), self.loop))
+        return Limiter(limit, self.engine, clock=self.clock, name=name)
+
+    def async_limiter(self, limit: LimitLike, name: str | None = None) -> AsyncLimiter:
+        return AsyncLimiter(limit, self.async_engine, clock=self.clock, name=name)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def seconds(self) -> float:
+        """The time, since the test began."""
+        return (self.clock.now_us() - BASE_US) / 1_000_000
+
+    def advance_us(self, by_us: int) -> None:
+        self.clock.set_us(self.clock.now_us() + by_us)
+
+    def advance(self, seconds: float) -> None:
+        self.advance_us(round(seconds * 1_000_000))
+
+    def kept(self) -> dict[object, object]:
+        """Everything that is kept, so that two moments can be compared."""
+        if self.server is None:
+            tables: dict[object, object] = {
+                (name, key): repr(state)
+                for name, table in self._local._tables.items()
+                for key, state in table.states.items()
+                if state is not None
+            }
+            slots: dict[object, object] = {
+                (name, key): (sorted(kept.expires_us.items()), list(kept.line))
+                for name, table in self._local._slots.items()
+                for key, kept in table._keys.items()
+            }
+            return {**tables, **slots}
+        keys = cast(list[bytes], self.server.call("KEYS", "*"))
+        return {key: (self.server.call("DUMP", key), self.server.call("PEXPIRETIME", key)) for key in keys}
+
+    def close(self) -> None:
+        self.engine.close()
+        self.run(self.async_engine.close())
+        self.loop.close()
+
+
+class Spoken:
+    """Something of the awaited kind, spoken to as if it answered at once."""
+
+    def __init__(self, thing: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._thing, self._loop = thing, loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._thing, name)
+        if not callable(value):
+            return value
+
+        def call(*args: object, **kwargs: object) -> object:
+            return self._answer(value(*args, **kwargs))
+
+        return call
+
+    def _answer(self, answer: Any) -> Any:
+        if inspect.isawaitable(answer):
+            answer = self._loop.run_until_complete(cast(Coroutine[Any, Any, Any], answer))
+        wraps = isinstance(answer, AsyncLease | AsyncReservation | AsyncGuard)
+        return Spoken(answer, self._loop) if wraps else answer
+
+    def __bool__(self) -> bool:
+        return bool(self._thing)
+
+    def __enter__(self) -> Any:
+        return self._answer(self._thing.__aenter__())
+
+    def __exit__(self, *error: object) -> None:
+        self._answer(self._thing.__aexit__(*error))

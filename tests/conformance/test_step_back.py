@@ -1,0 +1,58 @@
+"""A clock that steps back, on every engine: nothing is minted, nobody is locked out for the length of the step.
+
+The one exception is the leaky bucket, which does as nginx does: its queue stays full until the clock catches up.
+"""
+
+import pytest
+
+from tests.conformance.places import Place
+from tests.conformance.verbs import EXAMPLES
+
+HOUR = 3600
+OURS = {name: example for name, example in EXAMPLES.items() if name != "LeakyBucket"}
+examples = pytest.mark.parametrize("name", OURS)
+
+
+@examples
+def test_a_step_back_mints_nothing(name: str, place: Place) -> None:
+    limiter = place.limiter(OURS[name].text)
+    limiter.take("key", 10)
+    place.advance(-HOUR)
+    assert not limiter.take("key")
+    assert limiter.peek("key").remaining == 0
+
+
+@examples
+def test_a_step_back_locks_nobody_out(name: str, place: Place) -> None:
+    """Whoever is refused after the step is told a time, and passes then: not an hour later."""
+    limiter = place.limiter(OURS[name].text)
+    limiter.take("key", 10)
+    place.advance(-HOUR)
+    refused = limiter.take("key")
+    assert refused.retry_after is not None
+    assert refused.retry_after <= 1.1
+    place.advance(refused.retry_after)
+    assert limiter.take("key")
+
+
+@examples
+def test_what_is_admitted_after_a_step_back_counts_from_there(name: str, place: Place) -> None:
+    limiter = place.limiter(OURS[name].text)
+    limiter.take("key", 3)
+    place.advance(-HOUR)
+    for _ in range(30):
+        limiter.take("key")
+        place.advance(0.1)
+    place.advance(2)
+    assert limiter.take("key")
+
+
+def test_the_queue_of_nginx_waits_for_the_clock(place: Place) -> None:
+    limiter = place.limiter("10/s queue 9")
+    limiter.take("key", 10)
+    place.advance(-HOUR)
+    assert not limiter.take("key")
+    place.advance(HOUR - 1)
+    assert not limiter.take("key")
+    place.advance(1.1)
+    assert limiter.take("key")

@@ -1,0 +1,79 @@
+"""Slots as a story speaks of them: a keeper of one key, its clock, and what is expected of it."""
+
+from typing import Protocol
+
+from headgate.model.decision import Facts
+from headgate.model.slots import Slots
+
+BASE_US = 1_700_000_000_000_000
+SECOND = 1_000_000
+
+
+class Keeper(Protocol):
+    """One key of slots and the clock that it lives by."""
+
+    def set_us(self, now_us: int) -> None: ...
+    def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Facts, int | None]: ...
+    def renew(self, limit: Slots, fence: int) -> int | None: ...
+    def release(self, limit: Slots, fence: int) -> bool: ...
+    def leave(self, limit: Slots, ticket: int) -> bool: ...
+    def peek(self, limit: Slots) -> Facts: ...
+    def forgotten(self) -> bool: ...
+
+
+class Room:
+    """A keeper, as a story speaks to it."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.keeper = keeper
+        self.limit = Slots(2)
+        self.at(0)
+
+    def at(self, seconds: float) -> None:
+        self.now_us = BASE_US + round(seconds * SECOND)
+        self.keeper.set_us(self.now_us)
+
+    def ask(self, ticket: int | None = None, *, wait: bool = False) -> tuple[Facts, int | None]:
+        return self.keeper.acquire(self.limit, ticket, wait)
+
+    def gets(self, ticket: int | None = None, *, remaining: int | None = None) -> int:
+        """The fence of a lease that is granted."""
+        facts, left = self.ask(ticket, wait=ticket is not None)
+        allowed, free, retry_us, _, delay_us, at_us, fence = facts
+        assert (allowed, retry_us, delay_us, at_us, left) == (True, 0, 0, self.now_us, None)
+        assert remaining is None or free == remaining
+        return fence
+
+    def denied(self, *, retry_after: float | None = None) -> None:
+        """A newcomer gets no slot, and is told when."""
+        facts, ticket = self.ask()
+        allowed, free, retry_us, _, delay_us, at_us, place = facts
+        assert (allowed, free, delay_us, at_us, ticket) == (False, 0, 0, self.now_us, None)
+        assert place > 0
+        assert retry_us is not None
+        assert retry_us > 0
+        assert retry_after is None or retry_us == round(retry_after * SECOND)
+
+    def waits(self, ticket: int | None = None, *, place: int | None = None) -> int:
+        """The ticket of one who is told to wait, and in which place."""
+        facts, given = self.ask(ticket, wait=True)
+        assert not facts[0]
+        assert place in (None, facts[6])
+        assert given is not None
+        return given
+
+    def renews(self, fence: int) -> float | None:
+        """Until when, in seconds since the story began."""
+        expires_us = self.keeper.renew(self.limit, fence)
+        return None if expires_us is None else (expires_us - BASE_US) / SECOND
+
+    def releases(self, fence: int) -> bool:
+        return self.keeper.release(self.limit, fence)
+
+    def leaves(self, ticket: int) -> bool:
+        return self.keeper.leave(self.limit, ticket)
+
+    def free(self) -> int:
+        allowed, free, *_ = self.keeper.peek(self.limit)
+        assert allowed == (free > 0)
+        return free

@@ -1,0 +1,198 @@
+"""Slots in a real server: every story under a driven clock, what is written, and eight processes at once."""
+
+import multiprocessing
+import time
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Barrier
+
+import pytest
+
+from headgate.engine.redis.script import bare
+from headgate.engine.redis.wire import facts
+from headgate.model.decision import Facts
+from headgate.model.slots import TICKET_US, Slots
+from tests.engine.slot_room import BASE_US, SECOND, Room
+from tests.engine.slot_stories import Story, stories
+from tests.servers import RedisServer
+from tests.servers.resp import Reply, ask
+
+KEY = "hg:{key}"
+SCRIPT = bare("slots", "slots").text
+
+
+def evaluate(unix_path: str, limit: Slots, verb: str, *words: int | str) -> Reply:
+    return ask(unix_path, ("EVAL", SCRIPT, 1, KEY, verb, *map(str, limit.args), *words))[0]
+
+
+def slot(reply: Reply) -> tuple[Facts, int | None]:
+    numbers = whole(reply)
+    return facts(numbers[:7]), numbers[7] if len(numbers) == 8 else None
+
+
+def whole(reply: Reply) -> list[int]:
+    assert isinstance(reply, list)
+    return [number for number in reply if isinstance(number, int)]
+
+
+class ServerKeeper:
+    """One key in a server, and the server's own clock, driven."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+
+    def set_us(self, now_us: int) -> None:
+        self.server.clock.set_us(now_us)
+
+    def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Facts, int | None]:
+        return slot(self._ask(limit, "acquire", "" if ticket is None else ticket, int(wait)))
+
+    def renew(self, limit: Slots, fence: int) -> int | None:
+        held, expires_us = whole(self._ask(limit, "renew", fence))
+        return expires_us if held else None
+
+    def release(self, limit: Slots, fence: int) -> bool:
+        return self._ask(limit, "release", fence) == 1
+
+    def leave(self, limit: Slots, ticket: int) -> bool:
+        return self._ask(limit, "leave", ticket) == 1
+
+    def peek(self, limit: Slots) -> Facts:
+        return facts(whole(self._ask(limit, "peek")))
+
+    def forgotten(self) -> bool:
+        return self.server.call("EXISTS", KEY) == 0
+
+    def writes(self) -> int:
+        """How many changes the server has seen."""
+        info = self.server.call("INFO", "persistence")
+        assert isinstance(info, bytes)
+        return int(info.split(b"rdb_changes_since_last_save:")[1].split()[0])
+
+    def _ask(self, limit: Slots, verb: str, *words: int | str) -> Reply:
+        return evaluate(self.server.unix_path, limit, verb, *words)
+
+
+@pytest.mark.parametrize("tell", stories, ids=lambda tell: tell.__name__)
+def test_story(tell: Story, driven_server: RedisServer) -> None:
+    tell(Room(ServerKeeper(driven_server)))
+
+
+def test_a_denied_newcomer_and_a_look_write_nothing(driven_server: RedisServer) -> None:
+    keeper = ServerKeeper(driven_server)
+    room = Room(keeper)
+    first, _ = room.gets(), room.gets()
+    room.at(1)
+    room.waits()
+    before = keeper.writes()
+    for second in (2, 5, 29, 29.9):
+        room.at(second)
+        room.denied()
+        assert room.free() == 0
+        assert not room.releases(first + 100)
+        assert room.renews(first + 100) is None
+    assert keeper.writes() == before
+
+
+def test_the_first_question_after_a_step_back_writes_it_down_once(driven_server: RedisServer) -> None:
+    keeper = ServerKeeper(driven_server)
+    room = Room(keeper)
+    room.gets(), room.gets()
+    room.at(-3600)
+    before = keeper.writes()
+    room.denied(retry_after=30)
+    after = keeper.writes()
+    assert after > before
+    room.at(-3599)
+    room.denied(retry_after=29)
+    assert keeper.writes() == after
+
+
+def test_a_key_lives_as_long_as_its_last_lease_or_ticket_or_fence(driven_server: RedisServer) -> None:
+    room = Room(ServerKeeper(driven_server))
+    ends_at_ms = BASE_US // 1000
+
+    def dies_after_ms() -> int:
+        ends = driven_server.call("PEXPIRETIME", KEY)
+        assert isinstance(ends, int)
+        return ends - ends_at_ms
+
+    fence = room.gets()
+    assert dies_after_ms() == 30_000
+    room.gets()
+    room.waits()
+    assert dies_after_ms() == 30_000
+    room.limit = Slots(2, ttl=0.1)
+    room.at(0.05)
+    assert room.renews(fence) == 0.15
+    assert dies_after_ms() == 30_000
+    room.at(40)
+    assert room.keeper.forgotten()
+    room.at(3600)
+    fence = room.gets()
+    room.at(0)
+    # The clock stepped back an hour behind the fence, which must not come again before it has caught up.
+    assert room.releases(fence)
+    assert dies_after_ms() == 3_600_001
+
+
+def test_everything_dead_is_removed_when_somebody_writes(driven_server: RedisServer) -> None:
+    room = Room(ServerKeeper(driven_server))
+    room.limit = Slots(1, ttl=60)
+    room.gets()
+    for _ in range(50):
+        room.waits()
+    room.at(TICKET_US / SECOND)
+    last = room.waits()
+    # Two for the ticket, one each for the lease, the sequence and the stamp.
+    assert driven_server.call("ZCARD", KEY) == 5
+    assert room.waits(last) == last
+
+
+@pytest.mark.slow
+def test_eight_processes_never_hold_more_than_three(server: RedisServer) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    holding, most, served = spawn.Value("i", 0), spawn.Value("i", 0), spawn.Value("i", 0)
+    start = spawn.Barrier(8)
+    workers = [
+        spawn.Process(target=hammer, args=(server.unix_path, start, number % 2 == 0, holding, most, served))
+        for number in range(8)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=60)
+    assert [worker.exitcode for worker in workers] == [0] * 8
+    assert most.value == 3
+    assert served.value >= 8
+    assert holding.value == 0
+
+
+def hammer(
+    unix_path: str,
+    start: Barrier,
+    wait: bool,
+    holding: "Synchronized[int]",
+    most: "Synchronized[int]",
+    served: "Synchronized[int]",
+) -> None:
+    """Take a slot and give it back, again and again; count how many hold one at the same time."""
+    limit, ticket = Slots(3), None
+    start.wait(timeout=60)
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline or ticket is not None:
+        (allowed, *_, fence), ticket = slot(
+            evaluate(unix_path, limit, "acquire", "" if ticket is None else ticket, int(wait))
+        )
+        if not allowed:
+            time.sleep(0.001)
+            continue
+        with holding:
+            holding.value += 1
+            with most:
+                most.value = max(most.value, holding.value)
+        time.sleep(0.002)
+        with holding:
+            holding.value -= 1
+        with served:
+            served.value += 1
+        assert evaluate(unix_path, limit, "release", fence) == 1

@@ -1,0 +1,290 @@
+"""The sliding log: stories in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from headgate.errors import InvalidRule
+from headgate.model.decision import REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.model.limit import HORIZON_US, SECOND
+from headgate.model.sliding_log import SlidingLog, State, dead_at_us, decide, pack, refund, settle, unpack
+
+START = 1_700_000_000
+
+
+def asked(
+    limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None = None
+) -> tuple[Facts, State | None]:
+    """What is answered, and what an engine keeps."""
+    facts, after = decide(limit, state, now_us, cost, patience_us)
+    return facts, after if after is None or after is state else settle(limit, after)
+
+
+class Key:
+    """One log's life. Times are seconds after START."""
+
+    def __init__(self, limit: SlidingLog) -> None:
+        self.limit = limit
+        self.state: State | None = None
+
+    def ask(self, at: float, cost: int, patience: float | None = None) -> Facts:
+        patience_us = None if patience is None else round(patience * SECOND)
+        facts, self.state = asked(self.limit, self.state, round((START + at) * SECOND), cost, patience_us)
+        return facts
+
+    def take(self, at: float, cost: int = 1) -> str:
+        allowed, remaining, retry_us, *_ = self.ask(at, cost)
+        if allowed:
+            return f"{remaining} left"
+        return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
+
+    def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt:
+        facts = self.ask(at, cost, patience)
+        assert facts[0]
+        return Receipt.of(facts, cost)
+
+    def refund(self, at: float, receipt: Receipt, units: int = 10**9, cancel: bool = False) -> bool:
+        after = refund(self.limit, self.state, round((START + at) * SECOND), units, receipt, cancel)
+        self.state = self.state if after is None else after
+        return after is not None
+
+    def units(self) -> list[float]:
+        """The instants in the log, in seconds after START of the log's own time."""
+        return [] if self.state is None else [us / SECOND - START for us in unpack(pack(self.state))[5]]
+
+
+def test_a_unit_leaves_exactly_one_period_after_it_came() -> None:
+    key = Key(SlidingLog(3, 60))
+    assert [key.take(at) for at in (0, 10, 50)] == ["2 left", "1 left", "0 left"]
+    assert key.take(50) == "in 10"
+    assert key.take(59.999999) == "in 1e-06"
+    assert key.take(60) == "0 left"
+    assert key.take(60, 2) == "in 50"
+    assert key.take(69.999999, 0) == "in 1e-06"
+    assert key.take(70, 2) == "in 40"
+    assert key.take(70, 0) == "1 left"
+    assert key.take(110, 2) == "0 left"
+
+
+def test_a_cost_of_several_units_waits_for_the_last_of_them() -> None:
+    key = Key(SlidingLog(5, 10))
+    assert [key.take(at, 2) for at in (0, 1)] == ["3 left", "1 left"]
+    assert key.take(2, 2) == "in 8"
+    assert key.take(2, 5) == "in 9"
+    assert key.take(2, 6) == "never"
+    assert key.ask(2, 6)[REMAINING] == 1
+    assert key.take(10, 2) == "1 left"
+
+
+@pytest.mark.parametrize("gone", range(101))
+def test_what_remains_is_found_however_many_units_left(gone: int) -> None:
+    key = Key(SlidingLog(150, 1000))
+    for at in range(100):
+        key.take(at)
+    assert key.take(999 + gone) == f"{49 + gone} left"
+
+
+def test_reset_is_when_the_newest_unit_leaves() -> None:
+    key = Key(SlidingLog(3, 60))
+    resets = [
+        key.ask(at, cost)[RESET_AFTER_US] / SECOND for at, cost in ((0, 0), (0, 1), (20, 1), (50, 0), (80, 0))
+    ]
+    assert resets == [0, 60, 60, 30, 0]
+
+
+def test_reservations_are_served_in_order_as_units_leave() -> None:
+    key = Key(SlidingLog(3, 60))
+    key.take(0)
+    key.take(10, 2)
+    delays = [key.reserve(20, cost).delay_us / SECOND for cost in (1, 3, 1)]
+    assert delays == [40, 100, 160]
+    assert key.units() == [120, 120, 180]
+    assert key.take(20) == "in 160"
+    assert key.take(120) == "in 60"  # first come, first served: one waits for 180
+    assert key.take(120, 0) == "in 60"
+    assert key.take(180) == "1 left"
+
+
+def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -> None:
+    key = Key(SlidingLog(1, 366 * 86_400))
+    key.take(0)
+    wait = (key.ask(0, 1)[RETRY_AFTER_US] or 0) / SECOND
+    assert not key.ask(0, 1, patience=wait - 1)[0]
+    assert key.reserve(0, patience=wait).delay_us == HORIZON_US
+    assert key.ask(0, 1, patience=1e9)[:3] == (False, 0, 2 * HORIZON_US)
+
+
+def test_a_refund_erases_the_units_of_its_instant() -> None:
+    key = Key(SlidingLog(10, 60))
+    first, second, third = key.reserve(0, 4), key.reserve(1, 3), key.reserve(2, 3)
+    assert key.refund(5, second, 2)
+    assert key.units() == [0, 0, 0, 0, 1, 2, 2, 2]
+    assert key.refund(5, third)
+    assert key.refund(5, second._replace(returned=2))
+    assert key.units() == [0, 0, 0, 0]
+    assert not key.refund(5, second)
+    key.take(30)
+    assert key.refund(59.999999, first, 1)
+    assert not key.refund(60, first, 1)
+    assert key.take(60, 0) == "9 left"
+
+
+def test_a_log_that_was_erased_is_as_good_as_none() -> None:
+    key = Key(SlidingLog(3, 60))
+    assert key.refund(1, key.reserve(0, 3))
+    assert key.state is not None
+    assert dead_at_us(key.limit, key.state) <= START * SECOND
+    key.limit = SlidingLog(3, 3600)
+    assert key.ask(1, 0)[:4] == (True, 3, 0, 0)
+    assert key.take(1) == "2 left"
+
+
+def test_a_cancelled_reservation_gives_back_nothing_once_served() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(0, 2)
+    first, second = key.reserve(10), key.reserve(10)
+    assert (first.delay_us, second.delay_us) == (50 * SECOND, 50 * SECOND)
+    assert key.refund(60, second, cancel=True)
+    assert not key.refund(60.000001, first, cancel=True)
+    assert key.refund(60.000001, first)
+
+
+def test_cancelling_from_the_end_of_the_queue_undoes_it() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(0)
+    key.take(54)
+    queue = [key.reserve(54) for _ in range(6)]
+    assert [receipt.delay_us / SECOND + 54 for receipt in queue] == [60, 114, 120, 174, 180, 234]
+    for receipt in reversed(queue):
+        assert key.refund(54, receipt, cancel=True)
+        assert key.reserve(54).delay_us == receipt.delay_us
+        assert key.refund(54, receipt, cancel=True)
+    assert key.units() == [0, 54]
+
+
+def test_what_later_reservations_pushed_out_is_not_given_back() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(0, 2)
+    first, second = key.reserve(0, 2), key.reserve(0, 2)
+    assert not key.refund(0, first, cancel=True)
+    assert key.refund(0, second, cancel=True)
+    assert key.refund(0, first, cancel=True)
+
+
+def test_a_clock_that_steps_back_leaves_every_unit_its_age() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(1000)
+    receipt = key.reserve(1020)
+    assert key.take(0) == "in 40"  # and this refusal is kept: the log's time goes on from here
+    assert key.take(10) == "in 30"
+    assert key.refund(10, receipt)
+    assert key.take(10) == "0 left"
+    assert key.take(39.999999) == "in 1e-06"
+    assert key.take(40) == "0 left"
+    assert key.take(2000) == "1 left"
+    assert key.units() == [2000]  # a new log is on the clock again
+
+
+def test_a_log_does_not_take_the_charge_of_an_earlier_one_for_its_own() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(1000)
+    receipt = key.reserve(0)
+    assert key.units() == [1000, 1000]
+    key.take(1000)
+    assert key.units() == [1000]
+    assert not key.refund(1000, receipt)
+
+
+def test_a_refund_is_a_stamp_too() -> None:
+    key = Key(SlidingLog(3, 60))
+    key.take(0)
+    assert key.refund(50, key.reserve(50))
+    assert key.take(40) == "1 left"
+    assert key.units() == [0, 50]
+
+
+def test_a_lowered_limit_bites_at_once_and_a_raised_one_gives_its_difference() -> None:
+    key = Key(SlidingLog(10, 60))
+    for at in range(6):
+        key.take(at)
+    key.limit = SlidingLog(2, 60)
+    assert key.ask(6, 0)[:3] == (False, 0, 58 * SECOND)
+    key.limit = SlidingLog(8, 60)
+    assert key.take(6) == "1 left"
+    key.limit = SlidingLog(3, 60)
+    assert key.take(62) == "in 2"
+    assert key.take(64) == "0 left"
+    assert key.units() == [5, 6, 64]
+    assert key.state is not None
+    assert len(key.state[5]) == 3
+
+
+def test_a_changed_period_judges_the_same_units() -> None:
+    key = Key(SlidingLog(3, 60))
+    for at in (0, 10, 20):
+        key.take(at)
+    key.limit = SlidingLog(3, 15)
+    assert key.take(20) == "0 left"
+    key.limit = SlidingLog(3, 3600)
+    assert key.take(30) == "in 3580"
+
+
+def test_a_changed_limit_lets_nobody_overtake_what_is_booked() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(0, 2)
+    first, second = key.reserve(0), key.reserve(30, 2)
+    key.limit = SlidingLog(5, 60)
+    assert key.units() == [120, 120]
+    assert key.take(30) == "in 90"
+    assert key.reserve(30).delay_us == 90 * SECOND
+    key.limit = SlidingLog(5, 10)
+    assert key.take(60) == "in 60"
+    assert not key.refund(60, first)
+    assert key.refund(60, second, 1)
+    assert key.units() == [110, 120, 120]
+
+
+def test_units_written_in_again_come_before_all_others() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(0, 2)
+    key.reserve(0, 2)
+    receipt = key.reserve(0)
+    key.limit = SlidingLog(2, 10)
+    assert key.refund(0, receipt)
+    assert key.units() == [60, 60]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: SlidingLog(0), "at least 1"),
+        (lambda: SlidingLog(1_000_001, 60), '"1000001/minute sliding" keeps two counts'),
+        (lambda: SlidingLog(1, 101 * 365 * 86_400), "at most 100 years"),
+        (lambda: SlidingLog(1, 0), "between one microsecond"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(make: Callable[[], SlidingLog], sentence: str) -> None:
+    with pytest.raises(InvalidRule, match=sentence):
+        make()
+
+
+def test_its_text() -> None:
+    assert [SlidingLog(600, 60).text, SlidingLog(5).text, SlidingLog(1_000_000, 90).text] == [
+        *("600/minute log", "5/s log", "1000000/90s log"),
+    ]
+
+
+def test_a_log_that_is_hardly_used_stays_small() -> None:
+    key = Key(SlidingLog(100_000, 1000))
+    for second in range(5000):
+        key.take(second / 10)
+    assert key.state is not None
+    assert 5000 <= len(key.state[5]) <= 10_000
+    for second in range(3000):
+        key.take(1500 + second)
+    assert 1000 <= len(key.state[5]) <= 10_000
+    for second in range(0, 100_000, 400):
+        key.take(4500 + second)
+    assert len(key.state[5]) <= 32

@@ -1,0 +1,378 @@
+"""The sliding window: stories in seconds, and the laws its essay states."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import InvalidRule
+from headgate.model.decision import DELAY_US, REMAINING, RETRY_AFTER_US, Facts, Receipt
+from headgate.model.limit import HORIZON_US, SECOND
+from headgate.model.sliding_window import SlidingWindow, State, dead_at_us, decide, pack, refund, unpack
+
+START = 1_700_000_040  # a full minute
+LONG = 10**15
+
+
+class Key:
+    """One count's life. Times are seconds after START."""
+
+    def __init__(self, limit: SlidingWindow) -> None:
+        self.limit = limit
+        self.state: State | None = None
+
+    def ask(self, at: float, cost: int, patience: float | None = None) -> Facts:
+        patience_us = None if patience is None else round(patience * SECOND)
+        facts, self.state = decide(self.limit, self.state, round((START + at) * SECOND), cost, patience_us)
+        return facts
+
+    def take(self, at: float, cost: int = 1) -> str:
+        allowed, remaining, retry_us, *_ = self.ask(at, cost)
+        if allowed:
+            return f"{remaining} left"
+        return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
+
+    def reserve(self, at: float, cost: int = 1, patience: float = 1e9) -> Receipt | None:
+        facts = self.ask(at, cost, patience)
+        return Receipt.of(facts, cost) if facts[0] else None
+
+    def refund(self, at: float, receipt: Receipt | None, units: int = 10**9, cancel: bool = False) -> bool:
+        assert receipt is not None
+        now_us = round((START + at) * SECOND)
+        after = refund(self.limit, self.state, now_us, units, receipt, cancel)
+        self.state = self.state if after is None else after
+        return after is not None
+
+    def counts(self) -> str:
+        assert self.state is not None
+        return pack(self.state).split(":")[3]
+
+
+def test_the_frame_moves_a_cell_at_a_time() -> None:
+    key = Key(SlidingWindow(600, 60))
+    assert key.take(5, 400) == "200 left"
+    assert key.take(20, 200) == "0 left"
+    assert key.take(59.999999) == "in 1e-06"
+    assert key.take(60, 401) == "in 18"
+    assert key.take(60, 400) == "0 left"
+    assert key.take(78, 200) == "0 left"
+    assert key.take(78, 601) == "never"
+    assert key.take(1000, 0) == "600 left"
+
+
+def test_one_cell_is_a_fixed_window() -> None:
+    key = Key(SlidingWindow(3, 60, cells=1))
+    assert key.take(59, 3) == "0 left"
+    assert key.take(59) == "in 1"
+    assert key.take(60, 3) == "0 left"
+
+
+def test_reset_is_when_the_last_cell_leaves_the_frame() -> None:
+    key = Key(SlidingWindow(10, 60))
+    assert key.ask(5, 1)[3] == 55 * SECOND
+    assert key.ask(10, 1)[3] == 56 * SECOND
+    assert key.ask(20, 0)[3] == 46 * SECOND
+    assert key.ask(67, 0)[3] == 0
+
+
+def test_reservations_take_the_first_cell_in_which_they_fit() -> None:
+    key = Key(SlidingWindow(10, 60))
+    key.take(0, 4)
+    key.take(30, 4)
+    delays = [receipt and receipt.delay_us // SECOND for receipt in map(key.reserve, [30] * 4, [2, 3, 4, 3])]
+    assert delays == [0, 30, 60, 60]
+    assert key.counts() == "3,0,0,0,0,7"  # three at 1:00, seven at 1:30
+    assert key.take(30) == "in 90"
+    assert key.take(119) == "in 1"
+    assert key.take(120) == "2 left"
+
+
+def test_a_reservation_that_waits_leaves_nothing_to_take() -> None:
+    key = Key(SlidingWindow(10, 60))
+    key.take(0, 8)
+    assert key.ask(0, 5, patience=60)[:5] == (True, 0, 0, 120 * SECOND, 60 * SECOND)
+    assert key.ask(0, 0)[:4] == (False, 0, 60 * SECOND, 120 * SECOND)
+
+
+def test_a_reservation_is_refused_beyond_its_patience_and_beyond_the_horizon() -> None:
+    key = Key(SlidingWindow(1, 366 * 86_400, cells=1))
+    assert key.take(0) == "0 left"
+    wait = (key.ask(0, 1)[RETRY_AFTER_US] or 0) / SECOND
+    assert key.reserve(0, patience=wait - 1) is None
+    assert key.reserve(0, patience=wait) is not None
+    assert key.ask(0, 1, patience=1e9)[:3] == (False, 0, round(wait * SECOND) + HORIZON_US)
+
+
+def test_a_refund_lowers_the_cell_of_its_charge() -> None:
+    key = Key(SlidingWindow(10, 60))
+    first, second = key.reserve(0, 4), key.reserve(12, 6)
+    assert key.refund(30, first, 3)
+    assert key.counts() == "1,0,6"
+    assert key.refund(59, first)
+    assert key.counts() == "6"
+    assert not key.refund(59, first)
+    assert not key.refund(72, second)
+    assert key.take(59, 4) == "0 left"
+
+
+def test_a_charge_is_given_back_once() -> None:
+    key = Key(SlidingWindow(10, 60))
+    key.take(0, 2)
+    first, second = key.reserve(1, 4), key.reserve(12, 3)
+    assert first is not None
+    assert key.refund(12, second)
+    assert not key.refund(12, second)
+    assert key.refund(12, first._replace(returned=3))
+    assert not key.refund(12, first._replace(returned=4))
+    assert key.counts() == "5,0,0"
+
+
+def test_a_receipt_of_another_cut_is_not_taken_for_one_of_the_same_number() -> None:
+    key = Key(SlidingWindow(10, 60))
+    receipt = key.reserve(0, 4)
+    assert receipt is not None
+    assert not key.refund(0, receipt._replace(at_us=receipt.at_us - 60 * SECOND))
+
+
+def test_a_cancelled_reservation_gives_back_nothing_once_served() -> None:
+    key = Key(SlidingWindow(10, 60))
+    key.take(0, 10)
+    first, second = key.reserve(0, 10), key.reserve(0, 5)
+    assert not key.refund(0, first, cancel=True)  # further back than the frame that ends with the second
+    assert key.refund(120, second, 1, cancel=True)
+    assert not key.refund(121, second, cancel=True)
+    assert key.refund(121, second)
+    assert key.take(121, 10) == "0 left"
+
+
+def test_an_emptied_tail_keeps_its_place_until_it_is_reached() -> None:
+    key = Key(SlidingWindow(10, 60))
+    key.take(0, 10)
+    receipt = key.reserve(0, 10)
+    assert key.refund(0, receipt, cancel=True)
+    assert key.take(30, 0) == "in 30"
+    assert key.state is not None
+    assert dead_at_us(key.limit, key.state) == (START + 60) * SECOND
+
+
+def test_a_clock_that_steps_back_moves_the_counts_along() -> None:
+    key = Key(SlidingWindow(10, 60))
+    key.take(3600, 4)
+    key.take(3630, 6)
+    assert key.take(0) == "in 30"
+    assert key.take(30, 4) == "0 left"
+    key.reserve(30, 6)
+    assert key.take(-600) == "in 60"
+
+
+@pytest.mark.parametrize(
+    ("after", "answers"),
+    [
+        (SlidingWindow(12, 60), ["2 left", "1 left", "5 left"]),
+        (SlidingWindow(5, 60), ["in 30", "in 12", "0 left"]),
+        (SlidingWindow(12, 60, cells=6), ["2 left", "1 left", "5 left"]),
+        (SlidingWindow(9, 60, cells=1), ["in 30", "in 12", "8 left"]),
+        (SlidingWindow(12, 30, cells=5), ["7 left", "10 left", "10 left"]),
+        (SlidingWindow(12, 600), ["2 left", "1 left", "0 left"]),
+    ],
+)
+def test_a_changed_limit_keeps_the_age_of_every_unit(after: SlidingWindow, answers: list[str]) -> None:
+    key = Key(SlidingWindow(10, 60))
+    key.take(0, 5)
+    key.take(14, 4)
+    key.limit = after
+    assert [key.take(at) for at in (30, 48, 66)] == answers
+
+
+def test_a_changed_limit_takes_a_unit_for_as_young_as_it_may_be() -> None:
+    key = Key(SlidingWindow(10, 120, cells=2))
+    key.take(1, 7)
+    key.limit = SlidingWindow(10, 60)
+    assert key.take(70, 4) == "in 44"  # charged by 1:00, the end of its old cell
+
+
+def test_a_changed_limit_keeps_reservations_where_they_are() -> None:
+    key = Key(SlidingWindow(1, 60))
+    for _ in range(3):
+        key.reserve(0)
+    key.limit = SlidingWindow(2, 50)
+    assert key.take(0) == "in 120"
+    assert key.take(120) == "0 left"
+    assert key.take(168) == "in 2"
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (SlidingWindow(600, 60), "600/minute sliding"),
+        (SlidingWindow(600, 60, cells=6), "600/minute sliding cells 6"),
+        (SlidingWindow(5, 30, cells=1), "5/30s sliding cells 1"),
+    ],
+)
+def test_its_text(limit: SlidingWindow, text: str) -> None:
+    assert limit.text == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "cells", "sentence"),
+    [
+        (0, 1, 10, "at least 1"),
+        (10**13 + 1, 1, 10, "at most 10\\^13"),
+        (1, -1, 10, "between one microsecond"),
+        (1, 101 * 365 * 86_400, 10, "at most 100 years"),
+        (1, 1, 0, "at least 1"),
+        (1, 1, 1001, "at most 1000 cells"),
+        (1, 1, 7, "7 cells do not divide s into whole microseconds. Use 8 cells"),
+        (1, 0.000013, 10, "Use 13 cells"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(amount: int, per: float, cells: int, sentence: str) -> None:
+    with pytest.raises(InvalidRule, match=sentence):
+        SlidingWindow(amount, per, cells)
+
+
+# Laws. A limit, and a life under it: at each step time passes, and somebody takes, reserves or gives back.
+
+limits = st.builds(
+    lambda amount, cell, cells: SlidingWindow(amount, cell * cells / SECOND, cells),
+    st.integers(1, 8),
+    st.sampled_from([1, 7, 10, 1000]),
+    st.integers(1, 6),
+)
+step = st.tuples(
+    st.floats(-1, 4).map(lambda cells: max(cells, 0.0)),
+    st.sampled_from(["take", "reserve", "refund", "cancel"]),
+    st.integers(0, 9),
+    st.integers(0, 5),
+)
+Life = list[tuple[float, str, int, int]]
+lives = st.lists(step, max_size=30)
+
+
+def live(limit: SlidingWindow, life: Life) -> tuple[State | None, int, list[Receipt]]:
+    """The state and the time at the end, and every charge with what it still counts for."""
+    state: State | None = None
+    now_us = START * SECOND
+    charges: list[Receipt] = []
+    for cells, verb, cost, which in life:
+        now_us += round(cells * limit.cell_us)
+        if verb in ("take", "reserve"):
+            patience_us = None if verb == "take" else which * 2 * limit.cell_us
+            facts, state = decide(limit, state, now_us, cost, patience_us)
+            if facts[0] and cost:
+                charges.append(Receipt.of(facts, cost))
+        elif which < len(charges):
+            charge = charges[-1 - which]
+            given = refund(limit, state, now_us, cost, charge, verb == "cancel")
+            if given is not None:
+                state = given
+                returned = min(charge.cost, charge.returned + cost)
+                charges[-1 - which] = charge._replace(returned=returned)
+    return state, now_us, charges
+
+
+@given(limits, lives)
+def test_at_most_amount_is_served_in_any_run_of_cells(limit: SlidingWindow, life: Life) -> None:
+    served: dict[int, int] = {}
+    for charge in live(limit, life)[2]:
+        cell = charge.served_us // limit.cell_us
+        served[cell] = served.get(cell, 0) + charge.cost - charge.returned
+    for first in served:
+        assert sum(served.get(first + step, 0) for step in range(limit.cells)) <= limit.amount
+
+
+@given(limits, lives)
+def test_nobody_is_served_before_an_earlier_reservation(limit: SlidingWindow, life: Life) -> None:
+    served = [charge.served_us for charge in live(limit, life)[2]]
+    assert served == sorted(served)
+
+
+@given(limits, lives, st.integers(1, 9))
+def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(
+    limit: SlidingWindow, life: Life, cost: int
+) -> None:
+    state, now_us, _ = live(limit, life)
+    facts, after = decide(limit, state, now_us, cost)
+    retry_us = facts[RETRY_AFTER_US]
+    assert (retry_us is None) == (cost > limit.amount)
+    if facts[0] or retry_us is None:
+        return
+    assert after is state
+    assert decide(limit, state, now_us + retry_us, cost)[0][0]
+    assert not decide(limit, state, now_us + retry_us - 1, cost)[0][0]
+    reserved, _ = decide(limit, state, now_us, cost, LONG)
+    assert reserved[0]
+    assert reserved[DELAY_US] == retry_us
+
+
+@given(limits, lives)
+def test_taking_one_n_times_is_taking_n(limit: SlidingWindow, life: Life) -> None:
+    state, now_us, _ = live(limit, life)
+    peeked, _ = decide(limit, state, now_us, 0)
+    assert peeked[0] is (peeked[REMAINING] > 0)
+    one_by_one, taken = state, 0
+    while decide(limit, one_by_one, now_us, 1)[0][0]:
+        one_by_one, taken = decide(limit, one_by_one, now_us, 1)[1], taken + 1
+    assert taken == peeked[REMAINING]
+    if taken:
+        assert decide(limit, state, now_us, taken)[1] == one_by_one
+
+
+@given(limits, lives, st.integers(0, 10**6), limits)
+def test_a_dead_state_says_what_none_does(
+    limit: SlidingWindow, life: Life, later_us: int, changed: SlidingWindow
+) -> None:
+    state, now_us, _ = live(limit, life)
+    if state is None:
+        return
+    assert unpack(pack(state)) == state
+    dead_us = dead_at_us(limit, state)
+    when_us = max(now_us, dead_us) + later_us
+    for judge in (limit, changed):
+        for cost in (0, 1, judge.amount, judge.amount + 1):
+            facts, after = decide(judge, state, when_us, cost)
+            assert (facts, None if after is state else after) == decide(judge, None, when_us, cost)
+    if dead_us > now_us:
+        assert not decide(limit, state, dead_us - 1, limit.amount)[0][0]
+
+
+@given(limits, lives, st.integers(0, 10**6))
+def test_a_clock_that_steps_back_frees_nothing_and_locks_nobody_out(
+    limit: SlidingWindow, life: Life, back_us: int
+) -> None:
+    state, now_us, _ = live(limit, life)
+    if state is None:
+        return
+    before, _ = decide(limit, state, now_us, 0)
+    facts, after = decide(limit, state, now_us - back_us, 0)
+    assert facts[REMAINING] <= before[REMAINING]
+    wait_us = facts[RETRY_AFTER_US]
+    assert wait_us is not None
+    assert wait_us <= (state[3] + limit.cells) * limit.cell_us  # as far as it was ever put
+    assert decide(limit, after, now_us - back_us + wait_us, 1)[0][0]
+
+
+@given(limits, lives, limits)
+def test_a_changed_limit_gives_nobody_a_fresh_window(
+    limit: SlidingWindow, life: Life, changed: SlidingWindow
+) -> None:
+    state, now_us, _ = live(limit, life)
+    if state is None or state[1] * limit.cell_us > now_us:
+        return
+    mine, _ = decide(limit, state, now_us, 0)
+    theirs, _ = decide(changed, state, now_us, 0)
+    if changed.cell_us * changed.cells >= limit.cell_us * (limit.cells + 1):
+        assert theirs[REMAINING] == max(0, changed.amount - (limit.amount - mine[REMAINING]))
+
+
+@given(limits, lives, st.integers(1, 9))
+def test_a_refund_gives_back_no_more_than_it_says(limit: SlidingWindow, life: Life, units: int) -> None:
+    state, now_us, charges = live(limit, life)
+    before = decide(limit, state, now_us, 0)[0][REMAINING]
+    for charge in charges:
+        given = refund(limit, state, now_us, units, charge, False)
+        if given is not None:
+            room = decide(limit, given, now_us, 0)[0][REMAINING] - before
+            assert 0 <= room <= min(units, charge.cost - charge.returned)
+            assert charge.mark + limit.cells > now_us // limit.cell_us

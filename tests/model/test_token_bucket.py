@@ -1,0 +1,323 @@
+"""The token bucket: stories in seconds, and the numbers it must get exactly right."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.errors import InvalidRule
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import HORIZON_US, SECOND, YEAR
+from headgate.model.token_bucket import State, TokenBucket, decide, pack, refund, unpack
+
+BASE_US = 1_700_000_000_000_000
+LONG = 10**9
+
+
+class Key:
+    """One count's life. Times are seconds after BASE_US."""
+
+    def __init__(self, limit: TokenBucket) -> None:
+        self.limit = limit
+        self.state: State | None = None
+
+    def ask(self, at: float, cost: int, patience: float | None = None) -> Facts:
+        patience_us = None if patience is None else round(patience * SECOND)
+        facts, after = decide(self.limit, self.state, _us(at), cost, patience_us)
+        self.state = after
+        return facts
+
+    def take(self, at: float, cost: int = 1) -> str:
+        allowed, remaining, retry_us, *_ = self.ask(at, cost)
+        if allowed:
+            return f"{remaining} left"
+        return "never" if retry_us is None else f"in {retry_us / SECOND:.12g}"
+
+    def left(self, at: float) -> int:
+        return self.ask(at, 0)[1]
+
+    def charge(self, at: float, cost: int, patience: float | None = None) -> Receipt:
+        facts = self.ask(at, cost, patience)
+        assert facts[0], facts
+        return Receipt.of(facts, cost)
+
+    def refund(self, at: float, receipt: Receipt, units: int = LONG, *, cancel: bool = False) -> bool:
+        after = refund(self.limit, self.state, _us(at), units, receipt, cancel)
+        self.state = self.state if after is None else after
+        return after is not None
+
+
+def _us(at: float) -> int:
+    return BASE_US + round(at * SECOND)
+
+
+def test_it_bursts_then_settles() -> None:
+    key = Key(TokenBucket(2, burst=3))
+    assert key.take(0, 3) == "0 left"
+    assert key.take(0) == "in 0.5"
+    assert key.take(0.5) == "0 left"
+    assert key.take(0.5, 4) == "never"
+    assert key.left(2) == 3
+    assert key.left(1000) == 3
+
+
+def test_the_numbers_of_the_essay() -> None:
+    """100/s burst 200: 200 pass at once, the next one 10 ms later, and so on each 10 ms."""
+    key = Key(TokenBucket(100, burst=200))
+    assert [key.take(0) for _ in range(200)][-1] == "0 left"
+    assert key.take(0) == "in 0.01"
+    assert key.take(0.009999) == "in 1e-06"
+    assert key.take(0.01) == "0 left"
+    assert key.take(0.01) == "in 0.01"
+
+
+def test_the_burst_is_the_amount_unless_given() -> None:
+    assert Key(TokenBucket(5, 60)).take(0, 5) == "0 left"
+    assert Key(TokenBucket(5, 60)).take(0, 6) == "never"
+
+
+def test_reset_is_when_the_bucket_is_full_of_tokens_again() -> None:
+    key = Key(TokenBucket(10))
+    assert key.ask(0, 4)[3] == 400_000
+    assert key.ask(0.1, 0)[3] == 300_000
+    assert key.ask(0.4, 0)[3] == 0
+
+
+def test_a_peek_says_whether_one_would_pass() -> None:
+    key = Key(TokenBucket(1))
+    assert key.ask(0, 0)[:3] == (True, 1, 0)
+    key.take(0)
+    assert key.ask(0.25, 0)[:3] == (False, 0, 750_000)
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "units"),
+    [(700_000, 1, 50_000), (123_457, 86_400, 5_000), (999_999, 1, 50_000), (7, 1, 5_000), (1, YEAR / SECOND, 50)],
+)
+def test_no_fraction_is_ever_lost(amount: int, per: float, units: int) -> None:
+    """After the burst, who always comes as soon as allowed gets unit n at n * period / amount, rounded up."""
+    limit = TokenBucket(amount, per, burst=2)
+    now_us = BASE_US
+    _, state = decide(limit, None, now_us, 2)
+    for unit in range(1, units):
+        denied, _ = decide(limit, state, now_us, 1)
+        assert not denied[0]
+        assert denied[2] is not None
+        now_us += denied[2]
+        facts, state = decide(limit, state, now_us, 1)
+        assert facts[0]
+        assert now_us - BASE_US == -(-unit * round(per * SECOND) // amount)
+
+
+def test_whole_microseconds_alone_would_be_a_third_wrong() -> None:
+    """700,000/s for a tenth of a second, asked each microsecond: 70,000 and the burst; not 100,000."""
+    limit, state = TokenBucket(700_000, burst=2), None
+    passed = 0
+    for now_us in range(BASE_US, BASE_US + 100_001):
+        facts, after = decide(limit, state, now_us, 1)
+        if facts[0]:
+            state, passed = after, passed + 1
+    assert passed == 70_002
+
+
+def test_one_a_year_comes_after_a_year_and_not_a_microsecond_before() -> None:
+    limit = TokenBucket(1, YEAR / SECOND)
+    _, state = decide(limit, None, BASE_US, 1)
+    assert decide(limit, state, BASE_US, 1)[0][2] == YEAR
+    assert decide(limit, state, BASE_US + YEAR - 1, 1)[0][:3] == (False, 0, 1)
+    assert decide(limit, state, BASE_US + YEAR, 1)[0][:3] == (True, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "burst"),
+    [(1_000_000_007, 1, 10**9), (10**9 + 7, 86_400, 9_007_200), (1, YEAR / SECOND, 101), (10**16, 1, None)],
+)
+def test_a_limit_that_cannot_be_exact_is_refused(amount: int, per: float, burst: int | None) -> None:
+    with pytest.raises(InvalidRule, match=r"cannot be exact: .* at most 2\^53\. Lower the burst, or round"):
+        TokenBucket(amount, per, burst)
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "burst"),
+    [(1, YEAR / SECOND, 100), (1_000_000, 1, 1_000_000), (10**9 + 7, 86_400, 9_007_199), (123_457, 86_400, 10**9)],
+)
+def test_what_lies_just_within_the_bound_is_exact(amount: int, per: float, burst: int) -> None:
+    key = Key(TokenBucket(amount, per, burst))
+    assert key.take(0, burst - 1) == "1 left"
+    assert key.take(0) == "0 left"
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "burst", "sentence"),
+    [
+        (0, 1, None, "The amount of a token bucket must be a whole number of at least 1, not 0."),
+        (-3, 1, None, "not -3"),
+        (True, 1, None, "not True"),
+        (1.5, 1, None, "not 1.5"),
+        (1, 0, None, "The period of a token bucket must be between one microsecond and 285 years"),
+        (1, float("nan"), None, "not nan seconds"),
+        (1, "minute", None, "must be a number of seconds, not 'minute'"),
+        (1, 1, 0, "The burst of a token bucket must be a whole number of at least 1, not 0."),
+    ],
+)
+def test_nonsense_gets_a_sentence(amount: int, per: float, burst: int | None, sentence: str) -> None:
+    with pytest.raises(InvalidRule) as refused:
+        TokenBucket(amount, per, burst)
+    assert sentence in str(refused.value)
+
+
+def test_a_reservation_is_served_when_its_overflow_has_drained() -> None:
+    key = Key(TokenBucket(10))
+    assert key.ask(0, 10, 0)[4] == 0
+    assert key.ask(0, 5, LONG)[:5] == (True, 0, 0, 1_500_000, 500_000)
+    assert key.ask(0, 1, LONG)[4] == 600_000
+    assert key.take(0.55) == "in 0.15"
+    assert key.take(0.7) == "0 left"
+
+
+def test_a_reservation_beyond_its_patience_charges_nothing() -> None:
+    key = Key(TokenBucket(10))
+    key.take(0, 10)
+    assert key.ask(0, 5, 0.499999)[:3] == (False, 0, 500_000)
+    assert key.ask(0, 5, 0.5)[4] == 500_000
+
+
+def test_debt_is_bounded() -> None:
+    limit = TokenBucket(1, YEAR / SECOND, burst=3)
+    _, state = decide(limit, None, BASE_US, 3)
+    facts, deeper = decide(limit, state, BASE_US, 1, 10**18)
+    assert (facts[0], facts[4]) == (True, YEAR)
+    assert decide(limit, deeper, BASE_US, 1, 10**18)[0][:3] == (False, 0, 2 * YEAR)
+    assert 2 * YEAR > HORIZON_US
+
+
+def test_a_refund_mints_nothing() -> None:
+    """Take 10 at t=0 from 10/s burst 10, let others take 10 at t=1, refund the first."""
+    key = Key(TokenBucket(10))
+    first = key.charge(0, 10)
+    assert key.take(1, 10) == "0 left"
+    assert not key.refund(1, first)
+    assert key.left(1) == 0
+
+
+def test_a_refund_gives_back_what_has_not_drained() -> None:
+    key = Key(TokenBucket(10))
+    first = key.charge(0, 10)
+    assert key.take(0.5, 5) == "0 left"
+    assert key.refund(0.5, first)
+    assert key.left(0.5) == 5  # five of the first's ten were still there
+    assert not key.refund(0.5, first._replace(returned=10))
+
+
+def test_a_refund_in_parts() -> None:
+    key = Key(TokenBucket(10))
+    first = key.charge(0, 6)
+    assert key.refund(0, first, 2)
+    assert key.left(0) == 6
+    assert key.refund(0, first._replace(returned=2), 100)
+    assert key.left(0) == 10
+
+
+def test_a_refund_in_parts_mints_nothing() -> None:
+    key = Key(TokenBucket(10))
+    first = key.charge(0, 6)
+    assert key.refund(0.4, first, 2)  # the last two of its six; four have drained
+    assert key.take(0.4, 5) == "5 left"
+    assert not key.refund(0.4, first._replace(returned=2), 4)
+    assert key.left(0.4) == 5
+
+
+def test_a_refund_of_a_key_that_was_forgotten_gives_nothing() -> None:
+    key = Key(TokenBucket(10))
+    first = key.charge(0, 6)
+    key.state = None
+    assert not key.refund(0, first)
+
+
+def test_cancel_gives_a_place_back() -> None:
+    key = Key(TokenBucket(10))
+    key.take(0, 10)
+    place = key.charge(0, 5, LONG)
+    assert key.refund(0.2, place, cancel=True)
+    assert key.take(0.2) == "1 left"
+
+
+def test_cancel_gives_back_only_what_nobody_built_on() -> None:
+    """Of a place of 5, the 3 that a later one waits behind are gone; 2 come back."""
+    key = Key(TokenBucket(10))
+    key.take(0, 10)
+    place = key.charge(0, 5, LONG)
+    later = key.charge(0, 3, LONG)
+    assert later.delay_us == 800_000
+    assert key.refund(0, place, cancel=True)
+    assert key.ask(0, 1, LONG)[4] == 700_000
+
+
+def test_cancel_gives_nothing_once_served() -> None:
+    key = Key(TokenBucket(10))
+    key.take(0, 10)
+    place = key.charge(0, 5, LONG)
+    assert not key.refund(0.500001, place, cancel=True)
+    assert key.refund(0.5, place, cancel=True)
+
+
+def test_a_step_back_leaves_at_worst_an_empty_bucket() -> None:
+    key = Key(TokenBucket(10))
+    key.take(3600, 4)
+    assert key.left(3600) == 6
+    assert key.left(0) == 0  # the level is not told by the state
+    denied, restamped = decide(key.limit, key.state, _us(0), 10)
+    assert denied[2] == SECOND
+    assert restamped == unpack(str(_us(1)))  # whoever keeps this is not locked out for the length of the step
+    assert decide(key.limit, restamped, _us(1), 10)[0][0]
+
+
+def test_a_step_back_keeps_the_debt() -> None:
+    key = Key(TokenBucket(10))
+    key.take(3600, 10)
+    assert key.charge(3600, 5, LONG).delay_us == 500_000
+    assert key.ask(0, 1, LONG)[4] == 600_000
+
+
+def test_a_changed_limit_keeps_the_time_until_the_bucket_is_dry() -> None:
+    key = Key(TokenBucket(10))
+    key.take(0, 10)
+    key.limit = TokenBucket(100, burst=1000)
+    assert key.ask(0, 0)[:4] == (True, 900, 0, SECOND)
+    key.limit = TokenBucket(1, burst=5)
+    assert key.ask(0, 0)[:4] == (True, 4, 0, SECOND)
+
+
+def test_a_changed_limit_is_at_most_a_full_bucket() -> None:
+    key = Key(TokenBucket(1, 60, burst=5))
+    key.take(0, 5)
+    key.limit = TokenBucket(10)
+    assert key.take(0) == "in 0.1"
+
+
+def test_grains_of_a_finer_limit_are_rounded_against_the_caller() -> None:
+    key = Key(TokenBucket(700_000, burst=1))
+    assert key.ask(0, 1)[3] == 2  # 10/7 of a microsecond
+    key.limit = TokenBucket(1_000_000, burst=10)
+    assert key.left(0) == 8
+
+
+@pytest.mark.parametrize("text", ["5", "5:3", "5:3:2", "5:0:2"])
+def test_the_stored_form(text: str) -> None:
+    """The instant of running dry; grains beyond it, if any; and the stamp of one in debt."""
+    assert pack(unpack(text)) == text
+
+
+def test_what_is_stored() -> None:
+    key = Key(TokenBucket(7, burst=2))
+    key.take(0)
+    assert _stored(key) == f"{BASE_US + 142_857}:1"
+    key.charge(0, 2, LONG)
+    assert _stored(key) == f"{BASE_US + 428_571}:3:{BASE_US}"
+    key = Key(TokenBucket(10))
+    key.take(0, 3)
+    assert _stored(key) == f"{BASE_US + 300_000}"
+
+
+def _stored(key: Key) -> str:
+    assert key.state is not None
+    return pack(key.state)

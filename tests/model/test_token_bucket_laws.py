@@ -1,0 +1,239 @@
+"""The token bucket's laws, as its essay lists them, over any history."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import HORIZON_US
+from headgate.model.token_bucket import State, TokenBucket, dead_at_us, decide, pack, refund, unpack
+
+BASE_US = 1_700_000_000_000_000
+
+
+class Asked(NamedTuple):
+    gap_us: int
+    cost: int
+    patience_us: int | None
+
+
+limits = st.builds(
+    TokenBucket,
+    st.sampled_from([1, 2, 3, 7, 10, 100, 999, 700_000, 1_000_000]),
+    st.sampled_from([0.001, 1, 60, 86_400]),
+    st.sampled_from([1, 2, 3, 10, 50]),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn, limit: TokenBucket, *, reserves: bool = True) -> list[Asked]:
+    """Charges one after another, with gaps about as long as a few units take."""
+    unit_us = limit.period_us // limit.amount + 1
+    patience = st.none() | st.integers(0, 30 * unit_us) if reserves else st.none()
+    asked = st.builds(
+        Asked, st.sampled_from([0, 0, 1]) | st.integers(0, 4 * unit_us), st.integers(1, limit.burst), patience
+    )
+    return draw(st.lists(asked, max_size=12))
+
+
+class Lived:
+    """A history that was played: the state, the clock, and every charge that passed."""
+
+    def __init__(self, limit: TokenBucket, history: list[Asked]) -> None:
+        self.limit = limit
+        self.state: State | None = None
+        self.now_us = BASE_US
+        self.receipts: list[Receipt] = []
+        for asked in history:
+            self.now_us += asked.gap_us
+            self.ask(asked.cost, asked.patience_us)
+
+    def ask(self, cost: int, patience_us: int | None = None) -> Facts:
+        facts, after = decide(self.limit, self.state, self.now_us, cost, patience_us)
+        self.state = after
+        if facts[0] and cost:
+            self.receipts.append(Receipt.of(facts, cost))
+        return facts
+
+    def refund(self, receipt: Receipt, units: int, *, cancel: bool = False) -> None:
+        after = refund(self.limit, self.state, self.now_us, units, receipt, cancel)
+        self.state = self.state if after is None else after
+
+    def level(self) -> int:
+        """The water, in grains, as a charge would find it."""
+        *_, reset_us, _, _, grains = decide(self.limit, self.state, self.now_us, 0)[0]
+        return (reset_us - (grains > 0)) * self.limit.amount + grains
+
+
+@st.composite
+def lives(draw: st.DrawFn, *, reserves: bool = True) -> Lived:
+    limit = draw(limits)
+    return Lived(limit, draw(histories(limit, reserves=reserves)))
+
+
+def _within_the_rate(limit: TokenBucket, served: list[tuple[int, int]], slack_us: int = 0) -> bool:
+    """Whether over any span of t at most  burst + amount * t / period  units were served.
+
+    The instant at which a reservation is served is rounded up, so a span between two may be short by less than
+    a microsecond; `slack_us` makes up for that.
+    """
+    served = sorted(served)
+    for first, (from_us, _) in enumerate(served):
+        units = 0
+        for until_us, cost in served[first:]:
+            units += cost
+            if (units - limit.burst) * limit.period_us > (until_us - from_us + slack_us) * limit.amount:
+                return False
+    return True
+
+
+@given(lives(), st.integers(1, 12))
+def test_taking_n_is_the_same_as_taking_one_n_times(life: Lived, cost: int) -> None:
+    facts, after = decide(life.limit, life.state, life.now_us, cost)
+    one_by_one = [life.ask(1) for _ in range(cost)]
+    assert all(each[0] for each in one_by_one) == facts[0]
+    if facts[0]:
+        assert one_by_one[-1] == facts
+        assert life.state == after
+
+
+@given(lives(), st.integers(1, 60))
+def test_a_denied_charge_leaves_no_trace_and_passes_exactly_retry_after_later(life: Lived, cost: int) -> None:
+    facts, after = decide(life.limit, life.state, life.now_us, cost)
+    assume(not facts[0])
+    assert after is life.state
+    if cost > life.limit.burst:
+        assert facts[2] is None
+    else:
+        assert facts[2] is not None
+        assert decide(life.limit, life.state, life.now_us + facts[2], cost)[0][0]
+        assert not decide(life.limit, life.state, life.now_us + facts[2] - 1, cost)[0][0]
+
+
+@given(lives(), st.integers(1, 50))
+def test_remaining_is_what_can_be_taken_at_this_instant(life: Lived, cost: int) -> None:
+    remaining = life.ask(0)[1]
+    assert decide(life.limit, life.state, life.now_us, cost)[0][0] == (cost <= remaining)
+
+
+@given(lives(), st.integers(1, 50), st.integers(0, 10**8))
+def test_patience_reserves_what_would_pass_in_that_time(life: Lived, cost: int, patience_us: int) -> None:
+    taken, _ = decide(life.limit, life.state, life.now_us, cost)
+    reserved, _ = decide(life.limit, life.state, life.now_us, cost, patience_us)
+    retry_us = taken[2]
+    assert reserved[0] == (retry_us is not None and retry_us <= min(patience_us, HORIZON_US))
+    assert reserved[4] == (retry_us if reserved[0] else 0)
+
+
+@given(lives(reserves=False))
+def test_over_any_span_no_more_than_the_burst_and_the_rate_pass(life: Lived) -> None:
+    assert _within_the_rate(life.limit, [(receipt.at_us, receipt.cost) for receipt in life.receipts])
+
+
+@given(lives())
+def test_reservations_are_served_within_the_rate_and_in_order(life: Lived) -> None:
+    served = [(receipt.served_us, receipt.cost) for receipt in life.receipts]
+    assert _within_the_rate(life.limit, served, slack_us=1)
+    assert [at_us for at_us, _ in served] == sorted(at_us for at_us, _ in served)
+
+
+@given(lives(), st.lists(st.integers(0, 11), max_size=4), st.data())
+def test_cancelling_never_lets_more_be_served(life: Lived, places: list[int], data: st.DataObject) -> None:
+    """Whatever is cancelled, what was promised to the others and what is granted after stays within the rate."""
+    cancelled: set[int] = set()
+    for place in places:
+        life.now_us += data.draw(st.integers(0, 1000))
+        if place < len(life.receipts) and place not in cancelled and life.receipts[place].served_us >= life.now_us:
+            life.refund(life.receipts[place], life.receipts[place].cost, cancel=True)
+            cancelled.add(place)
+        life.ask(data.draw(st.integers(1, life.limit.burst)), HORIZON_US)
+    served = [(each.served_us, each.cost) for n, each in enumerate(life.receipts) if n not in cancelled]
+    assert _within_the_rate(life.limit, served, slack_us=1)
+
+
+@given(lives(), st.integers(1, 50), st.integers(0, 10**9))
+def test_a_step_back_drains_nothing_and_mints_nothing(life: Lived, cost: int, back_us: int) -> None:
+    before, (level_before, in_debt) = life.ask(0), (life.level(), life.ask(0)[1] == 0)
+    life.now_us -= back_us
+    assert life.ask(0)[1] <= before[1]
+    assert life.level() >= level_before or in_debt
+    # Nobody is locked out for the length of the step: a full bucket, or the debt that was there, and no more.
+    full_us = -(-life.limit.capacity // life.limit.amount)
+    facts = life.ask(min(cost, life.limit.burst))
+    assert facts[0] or facts[2] is not None
+    assert (facts[2] or 0) <= max(full_us, before[3]) + full_us
+
+
+@given(lives(reserves=False), st.integers(1, 50), st.data())
+def test_a_refund_leaves_at_least_what_others_poured(life: Lived, cost: int, data: st.DataObject) -> None:
+    """Never more room than if the charge had never been; and at once, exactly as much."""
+    without = Lived(life.limit, [])
+    without.state, without.now_us = life.state, life.now_us
+    level = life.level()
+    assume(life.ask(cost)[0])
+    receipt = life.receipts[-1]
+    charged = life.state
+    life.refund(receipt, cost)
+    assert life.level() == level
+    life.state = charged
+    for asked in data.draw(histories(life.limit, reserves=False)):
+        life.now_us = without.now_us = life.now_us + asked.gap_us
+        if life.ask(asked.cost)[0]:
+            assert without.ask(asked.cost)[0]
+    life.refund(receipt, cost)
+    assert life.level() >= without.level()
+
+
+@given(lives(reserves=False), st.data())
+def test_a_refund_in_two_parts_is_one_refund(life: Lived, data: st.DataObject) -> None:
+    assume(life.receipts)
+    receipt, state = data.draw(st.sampled_from(life.receipts)), life.state
+    first = data.draw(st.integers(0, receipt.cost))
+    second = data.draw(st.integers(0, receipt.cost - first))
+    life.refund(receipt, first + second)
+    whole, life.state = life.level(), state
+    life.refund(receipt, first)
+    life.refund(receipt._replace(returned=first), second)
+    assert life.level() == whole
+    life.refund(receipt._replace(returned=receipt.cost), 100)
+    assert life.level() == whole
+
+
+@given(lives(), st.integers(1, 50))
+def test_a_reservation_cancelled_at_once_leaves_things_as_they_were(life: Lived, cost: int) -> None:
+    level = life.level()
+    assume(life.ask(cost, HORIZON_US)[0])
+    life.refund(life.receipts[-1], cost, cancel=True)
+    assert life.level() == level
+
+
+@given(lives(), st.integers(1, 50), st.integers(1, 10**9))
+def test_a_reservation_that_was_served_cannot_be_cancelled(life: Lived, cost: int, later_us: int) -> None:
+    assume(life.ask(cost, HORIZON_US)[0])
+    receipt = life.receipts[-1]
+    assert refund(life.limit, life.state, receipt.served_us + later_us, cost, receipt, True) is None
+
+
+@given(lives(reserves=False), limits)
+def test_a_changed_limit_keeps_the_time_until_dry_at_most_a_full_bucket(life: Lived, changed: TokenBucket) -> None:
+    dry_us = life.ask(0)[3]
+    life.limit = changed
+    full_us = -(-changed.capacity // changed.amount)
+    assert life.ask(0)[3] == min(dry_us, full_us)
+
+
+@given(lives(), st.integers(0, 60), st.integers(0, 10**6))
+def test_a_dead_state_says_no_more_than_none(life: Lived, cost: int, later_us: int) -> None:
+    if life.state is not None:
+        now_us = max(life.now_us, dead_at_us(life.limit, life.state)) + later_us
+        kept, _ = decide(life.limit, life.state, now_us, cost)
+        assert kept == decide(life.limit, None, now_us, cost)[0]
+
+
+@given(lives())
+def test_a_state_is_stored_whole(life: Lived) -> None:
+    if life.state is not None:
+        assert unpack(pack(life.state)) == life.state

@@ -1,0 +1,46 @@
+"""Several charges in one question: the embedded engine and the servers answer alike, mixed algorithms and all."""
+
+import random
+
+import pytest
+
+from headgate.clock import ManualClock
+from headgate.engine.local import LocalEngine
+from headgate.engine.redis.blocking import RedisEngine
+from headgate.model.limit import HORIZON_US, Limit
+from headgate.text import parse
+from tests.servers import BASE_US, RedisServer
+
+LIMITS = [
+    *("10/s burst 3", "123457/day burst 7", "6/s queue 3", "6/s queue 5 delay 2", "5/s fixed"),
+    *("7/day fixed in Asia/Shanghai", "6/s sliding", "5/s log", "9/s smooth", "9/s smooth warmup 2s"),
+]
+KEYS = ("anna", "bob")
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None:
+    rng = random.Random(seed)
+    clock = ManualClock(BASE_US)
+    local = LocalEngine(clock)
+    remote = RedisEngine(driven_server.unix_url, clock=clock)
+    limits = {text: parse(text) for text in LIMITS}
+    refused = 0
+    for _ in range(80):
+        clock.set_us(clock.now_us() + rng.choice((0, 0, 1, 999, 100_000, rng.randrange(700_000), 3_000_000)))
+        driven_server.clock.set_us(clock.now_us())
+        counts = rng.sample([(text, key) for text in LIMITS for key in KEYS], rng.randrange(2, 6))
+        asked: list[tuple[Limit, str, str, int]] = [
+            (limits[text], text, key, rng.choice((0, 1, 1, 1, 2, 3, 8))) for text, key in counts
+        ]
+        patience_us = rng.choice((None, None, None, 0, 400_000, HORIZON_US))
+        here = local.decide_all(
+            [(local.meter(limit, name), key, cost) for limit, name, key, cost in asked], patience_us
+        )
+        there = remote.decide_all(
+            [(remote.meter(limit, name), key, cost) for limit, name, key, cost in asked], patience_us
+        )
+        assert here == there, asked
+        refused += not all(facts[0] for facts in here)
+    remote.close()
+    assert 10 < refused < 70
