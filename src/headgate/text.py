@@ -23,7 +23,7 @@ from headgate.calendar import time_zone
 from headgate.errors import InvalidRule
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import DAY, HOUR, MINUTE, SECOND, WEEK, YEAR, Limit
+from headgate.model.limit import DAY, EXACT, HOUR, MINUTE, SECOND, WEEK, YEAR, Limit
 from headgate.model.sliding_log import SlidingLog
 from headgate.model.sliding_window import SlidingWindow
 from headgate.model.slots import Slots
@@ -44,6 +44,7 @@ _CALENDAR = ("week", "month", "year")
 
 _rate = re.compile(r"(?P<amount>[\d_,.]+)\s*(?:/|per\b)\s*(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
 _slots = re.compile(r"(?P<amount>[\d_,]+)\s*slots?")
+_digits = re.compile(r"[0-9]{1,30}")
 _span = re.compile(r"(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
 
 
@@ -117,18 +118,24 @@ class _Reader:
         known: dict[str, float] = {}
         while rest:
             name = rest.pop(0).lower()
-            if name not in ("warmup", "cold", "burst") or not rest:
+            if name not in ("warmup", "cold", "burst"):
                 self.fail(_unknown("word", name, ("warmup", "cold", "burst")))
+            if not rest:
+                what = "a number" if name == "cold" else "a length of time, such as 5s"
+                self.fail(f'After "{name}" comes {what}.')
             word = rest.pop(0)
-            known[name] = self.decimal(word) if name == "cold" else self.span(word) / SECOND
-        return Smooth(float(amount) if "." in amount else int(amount), per, **known)
+            if name == "cold":
+                known[name] = self.decimal(word)
+            else:
+                known[name] = self.span(word, least=0 if name == "burst" else 1) / SECOND
+        return Smooth(self.decimal(amount) if "." in amount else self.whole(amount), per, **known)
 
     def amount(self, digits: str) -> str:
         return digits.replace("_", "").replace(",", "")
 
     def whole(self, digits: str) -> int:
-        if not digits.isdigit():
-            self.fail(f"{digits} is not a whole number.")
+        if not _digits.fullmatch(digits):
+            self.fail(f"{digits[:40]} is not a whole number.")
         return int(digits)
 
     def decimal(self, digits: str) -> float:
@@ -163,17 +170,17 @@ class _Reader:
         meant = re.sub(rf"(?<![a-z]){re.escape(word)}(?![a-z])", near[0], self.text, count=1, flags=re.I)
         return self.fail(f"Did you mean {meant}?")
 
-    def microseconds(self, count: str, unit: str) -> int:
+    def microseconds(self, count: str, unit: str, least: int = 1) -> int:
         us = float(count or 1) * _UNITS[unit]
-        if us < 1 or us != int(us):
+        if not least <= us < EXACT or us != int(us):
             self.fail("A period is a whole number of microseconds, at least one.")
         return int(us)
 
-    def span(self, word: str) -> int:
+    def span(self, word: str, least: int = 1) -> int:
         found = _span.fullmatch(word.lower())
         if not found:
             self.fail(f'"{word}" is not a length of time, such as 5s or 2m.')
-        return self.microseconds(found["count"], self.unit(found["unit"]))
+        return self.microseconds(found["count"], self.unit(found["unit"]), least)
 
     def fail(self, why: str = "") -> NoReturn:
         _fail(self.text, why)

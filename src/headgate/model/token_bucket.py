@@ -90,7 +90,7 @@ def decide(
             return (True, room // period_us, 0, after, 0, now_us, 0), now_us + after
         us, grains = divmod(after, amount)
         facts = True, room // period_us, 0, us + (grains > 0), 0, now_us, grains
-        return facts, (now_us + us, grains, None) if grains else now_us + us
+        return facts, _state(now_us + us, grains, None)
     return _wait(limit, state, level, now_us, cost, patience_us)
 
 
@@ -104,7 +104,7 @@ def _wait(
     if cost and cost <= limit.burst and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
         us, grains = divmod(after, amount)
         reserved = True, 0, 0, us + (grains > 0), wait_us, now_us, grains
-        return reserved, (now_us + us, grains, now_us)
+        return reserved, _state(now_us + us, grains, now_us if wait_us else None)
     us, grains = divmod(level, amount)
     remaining = max(0, (capacity - level) // period_us)
     retry_us = wait_us if cost <= limit.burst else None
@@ -112,7 +112,11 @@ def _wait(
     if state is None or _parts(state)[0] - now_us <= us + 1:
         return facts, state
     # The clock stepped back behind the state, or the limit shrank: it starts to drain from here.
-    return facts, (now_us + us, grains, None if level <= capacity else now_us)
+    return facts, _state(now_us + us, grains, None if level <= capacity else now_us)
+
+
+def _state(tat_us: int, grains: int, stamp_us: int | None) -> State:
+    return (tat_us, grains, stamp_us) if grains or stamp_us is not None else tat_us
 
 
 def _parts(state: State) -> tuple[int, int, int | None]:
@@ -156,7 +160,7 @@ def refund(
     if given <= 0:
         return None
     us, grains = divmod(level - given, limit.amount)
-    return now_us + us, grains, now_us if level - given > limit.capacity else None
+    return _state(now_us + us, grains, now_us if level - given > limit.capacity else None)
 
 
 def dead_at_us(limit: TokenBucket, state: State) -> int:
