@@ -100,28 +100,34 @@ class LocalMeter:
         self._algorithm = algorithm(limit)
         self._decide = self._algorithm.decide
         self._resolve = isinstance(limit, FixedWindow) and limit.unit is not None
-        self.decide = self._straight()
+        self.decide: Decide = self._by_the_calendar if self._resolve else self._straight()
 
     def _straight(self) -> Decide:
         """The common way, as a closure: looking things up on self would take a tenth of a decision."""
-        lock, now, states, save = self._lock, self._now_us, self._states, self.save
-        judge, resolved, fixed = self._decide, self._resolved, None if self._resolve else self.limit
-        seen = states.get
+        lock, now, states, seen, save = self._lock, self._now_us, self._states, self._states.get, self.save
+        judge, limit = self._algorithm.decide, self.limit
         in_place = self._algorithm.settle is None
 
         def decide(key: str, cost: int, patience_us: int | None = None) -> Facts:
             with lock:
                 now_us = now()
                 state = seen(key)
-                facts, after = judge(fixed or resolved(now_us), state, now_us, cost, patience_us)
+                facts, after = judge(limit, state, now_us, cost, patience_us)
                 if after is not state:
-                    if state is not None and in_place:
+                    if in_place and state is not None:
                         states[key] = after
                     else:
                         save(key, after, now_us)
             return facts
 
         return decide
+
+    def _by_the_calendar(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        with self._lock:
+            now_us = self._now_us()
+            facts, after = self.judge(key, now_us, cost, patience_us)
+            self.save(key, after, now_us)
+        return facts
 
     def judge(self, key: str, now_us: int, cost: int, patience_us: int | None) -> tuple[Facts, Any]:
         """Decide without saving; the caller holds the lock."""

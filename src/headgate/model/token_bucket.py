@@ -73,46 +73,38 @@ def decide(
 ) -> tuple[Facts, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait of at most that is allowed."""
     amount, period_us, capacity = limit.measure
-    if state is None:
-        level = 0
-    elif state.__class__ is int:
-        level = (state - now_us) * amount
-        if level < 0:
-            level = 0
-        elif level > capacity:
-            level = capacity
-    else:
-        level = _level(limit, state, now_us)
-    after = level + cost * period_us
-    room = capacity - after
-    if room >= 0 and cost:
-        if amount == 1:
-            return (True, room // period_us, 0, after, 0, now_us, 0), now_us + after
-        us, grains = divmod(after, amount)
-        facts = True, room // period_us, 0, us + (grains > 0), 0, now_us, grains
-        return facts, _state(now_us + us, grains, None)
-    return _wait(limit, state, level, now_us, cost, patience_us)
+    if amount == 1 and (state is None or state.__class__ is int):
+        after_us = cost * period_us
+        if state is not None and state > now_us:
+            after_us += state - now_us
+        room = capacity - after_us
+        if room >= 0 and cost:
+            return (True, room // period_us, 0, after_us, 0, now_us, 0), now_us + after_us
+    return _decide_exactly(limit, state, now_us, cost, patience_us)
 
 
-def _wait(
-    limit: TokenBucket, state: State | None, level: int, now_us: int, cost: int, patience_us: int | None
+def _decide_exactly(
+    limit: TokenBucket, state: State | None, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Facts, State | None]:
-    """What is not simply allowed: a peek, a refusal, a reservation."""
+    """What is not simply allowed in whole microseconds: grains, a peek, a refusal, a reservation."""
     amount, period_us, capacity = limit.measure
+    level = _level(limit, state, now_us)
     after = level + (cost or 1) * period_us
     wait_us = max(0, -((capacity - after) // amount))
-    if cost and cost <= limit.burst and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
+    patience_us = 0 if patience_us is None else min(patience_us, HORIZON_US)
+    if 0 < cost <= limit.burst and wait_us <= patience_us:
         us, grains = divmod(after, amount)
-        reserved = True, 0, 0, us + (grains > 0), wait_us, now_us, grains
-        return reserved, _state(now_us + us, grains, now_us if wait_us else None)
+        remaining = max(0, (capacity - after) // period_us)
+        facts = True, remaining, 0, us + (grains > 0), wait_us, now_us, grains
+        return facts, _state(now_us + us, grains, now_us if wait_us else None)
     us, grains = divmod(level, amount)
     remaining = max(0, (capacity - level) // period_us)
     retry_us = wait_us if cost <= limit.burst else None
-    facts = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, grains
+    refused = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, grains
     if state is None or _parts(state)[0] - now_us <= us + 1:
-        return facts, state
+        return refused, state
     # The clock stepped back behind the state, or the limit shrank: it starts to drain from here.
-    return facts, _state(now_us + us, grains, None if level <= capacity else now_us)
+    return refused, _state(now_us + us, grains, None if level <= capacity else now_us)
 
 
 def _state(tat_us: int, grains: int, stamp_us: int | None) -> State:
