@@ -15,7 +15,7 @@ from headgate.engine.port import Meter, Slot
 from headgate.engine.redis import flows, wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.line import Line
-from headgate.engine.redis.trouble import Lost, Said, Trouble, unavailable
+from headgate.engine.redis.trouble import Forgot, Lost, Said, Trouble, unavailable
 from headgate.engine.redis.wire import Question, Questions
 from headgate.errors import InvalidCharge
 from headgate.flow import run
@@ -47,46 +47,48 @@ class RedisEngine:
     def ask(self, question: Question) -> Any:
         """One question, one reply."""
         idle = self._idle
-        if self._pid == os.getpid() and idle:
+        if idle and self._pid == os.getpid():
             try:
                 line = idle.pop()
             except IndexError:  # another thread was faster
-                return self._ask_anew(question)
+                return self._ask_on(None, question)
             try:
                 reply = line.exchange(question.packed)
-            except Said:
-                idle.append(line)  # most likely the script is not known there
-            except Lost:
-                self.close()  # the server went away while the line was idle; so did the others
-            except Trouble as trouble:
+            except Forgot:
+                return self._ask_on(line, question)
+            except Lost:  # the server went away while the line was idle, and so did the others
                 line.close()
-                raise unavailable(self._address.text, self.prefix, trouble) from trouble
-            except BaseException:
-                line.close()  # a reply may still be on its way
+                self.close()
+            except BaseException as error:
+                self._give_up(line, error)
                 raise
             else:
                 idle.append(line)
                 return reply
-        return self._ask_anew(question)
+        return self._ask_on(None, question)
 
-    def _ask_anew(self, question: Question) -> Any:
+    def _ask_on(self, line: Line | None, question: Question) -> Any:
         """The long way: a line that may have to be opened, a script that may have to be loaded."""
         if self._pid != os.getpid():  # forked: those sockets are the parent's
             self._pid, self._idle = os.getpid(), []
-        line = None
         try:
-            line = self._address.line()
+            line = line or self._address.line()
             reply = run(flows.exchange(line.exchange, question))
-        except Trouble as trouble:
-            if line is not None:
-                line.close()
-            raise unavailable(self._address.text, self.prefix, trouble) from trouble
-        except BaseException:
-            if line is not None:
-                line.close()
+        except BaseException as error:
+            self._give_up(line, error)
             raise
         self._idle.append(line)
         return reply
+
+    def _give_up(self, line: Line | None, error: BaseException) -> None:
+        """A line is of use after an error reply only: otherwise a reply may still be on its way."""
+        if line is not None:
+            if isinstance(error, Said):
+                self._idle.append(line)
+            else:
+                line.close()
+        if isinstance(error, Trouble):
+            raise unavailable(self._address.text, self.prefix, error) from error
 
     def close(self) -> None:
         while self._idle:
