@@ -9,6 +9,7 @@ import pytest
 
 from headgate.engine.redis.script import bare
 from headgate.engine.redis.wire import facts
+from headgate.limiter import Limiter
 from headgate.model.decision import Facts
 from headgate.model.slots import TICKET_US, Slots
 from tests.engine.slot_room import BASE_US, SECOND, Room
@@ -196,3 +197,12 @@ def hammer(
         with served:
             served.value += 1
         assert evaluate(unix_path, limit, "release", fence) == 1
+
+
+def test_a_reset_ends_all_leases_and_the_numbers_go_on(driven_server: RedisServer) -> None:
+    limiter = Limiter("2 slots", driven_server.unix_url)
+    before = [limiter.acquire("key").fence, limiter.acquire("key").fence]
+    limiter.reset("key")
+    driven_server.clock.advance_us(-1_000_000)
+    assert limiter.acquire("key").fence > max(before)
+    limiter.close()

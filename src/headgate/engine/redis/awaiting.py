@@ -143,7 +143,7 @@ class AsyncRedisSlotMeter:
         await self._ask(self.questions.slots("leave", key, ticket))
 
     async def reset(self, key: str) -> None:
-        await self._ask(self.questions.reset(key))
+        await self._ask(self.questions.slots("reset", key))
 
 
 def _own(meter: AsyncMeter) -> AsyncRedisMeter:

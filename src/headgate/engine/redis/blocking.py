@@ -147,7 +147,7 @@ class RedisSlotMeter:
         self._ask(self.questions.slots("leave", key, ticket))
 
     def reset(self, key: str) -> None:
-        self._ask(self.questions.reset(key))
+        self._ask(self.questions.slots("reset", key))
 
 
 def _own(meter: Meter) -> RedisMeter:

@@ -16,7 +16,7 @@ from headgate.engine.redis import naming
 from headgate.engine.redis.script import Script, bare, several, single
 from headgate.model import ALGORITHMS
 from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import Limit
+from headgate.model.limit import EXACT, Limit
 
 _NEVER = -1
 _OUTSIDE = -2
@@ -76,7 +76,7 @@ class Questions:
             tail = self._one
         else:
             patience = -1 if patience_us is None else patience_us
-            tail = bulks((cost, patience, *self.args(now_us)))
+            tail = bulks((min(cost, EXACT), patience, *self.args(now_us)))  # more can never pass either
         return Question(start + bulk(self.key(key)) + tail, script)
 
     def args(self, now_us: int) -> tuple[int | float, ...]:
@@ -109,7 +109,7 @@ def together(charges: Sequence[tuple[Questions, str, int]], patience_us: int | N
     words += [questions.key(key) for questions, key, _ in charges]
     words.append(-1 if patience_us is None else patience_us)
     for questions, _, cost in charges:
-        words += [questions.limit.algorithm, cost, *questions.args(now_us)]
+        words += [questions.limit.algorithm, min(cost, EXACT), *questions.args(now_us)]
     return Question(command(*words), script)
 
 

@@ -13,6 +13,7 @@
 --            renew fence                returns 1, expires_us; or 0, 0 if that lease is gone
 --            release fence              returns 1; or 0 if that lease is gone
 --            leave ticket               returns 1; or 0 if there was no such ticket
+--            reset                      returns 1; all leases and tickets end, the numbers go on
 --            peek                       returns the seven facts
 --
 -- `model` is the model of slots; the assembler puts it above this line.
@@ -106,6 +107,14 @@ elseif verb == "release" then
   if not lives("h" .. number) then return 0 end
   call("ZREM", key, "h" .. number)
   expire()
+  return 1
+elseif verb == "reset" then
+  local fence = call("ZSCORE", key, "fence")
+  call("DEL", key)
+  if fence then
+    call("ZADD", key, fence, "fence")
+    expire()
+  end
   return 1
 end
 local _, verdict = judge(0)
