@@ -35,12 +35,10 @@ class Script:
 @cache
 def single(command: str, algorithm: str) -> Script:
     """A command on one key, for one algorithm."""
-    keeper = _KEEPERS.get(algorithm, "keep_string")
-    parts = (
-        _for(command, _source("model", algorithm)),
-        _source("command", keeper),
-        _source("command", command),
-    )
+    commands = [_KEEPERS.get(algorithm, "keep_string"), command]
+    if commands == ["keep_string", "take"]:
+        commands = ["take_string"]
+    parts = [_for(command, _source("model", algorithm)), *(_source("command", name) for name in commands)]
     return Script("\n".join(_flat(part) for part in parts))
 
 

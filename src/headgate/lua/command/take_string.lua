@@ -1,0 +1,20 @@
+-- One charge on one key whose state fits one string: judged, and saved if it passes.
+--
+-- The same as take.lua with keep_string.lua, written out: two functions less, and this is the script that runs
+-- most. Its KEYS, ARGV and reply are told in take.lua.
+local time = redis.call("TIME")
+local now_us = time[1] * 1000000 + time[2]
+local key, cost, before = KEYS[1], ARGV[1] + 0, nil
+local limit = model.limit(ARGV, 3)
+local text = redis.call("GET", key)
+if text then before = model.unpack(text) end
+local verdict, after = model.decide(limit, before, now_us, cost, ARGV[2] + 0)
+if after ~= before then
+  local ttl_ms = model.ttl_ms(limit, after, now_us)
+  if ttl_ms > 0 then
+    redis.call("SET", key, model.pack(after), "PX", ttl_ms)
+  else
+    redis.call("DEL", key)
+  end
+end
+return verdict
