@@ -161,17 +161,17 @@ local function exactly()
 end
 
 function M.decide(limit, state, now_us, cost, patience_us)
-  local period_us = limit.period_us
-  if limit.amount == 1 and cost > 0 then
-    local tat_us = state or now_us
-    if type(tat_us) == "number" then
-      if tat_us < now_us then tat_us = now_us end
-      local after_us = tat_us - now_us + cost * period_us
-      local room_us = limit.burst * period_us - after_us
-      if room_us >= 0 then
-        return { 1, (room_us - math.fmod(room_us, period_us)) / period_us, 0, after_us, 0, now_us, 0 },
-          now_us + after_us
-      end
+  local period_us, level_us = limit.period_us, 0
+  if limit.amount == 1 and cost > 0 and (not state or type(state) == "number") then
+    if state and state > now_us then level_us = state - now_us end
+    local full_us = limit.burst * period_us
+    local room_us = full_us - level_us - cost * period_us
+    if room_us >= 0 then
+      local after_us = level_us + cost * period_us
+      return { 1, (room_us - math.fmod(room_us, period_us)) / period_us, 0, after_us, 0, now_us, 0 }, now_us + after_us
+    elseif patience_us < 0 and level_us <= full_us and cost <= limit.burst then
+      local left_us = full_us - level_us
+      return { 0, (left_us - math.fmod(left_us, period_us)) / period_us, -room_us, level_us, 0, now_us, 0 }, state
     end
   end
   return (exactly())(limit, state, now_us, cost, patience_us)
