@@ -1,0 +1,11 @@
+"""How fast and how large: one file for each question, and us, the peers and the floors beside each other in it.
+
+    python -m benchmarks            all questions
+    python -m benchmarks memory     one of them
+    python -m benchmarks --quick    fewer rounds: to see that everything runs, not to quote
+
+A peer is another rate limiter. A floor is the least that the job can cost: written here by hand, with nothing
+around it that a program would want. Machines drift, so subjects take turns in short rounds, a ratio is formed
+within each round, and the median over the rounds is what counts. Absolute numbers are for the curious. Every
+sample is kept under .cache/bench.
+"""

@@ -1,0 +1,42 @@
+"""Runs the questions: python -m benchmarks [--quick] [NAME...]"""
+
+import importlib
+import sys
+import time
+
+from benchmarks.report import Report
+
+QUESTIONS = (
+    "memory",
+    "memory_threads",
+    "memory_stalls",
+    "memory_size",
+    "redis_sync",
+    "in_server",
+    "redis_memory",
+)
+
+
+def main(words: list[str]) -> int:
+    quick = "--quick" in words
+    names = [word for word in words if word != "--quick"]
+    unknown = [name for name in names if name not in QUESTIONS]
+    if unknown:
+        print(f"benchmarks: there is no {unknown[0]}; there are {', '.join(QUESTIONS)}", file=sys.stderr)
+        return 2
+    outcomes = []
+    for name in names or QUESTIONS:
+        module = importlib.import_module(f"benchmarks.{name}")
+        started = time.monotonic()
+        with Report(name, (module.__doc__ or "").splitlines()[0], quick=quick) as report:
+            module.answer(report)
+            report.say(f"{time.monotonic() - started:.0f} s; samples in {report.path}")
+        outcomes += report.outcomes
+    print("\n# Targets\n")
+    for line in outcomes:
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
