@@ -101,7 +101,10 @@ def _decide_exactly(
     remaining = max(0, (capacity - level) // period_us)
     retry_us = wait_us if cost <= limit.burst else None
     refused = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, grains
-    if state is None or _parts(state)[0] - now_us <= us + 1:
+    if state is None:
+        return refused, None
+    tat_us, beyond, _ = _parts(state)
+    if _grains(limit, tat_us - now_us, beyond) <= level:
         return refused, state
     # The clock stepped back behind the state, or the limit shrank: it starts to drain from here.
     return refused, _state(now_us + us, grains, None if level <= capacity else now_us)

@@ -97,7 +97,10 @@ local function exactly()
     local us, grains = level(state, now_us)
     local left_us, left = minus(full_us, full, us, grains)
     local before = state
-    if state and (type(state) == "number" and state or state.tat_us) - now_us > us + 1 then
+    local stored_us, stored = state, 0
+    if state and type(state) ~= "number" then stored_us, stored = state.tat_us, state.grains end
+    if stored >= limit.amount then stored_us, stored = stored_us + 1, 0 end
+    if state and (stored_us - now_us > us or (stored_us - now_us == us and stored > grains)) then
       -- The clock stepped back behind the state, or the limit shrank: it starts to drain from here.
       before = state_of(now_us + us, grains, left_us < 0 and now_us or nil)
     end
