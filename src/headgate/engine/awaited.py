@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from headgate.engine.port import AsyncMeter, Engine, Meter, Slot, SlotMeter
 from headgate.model.decision import Facts, Receipt
@@ -69,6 +69,9 @@ class AwaitedEngine:
     ) -> list[Facts]:
         inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, AwaitedMeter)]
         return self.engine.decide_all(inner, patience_us)
+
+    def shard(self, key: str) -> Hashable:
+        return self.engine.shard(key)
 
     async def close(self) -> None:
         self.engine.close()

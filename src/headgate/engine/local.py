@@ -77,6 +77,9 @@ class LocalEngine:
                 answers.append(facts)
             return answers
 
+    def shard(self, key: str) -> int:
+        return 0
+
     def close(self) -> None:
         """Nothing to let go of."""
 

@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 # allowed, remaining, retry_after_us, reset_after_us, delay_us, at_us, mark: the fields of Verdict, unnamed.
 Facts = tuple[bool, int, "int | None", int, int, int, int]
 
+
+class DegradedFacts(tuple[bool, int, "int | None", int, int, int, int]):
+    """Facts of a fallback: decided without the engine that was asked, because it gave no answer."""
+
+    __slots__ = ()
+
+
+class ApartFacts(tuple[bool, int, "int | None", int, int, int, int]):
+    """Facts of a charge that was decided together with others in several places: taken back if one of them
+    refused, but not atomic."""
+
+    __slots__ = ()
+
+
 ALLOWED: Final = 0
 REMAINING: Final = 1
 RETRY_AFTER_US: Final = 2
@@ -109,7 +123,6 @@ class Decision:
     """
 
     rule: str | None = None
-    degraded: bool = False
     given_back: int = 0  # units already refunded, so that nothing is given back twice
 
     def __init__(self, facts: Facts, source: Limited, key: str, cost: int) -> None:
@@ -148,6 +161,17 @@ class Decision:
     @property
     def delay_us(self) -> int:
         return self.facts[DELAY_US]
+
+    @property
+    def degraded(self) -> bool:
+        """Whether a fallback decided, because the engine gave no answer."""
+        return any(isinstance(part.facts, DegradedFacts) for part in self.parts)
+
+    @property
+    def atomic(self) -> bool:
+        """Whether all charges were decided in one place, at one instant. If not (keys of several slots of a
+        cluster), none was kept where one refused, but for a moment some were."""
+        return not any(isinstance(part.facts, ApartFacts) for part in self.parts)
 
     @property
     def limit(self) -> Limit:

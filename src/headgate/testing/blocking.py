@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
 from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Meter, Slot
@@ -34,6 +34,9 @@ class Blocking:
         inner = [(cast(BlockingMeter, meter).meter, key, cost) for meter, key, cost in charges]
         return self.run(self.engine.decide_all(inner, patience_us))
 
+    def shard(self, key: str) -> Hashable:
+        return self.engine.shard(key)
+
     def close(self) -> None:
         self.run(self.engine.close())
         self._runner.close()
@@ -47,7 +50,10 @@ class BlockingMeter:
         self.name = meter.name
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        return self._run(self.meter.decide(key, cost, patience_us))
+        return self._run(self._decide(key, cost, patience_us))
+
+    async def _decide(self, key: str, cost: int, patience_us: int | None) -> Facts:
+        return await self.meter.decide(key, cost, patience_us)
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
         return self._run(self.meter.refund(key, units, receipt, cancel))

@@ -71,6 +71,9 @@ class AsyncRedisEngine:
     def _idle(self) -> list[AbstractConnection]:
         return self._loops.setdefault(asyncio.get_running_loop(), [])
 
+    def shard(self, key: str) -> int:
+        return 0
+
     async def close(self) -> None:
         await _drop(self._idle())
 

@@ -90,6 +90,9 @@ class RedisEngine:
         if isinstance(error, Trouble):
             raise unavailable(self._address.text, self.prefix, error) from error
 
+    def shard(self, key: str) -> int:
+        return 0
+
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
