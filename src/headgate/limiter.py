@@ -160,9 +160,18 @@ class AsyncLimiter:
         self._asking: Asking[AsyncMeter, AsyncSlotMeter] = Asking(
             limits, names_of(limits, name), self.engine.meter, self.engine.slots
         )
+        self._bind()
+
+    def _bind(self) -> None:
+        meters = self._asking.meters
+        self._single = len(meters) == 1
+        if self._single:
+            self._meter, self._decide = meters[0], meters[0].decide
 
     async def take(self, key: str, cost: int = 1) -> Decision:
         """May a call of this cost pass? Charges it if so."""
+        if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
+            return Decision(await self._decide(key, cost), self._meter, key, cost)
         return await self._take_all(self._asking.of(key, cost), None)
 
     async def peek(self, key: str) -> Decision:
@@ -208,6 +217,7 @@ class AsyncLimiter:
         for key in keys:
             check_key(key)
         self._asking = self._asking.changed(limit)
+        self._bind()
         for meter in self._asking.meters:
             for key in keys:
                 await meter.retune(key)

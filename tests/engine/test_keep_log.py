@@ -164,7 +164,7 @@ def take(server: RedisServer, key: str, costs: list[int], limit: SlidingLog = LI
     sha = server.call("SCRIPT", "LOAD", SCRIPT)
     assert isinstance(sha, bytes)
     numbers = limit.amount, limit.period_us
-    return ask(server.unix_path, *(("EVALSHA", sha, 1, key, cost, -1, *numbers) for cost in costs))
+    return ask(server.unix_path, *(("EVALSHA", sha, 1, key, *numbers, cost, -1) for cost in costs))
 
 
 def calls(server: RedisServer) -> dict[str, int]:

@@ -64,7 +64,7 @@ async def test_nobody_listens(closed_port: int) -> None:
 
 
 async def test_nobody_answers(silent_port: int) -> None:
-    url = f"redis://127.0.0.1:{silent_port}/0?socket_timeout={PATIENCE}&socket_connect_timeout={PATIENCE}"
+    url = f"redis://127.0.0.1:{silent_port}/0?deadline={PATIENCE}"
     sentence = f"Redis at 127.0.0.1:{silent_port} gave no decision: no answer within the timeout"
     assert str(refused_within(Limiter("1/s", url), GENEROUS)).startswith(sentence)
     assert str(await refused_within_awaited(url, GENEROUS)).startswith(sentence)
@@ -169,7 +169,7 @@ def frozen(server: RedisServer) -> Iterator[None]:
 
 
 def test_a_late_answer_is_not_taken_for_the_next_one(redis_server: RedisServer) -> None:
-    with Limiter("100/hour", f"{redis_server.url}?socket_timeout={PATIENCE}") as limiter:
+    with Limiter("100/hour", f"{redis_server.url}?deadline={PATIENCE}") as limiter:
         assert limiter.take("key", 30).remaining == 70
         with frozen(redis_server):
             assert "no answer within the timeout" in str(refused_within(limiter, GENEROUS))
@@ -180,7 +180,7 @@ def test_a_late_answer_is_not_taken_for_the_next_one(redis_server: RedisServer) 
 
 
 async def test_a_late_answer_awaited(redis_server: RedisServer) -> None:
-    limiter = AsyncLimiter("100/hour", f"{redis_server.url}?socket_timeout={PATIENCE}")
+    limiter = AsyncLimiter("100/hour", f"{redis_server.url}?deadline={PATIENCE}")
     assert (await limiter.take("key", 30)).remaining == 70
     with frozen(redis_server), pytest.raises(EngineUnavailable, match="no answer within the timeout"):
         await limiter.take("key")
@@ -207,7 +207,8 @@ def test_an_interrupted_question_leaves_no_answer_behind(redis_server: RedisServ
     engine = RedisEngine(redis_server.url)
     with Limiter("100/hour", engine) as limiter:
         assert limiter.take("key", 30)
-        engine._idle[0]._recv = _interrupt
+        (lines,) = engine._lines.values()
+        lines._idle[-1]._recv = _interrupt  # type: ignore[union-attr]
         with pytest.raises(KeyboardInterrupt):
             limiter.take("key")
         assert limiter.peek("other").remaining == 100

@@ -1,35 +1,57 @@
-"""Engines by URL: memory://, redis://host:port/db, rediss://, valkey://, unix:///path/to.sock."""
+"""Engines by URL: memory://, redis://host:port/db, rediss://, valkey://, unix:///path/to.sock, redis+cluster://,
+redis+sentinel://; with whatever is put around them, by the URL's options or by keywords (see options.py).
+
+The order is fixed: fallback( memo( lease( the engine ) ) ). What is inside decides, what is around it spares a
+round trip or stands in when there is no answer.
+"""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib.util import find_spec
+from typing import Any
 
-from headgate.clock import Clock
+from headgate.clock import Clock, SystemClock
+from headgate.engine import options
 from headgate.engine.awaited import AwaitedEngine
 from headgate.engine.local import LocalEngine
 from headgate.engine.port import AsyncEngine, Engine
 from headgate.errors import InvalidRule
 
-_REDIS = ("redis", "rediss", "valkey", "valkeys", "unix", "redis+unix", "valkey+unix")
+_ONE = ("redis", "rediss", "valkey", "valkeys")
+_REDIS = (
+    *(*_ONE, "unix", "redis+unix", "valkey+unix"),
+    *(f"{scheme}+{kind}" for scheme in _ONE for kind in ("cluster", "sentinel")),
+)
 
 
-def open_engine(url: str, *, prefix: str, clock: Clock) -> Engine:
-    if _scheme(url) == "memory":
+def open_engine(url: str, *, prefix: str = "hg", clock: Clock | None = None, **given: Any) -> Engine:
+    """The engine that a URL stands for, with what is put around it: deadline, fallback, memo, lease, lease_units,
+    nodes."""
+    scheme = _scheme(url)
+    plain, chosen = options.split(url)
+    chosen = chosen.with_given(given)
+    clock = clock or SystemClock()
+    if scheme == "memory":
         return LocalEngine(clock)
     _need_redis()
     from headgate.engine.redis.blocking import RedisEngine
 
-    return RedisEngine(url, prefix=prefix, clock=clock)
+    return RedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
 
 
-def open_async_engine(url: str, *, prefix: str, clock: Clock) -> AsyncEngine:
-    if _scheme(url) == "memory":
+def open_async_engine(url: str, *, prefix: str = "hg", clock: Clock | None = None, **given: Any) -> AsyncEngine:
+    """The same, awaited."""
+    scheme = _scheme(url)
+    plain, chosen = options.split(url)
+    chosen = chosen.with_given(given)
+    clock = clock or SystemClock()
+    if scheme == "memory":
         return AwaitedEngine(LocalEngine(clock))
     _need_redis()
     from headgate.engine.redis.awaiting import AsyncRedisEngine
 
-    return AsyncRedisEngine(url, prefix=prefix, clock=clock)
+    return AsyncRedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
 
 
 def _scheme(url: str) -> str:

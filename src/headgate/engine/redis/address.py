@@ -1,54 +1,108 @@
-"""Where the server is: an engine's URL, and connections made from it."""
+"""Where a server is, and how one is let in: host and port or a socket's path, TLS, a login, a database.
+
+redis-py reads the URL, so that everything it knows is known here too (?db=, ?ssl_ca_certs=, ?ssl_certfile=, ...).
+Connecting and talking are ours: a decision's deadline must hold for the whole of them.
+"""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+import socket
+import ssl
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
-from redis.asyncio.connection import AbstractConnection as AsyncConnection
-from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool
-from redis.retry import Retry
+from redis.asyncio.connection import RedisSSLContext
+from redis.connection import parse_url
 
-from headgate.engine.redis.line import Line
-from headgate.errors import InvalidRule
-
-# Seconds that a question may take; ?socket_timeout=0.1 in the URL sets another.
-TIMEOUT = 1.0
-
-_SCHEMES = {"valkey": "redis", "valkeys": "rediss", "redis+unix": "unix", "valkey+unix": "unix"}
+from headgate.engine.redis.wire import command
 
 
+@dataclass(frozen=True, eq=False)
 class Address:
-    """An engine's URL. Never prints the password."""
+    """One server. Never prints the password."""
 
-    def __init__(self, url: str) -> None:
-        scheme, _, rest = url.partition("://")
-        self._url = f"{_SCHEMES.get(scheme, scheme)}://{rest}"
-        try:
-            parts = urlsplit(self._url)
-            self.text = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
-            # The pools are only factories here: they know how to read a URL and make a connection of it.
-            self._pool = ConnectionPool.from_url(self._url, retry=Retry(NoBackoff(), 0), **self._defaults())
-            self._async_pool = AsyncConnectionPool.from_url(
-                self._url, retry=AsyncRetry(NoBackoff(), 0), **self._defaults()
-            )
-        except ValueError:
-            # The error's own text may hold the password.
-            raise InvalidRule(
-                f"The engine's URL {scheme}://… cannot be read. Write {scheme}://user:password@host:6379/0, "
-                "with / and other special characters of the password as %2F and so on."
-            ) from None
+    host: str = "localhost"
+    port: int = 6379
+    path: str | None = None
+    tls: ssl.SSLContext | None = None
+    login: tuple[str, ...] = ()
+    db: int = 0
 
-    def _defaults(self) -> dict[str, float | int]:
-        # RESP2: our replies are arrays of integers in both, and push messages have no place here.
-        return {"protocol": 2, "socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
+    @classmethod
+    def read(cls, url: str) -> Address:
+        """The address in a redis://, rediss:// or unix:// URL; ValueError if there is none."""
+        found: dict[str, Any] = parse_url(url)
+        password, username = found.get("password"), found.get("username")
+        login = () if password is None else (password,) if username is None else (username, password)
+        return cls(
+            found.get("host", "localhost"),
+            found.get("port", 6379),
+            found.get("path"),
+            _tls(found) if url.startswith("rediss:") else None,
+            login,
+            found.get("db", 0),
+        )
 
-    def line(self) -> Line:
-        connection = self._pool.make_connection()
-        return Line(connection, self._pool.connection_kwargs["socket_timeout"])
+    def at(self, host: str, port: int) -> Address:
+        """Another server that lets us in the same way."""
+        return replace(self, host=host, port=port, path=None)
 
-    def async_connection(self) -> AsyncConnection:
-        connection: AsyncConnection = self._async_pool.make_connection()
-        return connection
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Address) and self._place == other._place
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _place(self) -> tuple[str, int, str | None]:
+        return self.host, self.port, self.path
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._place)
+
+    @property
+    def text(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    @property
+    def greeting(self) -> list[bytes]:
+        """What is said before the first question."""
+        words = [command("AUTH", *self.login)] if self.login else []
+        return [*words, command("SELECT", self.db)] if self.db else words
+
+    def connect(self, timeout: float) -> socket.socket:
+        """An open socket; OSError if there is nobody."""
+        if self.path is not None:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.settimeout(timeout)
+            try:
+                sock.connect(self.path)
+            except OSError as error:
+                sock.close()
+                raise OSError(f"{self.path}: {error.strerror or error}") from error
+            return sock
+        sock = socket.create_connection((self.host, self.port), timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return sock if self.tls is None else self.tls.wrap_socket(sock, server_hostname=self.host)
+
+
+def _tls(found: dict[str, Any]) -> ssl.SSLContext:
+    names = (
+        *("keyfile", "certfile", "include_verify_flags", "exclude_verify_flags", "ca_certs", "ca_data", "ca_path"),
+        *("min_version", "ciphers", "password"),
+    )
+    chosen = {name: found[f"ssl_{name}"] for name in names if f"ssl_{name}" in found}
+    context = RedisSSLContext(
+        cert_reqs=found.get("ssl_cert_reqs", "required"),
+        check_hostname=found.get("ssl_check_hostname", True),
+        **chosen,
+    )
+    return context.get()

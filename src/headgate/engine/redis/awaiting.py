@@ -1,23 +1,30 @@
-"""The async shell: the same as the sync one, awaited, with idle connections kept for each event loop."""
+"""The async shell: a channel to every server for every event loop, and the verbs of the port.
+
+With a single server takes go straight into its channel, where those that come together share a round trip. Where
+servers change places (a cluster, sentinels) a question may have to be asked again elsewhere: that is the same flow
+as in the sync shell.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+import time
+from asyncio import AbstractEventLoop, get_running_loop
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from redis import exceptions
-from redis.asyncio.connection import AbstractConnection
-
 from headgate.clock import Clock, SystemClock
+from headgate.engine.forked import on_fork
 from headgate.engine.port import AsyncMeter, Slot
-from headgate.engine.redis import flows, wire
+from headgate.engine.redis import flows, naming, wire
 from headgate.engine.redis.address import Address
-from headgate.engine.redis.trouble import Forgot, Late, Lost, Said, Trouble, unavailable
+from headgate.engine.redis.blocking import DEADLINE
+from headgate.engine.redis.channel import Channel
+from headgate.engine.redis.topology import topology
+from headgate.engine.redis.trouble import Late, Trouble, not_charged, unavailable
 from headgate.engine.redis.wire import Question, Questions
-from headgate.errors import InvalidCharge
+from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import arun
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
@@ -25,13 +32,22 @@ from headgate.model.slots import Slots
 
 
 class AsyncRedisEngine:
-    """Decides inside Redis or Valkey, by one EVALSHA for each question."""
+    """Decides inside Redis or Valkey; calls that come together share a round trip."""
 
-    def __init__(self, url: str, *, prefix: str = "hg", clock: Clock | None = None) -> None:
+    def __init__(
+        self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEADLINE
+    ) -> None:
         self.prefix = prefix
         self.clock = clock or SystemClock()
-        self._address = Address(url)
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AbstractConnection]] = WeakKeyDictionary()
+        self.deadline = deadline
+        self.topology = topology(url)
+        self.only = None if self.topology.moves else self.topology.node(b"")
+        self.forget()
+        on_fork(self.forget)
+
+    def forget(self) -> None:
+        """In a forked child: those loops and channels are the parent's."""
+        self._loops: WeakKeyDictionary[AbstractEventLoop, dict[Address, Channel]] = WeakKeyDictionary()
 
     def meter(self, limit: Limit, name: str) -> AsyncRedisMeter:
         return AsyncRedisMeter(self, limit, name)
@@ -43,57 +59,87 @@ class AsyncRedisEngine:
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
     ) -> list[Facts]:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
-        return await arun(flows.decide_all(self.ask, asked, patience_us, self.clock.now_us()))
+        now_us = self.clock.now_us()
+        if self.topology.joins:
+            return await arun(flows.decide_all(self.ask, asked, patience_us, now_us))
+        flow = flows.decide_by_slot(self.ask, self.ask_all, asked, patience_us, now_us)
+        try:
+            return await arun(flow)
+        except Trouble as trouble:
+            raise self._failure(trouble) from trouble
 
-    async def ask(self, question: Question) -> Any:
-        """One question, one reply. An idle connection that turns out dead is replaced, once."""
-        idle = self._idle()
-        while True:
-            fresh = not idle
-            connection = self._address.async_connection() if fresh else idle.pop()
+    def ask(self, question: Question) -> Awaitable[Any]:
+        """One question, one reply."""
+        if self.only is not None:
+            return self.channel(self.only).ask(question)
+        return self.ask_around(question)
+
+    async def ask_around(self, question: Question) -> Any:
+        """One question, asked of whoever answers for its key, within the deadline."""
+        address = self.topology.node(question.tag)
+        by = time.monotonic() + self.deadline
+        if address is not None:
             try:
-                reply = await arun(flows.exchange(partial(_send, connection), question))
-            except Said as trouble:
-                idle.append(connection)
-                raise unavailable(self._address.text, self.prefix, trouble) from trouble
-            except Trouble as trouble:
-                await connection.disconnect(nowait=True)
-                if not fresh and isinstance(trouble, Lost):
-                    await _drop(idle)
-                    continue
-                raise unavailable(self._address.text, self.prefix, trouble) from trouble
-            except BaseException:
-                await connection.disconnect(nowait=True)  # a reply may still be on its way
-                raise
-            idle.append(connection)
-            return reply
+                return await self.channel(address).ask(question)
+            except EngineUnavailable as error:
+                if not self.ask_again(error, address):
+                    raise
+        try:
+            async with asyncio.timeout(by - time.monotonic()):
+                return await arun(flows.answered(self.topology, self._send, asyncio.sleep, question, by))
+        except TimeoutError as error:
+            raise self._failure(Late("no reply in time")) from error
+        except Trouble as trouble:
+            raise self._failure(trouble) from trouble
 
-    def _idle(self) -> list[AbstractConnection]:
-        return self._loops.setdefault(asyncio.get_running_loop(), [])
+    def ask_again(self, error: EngineUnavailable, address: Address) -> bool:
+        """Whether the question was surely not charged, and may be asked elsewhere."""
+        trouble = error.__cause__
+        again = isinstance(trouble, Trouble) and not_charged(trouble)
+        if not again:
+            self.topology.suspect(address)
+        return again
 
-    def shard(self, key: str) -> int:
-        return 0
+    async def _send(self, address: Address, question: Question, for_now: bool) -> Any:
+        try:
+            return await self.channel(address).ask(question, for_now)
+        except EngineUnavailable as error:
+            if isinstance(error.__cause__, Trouble):
+                raise error.__cause__ from None
+            raise
+
+    async def ask_all(self, questions: Sequence[Question]) -> list[Any]:
+        """Several questions at once, of several servers; trouble stands in the place of a reply."""
+        return await asyncio.gather(*(self._tried(question) for question in questions))
+
+    async def _tried(self, question: Question) -> Any:
+        try:
+            return await self.ask(question)
+        except EngineUnavailable as error:
+            return error.__cause__
+
+    def channel(self, address: Address) -> Channel:
+        """The way to that server from the running loop."""
+        loop = get_running_loop()
+        channels = self._loops.get(loop)
+        if channels is None:
+            channels = self._loops.setdefault(loop, {})
+        channel = channels.get(address)
+        if channel is None:
+            channel = channels[address] = Channel(loop, address, self.deadline, self._failure)
+        return channel
+
+    def shard(self, key: str) -> Hashable:
+        return 0 if self.topology.joins else self.topology.node(naming.escaped(key))
+
+    def _failure(self, trouble: Trouble) -> EngineUnavailable:
+        return unavailable(self.topology.text, self.prefix, trouble)
 
     async def close(self) -> None:
-        await _drop(self._idle())
-
-
-async def _drop(idle: list[AbstractConnection]) -> None:
-    while idle:
-        await idle.pop().disconnect(nowait=True)
-
-
-async def _send(connection: AbstractConnection, packed: bytes) -> Any:
-    try:
-        await connection.connect()
-        await connection.send_packed_command(packed, check_health=False)
-        return await connection.read_response()
-    except exceptions.ResponseError as error:
-        raise (Forgot if isinstance(error, exceptions.NoScriptError) else Said)(str(error)) from error
-    except exceptions.TimeoutError as error:
-        raise Late(str(error)) from error
-    except exceptions.RedisError as error:
-        raise Lost(str(error)) from error
+        """Close what leads to the servers from this loop. Whoever asks again opens it again."""
+        for channel in self._loops.get(get_running_loop(), {}).values():
+            channel.close()
+        await asyncio.sleep(0)  # transports say goodbye in the next turn of the loop
 
 
 class AsyncRedisMeter:
@@ -103,11 +149,38 @@ class AsyncRedisMeter:
         self.limit = limit
         self.name = name
         self.questions = Questions(limit, name, engine.prefix)
+        self._engine = engine
         self._ask = engine.ask
         self._now_us = engine.clock.now_us
+        self._joins = engine.topology.joins and not self.questions.calendar
+        self._here: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Facts]]] = None, self._take
 
-    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        return await arun(flows.decide(self._ask, self.questions, key, cost, patience_us, self._now_us()))
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Facts]:
+        if patience_us is None and self._joins:
+            loop, take = self._here
+            if loop is get_running_loop():
+                return take(key, cost)
+            return self._take(key, cost)
+        return arun(flows.decide(self._ask, self.questions, key, cost, patience_us, self._now_us()))
+
+    def _take(self, key: str, cost: int) -> Awaitable[Facts]:
+        only = self._engine.only
+        if only is None:
+            return self._take_of_the_master(key, cost)
+        self._here = get_running_loop(), self._engine.channel(only).taker(self.questions)
+        return self._here[1](key, cost)
+
+    async def _take_of_the_master(self, key: str, cost: int) -> Facts:
+        engine = self._engine
+        master = engine.topology.node(b"")
+        if master is not None:
+            try:
+                facts: Facts = await engine.channel(master).taker(self.questions)(key, cost)
+                return facts
+            except EngineUnavailable as error:
+                if not engine.ask_again(error, master):
+                    raise
+        return wire.facts(await engine.ask_around(self.questions.decide(key, cost, None, 0)))
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
         flow = flows.refund(self._ask, self.questions, key, units, receipt, cancel, self._now_us())

@@ -1,38 +1,47 @@
-"""The sync shell: open lines, one at a time for each thread that asks.
+"""The sync shell: lines to every server, and the verbs of the port.
 
-Idle lines wait in a list, newest last; list.append and list.pop are atomic, so no lock is needed. The common way
-is straight: a line, a question, a reply. Everything else is a flow.
+The common way is straight: who answers for the key, a line, a question, a reply. Everything else (a script to be
+loaded, a cluster that has moved) is a flow, and takes no longer than the deadline either.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+import time
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.forked import on_fork
 from headgate.engine.port import Meter, Slot
-from headgate.engine.redis import flows, wire
+from headgate.engine.redis import flows, naming, wire
 from headgate.engine.redis.address import Address
-from headgate.engine.redis.line import Line
-from headgate.engine.redis.trouble import Forgot, Lost, Said, Trouble, unavailable
+from headgate.engine.redis.lines import Lines
+from headgate.engine.redis.topology import topology
+from headgate.engine.redis.trouble import Trouble, not_charged, unavailable
 from headgate.engine.redis.wire import Question, Questions
-from headgate.errors import InvalidCharge
+from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import run
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 
+DEADLINE = 1.0  # seconds that a question may take, unless another number is given
+
 
 class RedisEngine:
     """Decides inside Redis or Valkey, by one EVALSHA for each question."""
 
-    def __init__(self, url: str, *, prefix: str = "hg", clock: Clock | None = None) -> None:
+    def __init__(
+        self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEADLINE
+    ) -> None:
         self.prefix = prefix
         self.clock = clock or SystemClock()
-        self._address = Address(url)
-        self._idle: list[Line] = []
-        self._pid = os.getpid()
+        self.deadline = deadline
+        self.topology = topology(url)
+        self._lines: dict[Address, Lines] = {}
+        only = None if self.topology.moves else self.topology.node(b"")
+        self._only = None if only is None else self.lines(only)
+        on_fork(self.forget)
 
     def meter(self, limit: Limit, name: str) -> RedisMeter:
         return RedisMeter(self, limit, name)
@@ -42,60 +51,74 @@ class RedisEngine:
 
     def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
-        return run(flows.decide_all(self.ask, asked, patience_us, self.clock.now_us()))
+        now_us = self.clock.now_us()
+        if self.topology.joins:
+            return run(flows.decide_all(self.ask, asked, patience_us, now_us))
+        flow = flows.decide_by_slot(self.ask, self.ask_all, asked, patience_us, now_us)
+        try:
+            return run(flow)
+        except Trouble as trouble:
+            raise self._failure(trouble) from trouble
 
     def ask(self, question: Question) -> Any:
         """One question, one reply."""
-        idle = self._idle
-        if idle and self._pid == os.getpid():
+        began = time.monotonic()
+        lines = self._only or self._lines_of(question.tag)
+        if lines is not None:
             try:
-                line = idle.pop()
-            except IndexError:  # another thread was faster
-                return self._ask_on(None, question)
-            try:
-                reply = line.exchange(question.packed)
-            except Forgot:
-                return self._ask_on(line, question)
-            except Lost:  # the server went away while the line was idle, and so did the others
-                line.close()
-                self.close()
-            except BaseException as error:
-                self._give_up(line, error)
-                raise
-            else:
-                idle.append(line)
-                return reply
-        return self._ask_on(None, question)
+                return lines.ask(question.packed)
+            except Trouble as trouble:
+                if not not_charged(trouble):
+                    self.topology.suspect(lines.address)
+                    raise self._failure(trouble) from trouble
+        by = began + self.deadline
 
-    def _ask_on(self, line: Line | None, question: Question) -> Any:
-        """The long way: a line that may have to be opened, a script that may have to be loaded."""
-        if self._pid != os.getpid():  # forked: those sockets are the parent's
-            self._pid, self._idle = os.getpid(), []
+        def send(address: Address, question: Question, for_now: bool) -> Any:
+            packed = _ASKING + question.packed if for_now else question.packed
+            return self.lines(address).ask_in_turn(packed, 1 + for_now, by)
+
         try:
-            line = line or self._address.line()
-            reply = run(flows.exchange(line.exchange, question))
-        except BaseException as error:
-            self._give_up(line, error)
-            raise
-        self._idle.append(line)
-        return reply
+            return run(flows.answered(self.topology, send, time.sleep, question, by))
+        except Trouble as trouble:
+            raise self._failure(trouble) from trouble
 
-    def _give_up(self, line: Line | None, error: BaseException) -> None:
-        """A line is of use after an error reply only: otherwise a reply may still be on its way."""
-        if line is not None:
-            if isinstance(error, Said):
-                self._idle.append(line)
-            else:
-                line.close()
-        if isinstance(error, Trouble):
-            raise unavailable(self._address.text, self.prefix, error) from error
+    def ask_all(self, questions: Sequence[Question]) -> list[Any]:
+        """Several questions at once, of several servers; trouble stands in the place of a reply."""
+        return [self._tried(question) for question in questions]
 
-    def shard(self, key: str) -> int:
-        return 0
+    def _tried(self, question: Question) -> Any:
+        try:
+            return self.ask(question)
+        except EngineUnavailable as error:
+            return error.__cause__
+
+    def _lines_of(self, tag: bytes) -> Lines | None:
+        address = self.topology.node(tag)
+        return None if address is None else self.lines(address)
+
+    def lines(self, address: Address) -> Lines:
+        lines = self._lines.get(address)
+        if lines is None:
+            lines = self._lines.setdefault(address, Lines(address, self.deadline))
+        return lines
+
+    def shard(self, key: str) -> Hashable:
+        return 0 if self.topology.joins else self.topology.node(naming.escaped(key))
+
+    def _failure(self, trouble: Trouble) -> EngineUnavailable:
+        return unavailable(self.topology.text, self.prefix, trouble)
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        for lines in tuple(self._lines.values()):
+            lines.close()
+
+    def forget(self) -> None:
+        """In a forked child: those lines are the parent's."""
+        for lines in self._lines.values():
+            lines.drop()
+
+
+_ASKING = wire.command("ASKING")
 
 
 class RedisMeter:

@@ -1,69 +1,128 @@
-"""One open line to the server: bytes out, one reply in.
+"""One open line to the server: bytes out, replies in.
 
-redis-py connects, authenticates and wraps in TLS; after that a question is one send and one recv, because its
-reading costs as much as the round trip itself. The timeout is the kernel's (SO_RCVTIMEO) where it can be: Python's
-own would poll before every call.
+A question is one send and one recv: anything more would cost as much as the round trip itself. The timeout is the
+kernel's (SO_RCVTIMEO) where it can be: Python's own would poll before every call.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
-from typing import Any, cast
+from typing import Any
 
 import hiredis
-from redis import exceptions
-from redis.connection import ConnectionInterface
 
-from headgate.engine.redis.trouble import Late, Lost, said
+from headgate.engine.redis.address import Address
+from headgate.engine.redis.trouble import Late, Lost, Said, Trouble, Unreached, said
 
-_CHUNK = 65536
+_CHUNK = 4096  # a decision's reply is about 100 bytes, and recv makes room for all that it may get
 
 
 class Line:
     """An open connection. Whatever it raises but Said, it is of no more use."""
 
-    __slots__ = ("_connection", "_gets", "_reader", "_recv", "_sendall")
+    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "closed")
 
-    def __init__(self, connection: ConnectionInterface, timeout: float) -> None:
-        self._connection = connection
+    def __init__(self, address: Address, opening: float, timeout: float) -> None:
+        self.closed = False
         try:
-            connection.connect()
-        except exceptions.TimeoutError as error:
-            raise Late(str(error)) from error
-        except exceptions.ResponseError as error:
-            raise said(str(error)) from error
-        except exceptions.RedisError as error:
-            raise Lost(str(error)) from error
-        sock = cast(Any, connection)._sock
+            self._sock = sock = address.connect(opening)
+        except TimeoutError as error:
+            raise Unreached(f"{address.text} did not take the connection in time") from error
+        except OSError as error:
+            raise Unreached(str(error)) from error
         if not isinstance(sock, ssl.SSLSocket):
-            limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1_000_000))
             sock.settimeout(None)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        self._reader = hiredis.Reader(replyError=said)
-        self._sendall, self._recv, self._gets = sock.sendall, sock.recv, self._reader.gets
+        self.set_timeout(timeout)
+        reader = hiredis.Reader(replyError=said)
+        self._sendall, self._recv, self._feed, self._gets = sock.sendall, sock.recv, reader.feed, reader.gets
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        self._poll = poll.poll
+        try:
+            for words in address.greeting:
+                self.exchange(words)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Lost):
+                raise Unreached(str(error)) from error
+            raise
+
+    def set_timeout(self, seconds: float) -> None:
+        """How long a reply may take."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            self._sock.settimeout(seconds)
+        else:
+            limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def exchange(self, packed: bytes) -> Any:
         """Send a command and read its reply; an error reply is raised as Said."""
         try:
             self._sendall(packed)
-            while True:
-                chunk = self._recv(_CHUNK)
-                if not chunk:
-                    raise Lost("the server closed the connection")
-                self._reader.feed(chunk)
-                reply = self._gets()
-                if reply is not False:
-                    break
+            reply = self._read()
         except (BlockingIOError, TimeoutError) as error:
             raise Late("no reply in time") from error
         except OSError as error:
             raise Lost(str(error)) from error
-        if isinstance(reply, Exception):
+        if reply.__class__ is not list and isinstance(reply, Said):
             raise reply
         return reply
 
+    def exchange_all(self, packed: bytes, count: int) -> list[Any]:
+        """Send several commands at once and read their replies; an error reply is among them, and a line that
+        broke in between leaves its trouble in place of each reply that is missing."""
+        replies: list[Any] = []
+        trouble: Trouble
+        try:
+            self._sendall(packed)
+            while len(replies) < count:
+                replies.append(self._read())
+            return replies
+        except (BlockingIOError, TimeoutError):
+            trouble = Late("no reply in time")
+        except (OSError, Lost) as error:
+            trouble = Lost(str(error))
+        self.close()
+        return replies + [trouble] * (count - len(replies))
+
+    def _read(self) -> Any:
+        reply = self._gets()
+        while reply is False:
+            chunk = self._recv(_CHUNK)
+            if not chunk:
+                raise Lost("the server closed the connection")
+            self._feed(chunk)
+            reply = self._gets()
+        return reply
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server has not hung up while nobody was looking. Nothing must be in flight."""
+        if not self._poll(0):
+            return True
+        sock = self._sock
+        if not isinstance(sock, ssl.SSLSocket):
+            return False
+        timeout = sock.gettimeout()
+        sock.settimeout(0)  # TLS itself may have something to say; only the end is the end
+        try:
+            sock.recv(1)
+            return False  # it ended, or said what nobody asked
+        except ssl.SSLWantReadError:
+            return True
+        except OSError:
+            return False
+        finally:
+            sock.settimeout(timeout)
+
     def close(self) -> None:
-        self._connection.disconnect()
+        self.closed = True
+        self._sock.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_sock"):  # it was opened
+            self.close()

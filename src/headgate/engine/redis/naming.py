@@ -12,6 +12,7 @@ key can look like.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 
 from headgate.errors import InvalidRule
@@ -42,6 +43,17 @@ def _initials(algorithm: str) -> bytes:
 def tagged(head: bytes, key: str) -> bytes:
     """The whole Redis key."""
     return b"%b%b}" % (head, escaped(key))
+
+
+def all_escaped(keys: Sequence[str]) -> list[bytes]:
+    """The same for many: most keys hold nothing special, and one look at all of them tells."""
+    try:
+        raw = [key.encode() for key in keys]
+    except UnicodeEncodeError:
+        return [escaped(key) for key in keys]
+    if _special(b"".join(raw)) or len(max(raw, key=len)) > LONGEST:
+        return [escaped(key) for key in keys]
+    return raw
 
 
 def escaped(key: str) -> bytes:

@@ -19,6 +19,9 @@ _LUA = files("headgate") / "lua"
 # How each algorithm's state is kept. Whatever fits one string needs no line here.
 _KEEPERS = {"sliding_log": "keep_log"}
 
+# Commands that run so often that for a state in one string they are written out.
+_WRITTEN_OUT = ("take", "take_many")
+
 
 class Script:
     """A text that runs in the server, and the name under which the server knows it."""
@@ -36,10 +39,10 @@ class Script:
 def single(command: str, algorithm: str) -> Script:
     """A command on one key, for one algorithm."""
     commands = [_KEEPERS.get(algorithm, "keep_string"), command]
-    if commands == ["keep_string", "take"]:
-        commands = ["take_string"]
+    if commands[0] == "keep_string" and command in _WRITTEN_OUT:
+        commands = [f"{command}_string"]
     parts = [_for(command, _source("model", algorithm)), *(_source("command", name) for name in commands)]
-    return Script("\n".join(_flat(part) for part in parts))
+    return Script("\n".join(_flat(part) for part in parts).replace("model.width", _width(parts[0])))
 
 
 def several(command: str, algorithms: Iterable[str]) -> Script:
@@ -83,7 +86,14 @@ def _flat(source: str) -> str:
     """A module's functions as plain locals, and calls of them as plain calls."""
     source = re.sub(r"^function M\.", "local function ", source, flags=re.M)
     source = re.sub(r"^(local M = .*|return M)$", "", source, flags=re.M)
-    return re.sub(r"\b(?:M|model|keep)\.", "", source)
+    return re.sub(r"\b(?:M|model|keep)\.(?!width)", "", source)
+
+
+def _width(model: str) -> str:
+    """How many numbers the model's limit has."""
+    found = re.search(r"^local M = \{ width = (\d+)", model, flags=re.M)
+    assert found is not None, "a model says how many numbers its limit has"
+    return found[1]
 
 
 def _for(command: str, source: str) -> str:

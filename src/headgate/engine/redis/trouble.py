@@ -1,10 +1,14 @@
 """What can go wrong between here and the server, as sentences to whoever can fix it.
 
 Trouble
-├── Lost       the connection failed; nothing is known of the question
-├── Late       no reply in time
-└── Said       the server answered with an error
-    └── Forgot     ... because it does not know the script any more
+├── Lost           the connection failed after the question was sent: it may have been charged
+│   └── Unreached      ... before anything was sent: it was not
+├── Late           no reply in time: it may have been charged
+└── Said           the server answered with an error, and has done nothing
+    ├── Forgot         ... because it does not know the script any more
+    ├── Elsewhere      ... because another node of the cluster answers for the key: MOVED, ASK
+    ├── NotNow         ... because the cluster is busy with itself: TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN
+    └── Replica        ... because it is a replica, and takes no writes
 """
 
 from __future__ import annotations
@@ -22,6 +26,10 @@ class Lost(Trouble):
     """The connection failed."""
 
 
+class Unreached(Lost):
+    """There was no connection to ask on: nothing was sent."""
+
+
 class Late(Trouble):
     """No reply in time."""
 
@@ -34,9 +42,49 @@ class Forgot(Said):
     """The server does not know the script: it was restarted, or its scripts were flushed."""
 
 
+class Elsewhere(Said):
+    """Another node answers for the key: for good (MOVED), or for this question only (ASK)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        kind, slot, place = text.split()[:3]
+        host, _, port = place.rpartition(":")
+        self.for_now = kind == "ASK"
+        self.slot = int(slot)
+        self.host = host  # empty: the node that said so
+        self.port = int(port)
+
+
+class NotNow(Said):
+    """The cluster is busy with itself; soon it will not be."""
+
+
+class Replica(Said):
+    """A replica takes no writes."""
+
+
+_KINDS: dict[str, type[Said]] = {
+    "NOSCRIPT": Forgot,
+    "MOVED": Elsewhere,
+    "ASK": Elsewhere,
+    "TRYAGAIN": NotNow,
+    "CLUSTERDOWN": NotNow,
+    "LOADING": NotNow,
+    "MASTERDOWN": NotNow,
+    "READONLY": Replica,
+}
+
+
 def said(text: str) -> Said:
     """An error reply, as an exception."""
-    return Forgot(text) if text.startswith("NOSCRIPT") else Said(text)
+    kind = _KINDS.get(text.partition(" ")[0], Said)
+    # Inside a script the word comes later: Redis 7 says "READONLY ...", Redis 6 "ERR ... -READONLY ...".
+    return Replica(text) if kind is Said and "-READONLY" in text else kind(text)
+
+
+def not_charged(trouble: Trouble) -> bool:
+    """Whether asking again, here or elsewhere, may help and cannot charge twice."""
+    return isinstance(trouble, Forgot | Elsewhere | NotNow | Replica | Unreached)
 
 
 # What the scripts call; a server does not always say which of them it refused.
@@ -66,7 +114,7 @@ def _why(prefix: str, trouble: Trouble) -> str:
         return f"the connection failed ({text})."
     if _rights.search(text):
         return _right(prefix, text)
-    if "READONLY" in text:
+    if isinstance(trouble, Replica):
         return "it is a replica and takes no writes. Name the master in the engine's URL."
     if "WRONGTYPE" in text:
         return f"a key under our prefix holds something that is not ours ({text}). Choose another prefix."

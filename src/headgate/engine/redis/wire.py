@@ -6,7 +6,7 @@ the cost change. -1 stands for "never" and "take" on the wire, and dies here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ _OUTSIDE = -2
 class Question(NamedTuple):
     packed: bytes
     script: Script | None  # to be loaded if the server does not know it
+    tag: bytes = b""  # what the cluster's slot is reckoned from
 
 
 def command(*words: bytes | str | int | float) -> bytes:
@@ -46,6 +47,17 @@ def facts(reply: list[int]) -> Facts:
     return allowed == 1, remaining, None if retry_us == _NEVER else retry_us, reset_us, delay_us, at_us, mark
 
 
+def many_facts(reply: list[Any]) -> Iterator[Facts | Exception]:
+    """The answer to takes of many keys: seven numbers for each, or an error in the first one's place."""
+    numbers = iter(reply)
+    for allowed, remaining, retry_us, reset_us, delay_us, at_us, mark in zip(*[numbers] * 7, strict=True):
+        if allowed.__class__ is int:
+            retry_us = None if retry_us == _NEVER else retry_us
+            yield allowed == 1, remaining, retry_us, reset_us, delay_us, at_us, mark
+        else:
+            yield allowed
+
+
 def outside(reply: list[int]) -> int | None:
     """The server's time, if it lies outside of the calendar that was sent."""
     return reply[1] if reply[0] == _OUTSIDE else None
@@ -60,24 +72,42 @@ class Questions:
         self.retunes = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
         self.calendar = limit.algorithm == "fixed_window" and limit.args[1] == 0
         self._args = bulks(limit.args)
-        self._one = bulks((1, -1)) + self._args
 
     @cached_property
-    def _take(self) -> tuple[Script, bytes]:
+    def _take(self) -> tuple[Script, bytes, int]:
+        """A take of one unit: the script, the bytes around the caller's key, and how many of the key are ours."""
         script = single("take", self.limit.algorithm)
-        return script, b"*%d\r\n" % (6 + len(self.limit.args)) + bulks(("EVALSHA", script.sha, 1))
+        known = self.key("")
+        start = b"*%d\r\n%b" % (4 + len(self.limit.args), bulks(("EVALSHA", script.sha, 1)))
+        return script, b"%b$%%d\r\n%b%%b}\r\n%b" % (start, known[:-1].replace(b"%", b"%%"), self._args), len(known)
 
     def key(self, key: str) -> bytes:
         return naming.tagged(self.head, key)
 
     def decide(self, key: str, cost: int, patience_us: int | None, now_us: int) -> Question:
-        script, start = self._take
+        script, around, known = self._take
         if cost == 1 and patience_us is None and not self.calendar:
-            tail = self._one
-        else:
-            patience = -1 if patience_us is None else patience_us
-            tail = bulks((min(cost, EXACT), patience, *self.args(now_us)))  # more can never pass either
-        return Question(start + bulk(self.key(key)) + tail, script)
+            name = naming.escaped(key)
+            return Question(around % (known + len(name), name), script, name)
+        cost = min(cost, EXACT)  # more can never pass either
+        return self._evalsha(script, key, *self.args(now_us), cost, -1 if patience_us is None else patience_us)
+
+    @cached_property
+    def _many(self) -> tuple[Script, bytes, bytes, int]:
+        """Takes of many keys: the script, its words, the bytes around a key, and how many of the key are ours."""
+        script = single("take_many", self.limit.algorithm)
+        around = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%")
+        return script, bulks(("EVALSHA", script.sha)), around, len(self.head) + 1
+
+    def decide_many(self, keys: Sequence[str], costs: Sequence[int]) -> Question:
+        """Takes of several keys, each by itself, in one question. Not for a calendar's windows."""
+        script, start, around, known = self._many
+        count = len(keys)
+        last = b"" if costs.count(1) == count else bulks([min(cost, EXACT) for cost in costs])
+        words = 3 + count + len(self.limit.args) + (count if last else 0)
+        named = [around % (known + len(name), name) for name in naming.all_escaped(keys)]
+        start = b"*%d\r\n%b%b" % (words, start, bulk(b"%d" % count))
+        return Question(b"".join([start, *named, self._args, last]), script)
 
     def args(self, now_us: int) -> tuple[int | float, ...]:
         return resolve(self.limit, now_us).args if self.calendar else self.limit.args
@@ -90,7 +120,7 @@ class Questions:
         return self._evalsha(single("retune", self.limit.algorithm), key, *self.limit.args)
 
     def reset(self, key: str) -> Question:
-        return Question(command("UNLINK", self.key(key)), None)
+        return Question(command("UNLINK", self.key(key)), None, naming.escaped(key))
 
     def slots(self, verb: str, key: str, *words: int | str) -> Question:
         return self._evalsha(bare("slots", "slots"), key, verb, *self.limit.args, *words)
@@ -99,18 +129,20 @@ class Questions:
         return self.slots("acquire", key, "" if ticket is None else ticket, int(wait))
 
     def _evalsha(self, script: Script, key: str, *words: int | float | str) -> Question:
-        return Question(command("EVALSHA", script.sha, 1, self.key(key), *words), script)
+        return Question(command("EVALSHA", script.sha, 1, self.key(key), *words), script, naming.escaped(key))
 
 
-def together(charges: Sequence[tuple[Questions, str, int]], patience_us: int | None, now_us: int) -> Question:
-    """Several charges in one question."""
+def together(
+    charges: Sequence[tuple[Questions, str, int]], patience_us: int | None, now_us: int, *, commit: bool = True
+) -> Question:
+    """Several charges in one question; without `commit` only whether they would pass."""
     script = several("take_all", (questions.limit.algorithm for questions, _, _ in charges))
     words: list[bytes | str | int | float] = ["EVALSHA", script.sha, len(charges)]
     words += [questions.key(key) for questions, key, _ in charges]
-    words.append(-1 if patience_us is None else patience_us)
+    words += [-1 if patience_us is None else patience_us, int(commit)]
     for questions, _, cost in charges:
         words += [questions.limit.algorithm, min(cost, EXACT), *questions.args(now_us)]
-    return Question(command(*words), script)
+    return Question(command(*words), script, naming.escaped(charges[0][1]))
 
 
 def all_facts(reply: list[Any]) -> list[Facts]:

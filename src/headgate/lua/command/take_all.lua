@@ -1,15 +1,16 @@
 -- Several charges on several keys, of any algorithms: all committed, or none.
 --
 -- KEYS     one count for each charge
--- ARGV     patience_us (-1 takes), then for each charge: algorithm, cost, the limit's own numbers
--- returns  for each charge what a take returns; where another charge refused, one that would have passed
---          says so and tells how things stand, because nothing was taken
+-- ARGV     patience_us (-1 takes), commit (1, or 0 to be told only), then for each charge: algorithm, cost, the
+--          limit's own numbers
+-- returns  for each charge what a take returns; where another charge refused, or nothing was to be committed, one
+--          that would have passed says so and tells how things stand, because nothing was taken
 --
 -- `models` and `keeps` are tables by algorithm; the assembler puts them above this line.
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
-local patience_us = tonumber(ARGV[1])
-local at, pass = 2, true
+local patience_us, commit = tonumber(ARGV[1]), ARGV[2] == "1"
+local at, pass = 3, true
 local charges, verdicts = {}, {}
 
 for i, key in ipairs(KEYS) do
@@ -25,10 +26,10 @@ for i, key in ipairs(KEYS) do
 end
 
 for i, charge in ipairs(charges) do
-  if not pass and verdicts[i][1] == 1 then
+  if not (pass and commit) and verdicts[i][1] == 1 then
     verdicts[i], charge.after = charge.model.decide(charge.limit, charge.before, now_us, 0, -1)
     verdicts[i][1], verdicts[i][3] = 1, 0
   end
-  if charge.after ~= charge.before then charge.keep.save(KEYS[i], charge.limit, charge.after, now_us) end
+  if commit and charge.after ~= charge.before then charge.keep.save(KEYS[i], charge.limit, charge.after, now_us) end
 end
 return verdicts

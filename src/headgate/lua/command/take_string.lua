@@ -4,11 +4,11 @@
 -- most. Its KEYS, ARGV and reply are told in take.lua.
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
-local key, cost, before = KEYS[1], ARGV[1] + 0, nil
-local limit = model.limit(ARGV, 3)
+local key, limit, before = KEYS[1], model.limit(ARGV, 1), nil
+local cost, patience_us = (ARGV[model.width + 1] or 1) + 0, (ARGV[model.width + 2] or -1) + 0
 local text = redis.call("GET", key)
 if text then before = model.unpack(text) end
-local verdict, after = model.decide(limit, before, now_us, cost, ARGV[2] + 0)
+local verdict, after = model.decide(limit, before, now_us, cost, patience_us)
 if after ~= before then
   local ttl_ms = model.ttl_ms(limit, after, now_us)
   if ttl_ms > 0 then

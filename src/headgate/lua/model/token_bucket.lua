@@ -163,6 +163,8 @@ local function exactly()
   return decide, refund
 end
 
+local decide_exactly
+
 function M.decide(limit, state, now_us, cost, patience_us)
   local period_us, level_us = limit.period_us, 0
   if limit.amount == 1 and cost > 0 and (not state or type(state) == "number") then
@@ -177,7 +179,8 @@ function M.decide(limit, state, now_us, cost, patience_us)
       return { 0, (left_us - math.fmod(left_us, period_us)) / period_us, -room_us, level_us, 0, now_us, 0 }, state
     end
   end
-  return (exactly())(limit, state, now_us, cost, patience_us)
+  decide_exactly = decide_exactly or exactly()
+  return decide_exactly(limit, state, now_us, cost, patience_us)
 end
 
 --@refund

@@ -1,0 +1,264 @@
+"""What leads to one server, for all tasks of one event loop: one connection, and whoever asks at once shares a
+round trip.
+
+    what comes alone is sent at once: sharing costs a lone call nothing
+    takes under one limit that come together become one script call, in the order in which they came
+    anything else that comes together is written together, and answered one by one
+
+So the server works on one unit while the next ones gather; while UNITS of them are on their way, the rest waits
+here. LAW: exact. Each charge is decided by itself, after all those before it, and gets its own answer. A caller
+who has gone (cancelled, or too late) leaves an empty seat, which nobody is moved into. What was sent is never sent
+again, unless the server said that it has done nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from time import monotonic
+from typing import Any
+
+from headgate.engine.redis import wire
+from headgate.engine.redis.address import Address
+from headgate.engine.redis.connection import Connection, Hear
+from headgate.engine.redis.trouble import Forgot, Late, Trouble, Unreached
+from headgate.engine.redis.wire import Question, Questions
+
+TOGETHER = 128  # questions in one unit
+UNITS = 4  # on their way at once
+OPENING = 1.0  # seconds that opening a connection may take at least, whatever the deadline
+SILENCE = 1.0  # seconds beyond the deadline after which a connection that says nothing is given up
+
+_ASKING = wire.command("ASKING")
+
+Seat = asyncio.Future[Any]
+
+
+# Since when, whose seat; then of a take its limit, key and cost, and otherwise None, a Question, whether ASKING.
+# A plain tuple, because naming its parts would take longer than filling them.
+_Asked = tuple[float, Seat, "Questions | None", Any, int]
+
+
+class _Unit:
+    """What was written together."""
+
+    __slots__ = ("asked", "left")
+
+    def __init__(self, asked: Sequence[_Asked]) -> None:
+        self.asked = asked
+        self.left = 0  # replies that have not come
+
+
+class Channel:
+    """The way to one server; opened when it is needed."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        address: Address,
+        deadline: float,
+        failure: Callable[[Trouble], Exception],
+    ) -> None:
+        self.address = address
+        self._loop = loop
+        self._seat = loop.create_future
+        self._deadline = deadline
+        self._failure = failure
+        self._pending: list[_Asked] = []
+        self._units: deque[_Unit] = deque()  # on their way, oldest first
+        self._alone = True  # the last unit was a single question
+        self._scheduled = False
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    def taker(self, questions: Questions) -> Callable[[str, int], Seat]:
+        """What takes under one limit that is not a calendar's: given a key and a cost, the facts."""
+        new_seat, schedule = self._seat, self._schedule
+
+        def take(key: str, cost: int) -> Seat:
+            seat = new_seat()
+            self._pending.append((monotonic(), seat, questions, key, cost))
+            if not self._scheduled:
+                schedule()
+            return seat
+
+        return take
+
+    def ask(self, question: Question, for_now: bool = False) -> Seat:
+        """Any other question; its reply."""
+        seat = self._seat()
+        self._pending.append((monotonic(), seat, None, question, int(for_now)))
+        if not self._scheduled:
+            self._schedule()
+        return seat
+
+    def _schedule(self) -> None:
+        if self._alone and not self._units and len(self._pending) == 1:
+            self._flush()
+        elif len(self._units) < UNITS:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if not self._pending:
+            return
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._deadline, self._look_at_the_time)
+        connection = self._connection
+        if connection is None:
+            if self._opening is None:
+                self._opening = self._loop.create_task(self._open())
+        elif connection.doubtful:
+            self._scheduled = True
+            self._loop.call_later(0.001, self._flush)  # after it was heard
+        else:
+            while self._pending and len(self._units) < UNITS:
+                unit, self._pending = self._pending[:TOGETHER], self._pending[TOGETHER:]
+                self._send(connection, _Unit(unit))
+
+    def _send(self, connection: Connection, unit: _Unit) -> None:
+        packed: list[bytes] = []
+        hears: list[Hear] = []
+        for limit, group in _by_limit(unit.asked):
+            _, seats, _, asked, costs = group
+            if limit is None:
+                for seat, question, for_now in zip(seats, asked, costs, strict=True):
+                    if for_now:
+                        packed.append(_ASKING)
+                        hears.append(_nothing)
+                    packed.append(question.packed)
+                    hears.append(partial(self._hear, connection, unit, question, self._settle, seat))
+                continue
+            if len(seats) == 1:
+                question, settle = limit.decide(asked[0], costs[0], None, 0), self._settle_take
+            else:
+                question, settle = limit.decide_many(asked, costs), self._settle_takes
+            packed.append(question.packed)
+            hears.append(partial(self._hear, connection, unit, question, settle, seats))
+        unit.left = len(hears) - hears.count(_nothing)
+        self._alone = len(unit.asked) == 1
+        self._units.append(unit)
+        connection.write(b"".join(packed), hears)
+
+    def _hear(
+        self,
+        connection: Connection,
+        unit: _Unit,
+        question: Question,
+        settle: Callable[[Any, Any], None],
+        seats: Any,
+        reply: Any,
+    ) -> None:
+        if isinstance(reply, Forgot) and question.script is not None:
+            again = partial(self._hear, connection, unit, question._replace(script=None), settle, seats)
+            connection.write(question.script.load + question.packed, [_nothing, again])
+            return
+        settle(seats, reply)
+        unit.left -= 1
+        if not unit.left:
+            self._units.remove(unit)
+            if self._pending and not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._flush)
+
+    def _settle_takes(self, seats: Sequence[Seat], reply: Any) -> None:
+        facts = wire.many_facts(reply) if reply.__class__ is list else [reply] * len(seats)
+        for seat, each in zip(seats, facts, strict=True):
+            if each.__class__ is not tuple:
+                self._settle(seat, each)
+            elif not seat.done():
+                seat.set_result(each)
+
+    def _settle_take(self, seats: Sequence[Seat], reply: Any) -> None:
+        (seat,) = seats
+        self._settle(seat, wire.facts(reply) if reply.__class__ is list else reply)
+
+    def _settle(self, seat: Seat, reply: Any) -> None:
+        if seat.done():
+            return
+        if isinstance(reply, Trouble):
+            failure = self._failure(reply)
+            failure.__cause__ = reply
+            seat.set_exception(failure)
+        else:
+            seat.set_result(reply)
+
+    def _look_at_the_time(self) -> None:
+        """Whoever has waited for the whole deadline waits no longer."""
+        self._watch = None
+        now = monotonic()
+        late = now - self._deadline
+        for since, seat, *_ in chain.from_iterable(unit.asked for unit in self._units):
+            if since <= late:
+                self._settle(seat, Late("no reply in time"))
+        while self._pending and self._pending[0][0] <= late:
+            self._settle(self._pending.pop(0)[1], Late("no reply in time; it was not sent"))
+        if self._connection is not None and self._units:
+            sent, *_ = self._units[0].asked[-1]
+            if max(sent, self._connection.heard) < late - SILENCE:
+                self._connection.connection_lost(OSError("the server fell silent"))
+        waiting = [since for unit in self._units for since, *_ in unit.asked if since > late]
+        waiting += [since for since, *_ in self._pending[:1]]
+        if waiting:
+            self._watch = self._loop.call_later(min(waiting) - late, self._look_at_the_time)
+        elif self._units:
+            self._watch = self._loop.call_later(SILENCE / 4, self._look_at_the_time)
+
+    async def _open(self) -> None:
+        connection = Connection(self._lose)
+        trouble: Trouble | None = None
+        try:
+            async with asyncio.timeout(max(OPENING, self._deadline)):
+                await connection.open(self._loop, self.address)
+            self._connection = connection
+        except TimeoutError:
+            trouble = Unreached("it did not open in time")
+        except Trouble as error:
+            trouble = error
+        finally:
+            self._opening = None
+        if trouble is not None:
+            waiting, self._pending = self._pending, []
+            for _, seat, *_ in waiting:
+                self._settle(seat, trouble)
+        self._flush()
+
+    def _lose(self, trouble: Trouble) -> None:
+        """The connection has ended, and everybody whose question was sent has heard it."""
+        self._connection = None
+        self._units.clear()
+        self._alone = True
+        self._flush()  # what was not sent
+
+    def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        waiting, self._pending = self._pending, []
+        for _, seat, *_ in waiting:
+            self._settle(seat, Unreached("the engine was closed"))
+        if self._connection is not None:
+            self._connection.connection_lost(OSError("the engine was closed"))
+
+
+def _by_limit(unit: Sequence[_Asked]) -> Iterable[tuple[Questions | None, Any]]:
+    """What was asked, limit by limit, each as columns; nearly always there is one."""
+    columns: Any = tuple(zip(*unit, strict=True))
+    limits = columns[2]
+    if limits.count(limits[0]) == len(limits):
+        return [(limits[0], columns)]
+    groups: dict[Questions | None, list[_Asked]] = {}
+    for asked in unit:
+        groups.setdefault(asked[2], []).append(asked)
+    return [(limit, tuple(zip(*group, strict=True))) for limit, group in groups.items()]
+
+
+def _nothing(reply: Any) -> None:
+    """A reply that nobody waits for: if it is an error, the next one will say so."""

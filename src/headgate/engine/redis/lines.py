@@ -1,0 +1,174 @@
+"""What leads to one server, for any number of threads.
+
+The common way is straight: a line, a question, a reply. Whoever finds all lines taken joins a queue, and the next
+one with a free line asks for everybody in it, in one round trip; a thread that is alone waits for nobody. Each
+question is its own, and so is its reply: sharing a round trip changes no decision.
+
+A line is opened in a thread of its own: however long that takes, who waits for it waits no longer than the
+deadline, and the line serves those who come later.
+
+list.append, list.pop and their like are atomic, so no lock is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import Any
+
+from headgate.engine.redis.address import Address
+from headgate.engine.redis.line import Line
+from headgate.engine.redis.trouble import Late, Lost, Said, Trouble
+
+LINES = 2  # to each server: while one is being read, another can be written
+TOGETHER = 64  # questions in one round trip
+OPENING = 1.0  # seconds that opening a line may take at least, whatever the deadline
+
+
+class Lines:
+    """The lines to one server, and the queue of those who wait for one."""
+
+    def __init__(self, address: Address, deadline: float) -> None:
+        self.address = address
+        self._deadline = deadline
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget every line, open or not."""
+        self._idle: list[Line | None] = [None] * LINES  # None: a line that is not open
+        self._queue: deque[_Waiting] = deque()
+
+    def ask(self, packed: bytes) -> Any:
+        """One question, one reply; raises Trouble."""
+        idle = self._idle
+        if self._queue or not idle:
+            return self.ask_in_turn(packed)
+        try:
+            line = idle.pop()
+        except IndexError:  # another thread was faster
+            return self.ask_in_turn(packed)
+        if line is None or not line.alive:
+            self._give_back(line, broken=True)
+            return self.ask_in_turn(packed)
+        try:
+            reply = line.exchange(packed)
+        except Said:
+            self._give_back(line)
+            raise
+        except BaseException:  # a reply may still be on its way
+            self._give_back(line, broken=True)
+            raise
+        idle.append(line)
+        if self._queue:
+            self._wake()
+        return reply
+
+    def ask_in_turn(self, packed: bytes, replies: int = 1, by: float | None = None) -> Any:
+        """The same, behind those who wait already; the reply is the last of `replies`."""
+        mine = _Waiting(packed, replies)
+        by = time.monotonic() + self._deadline if by is None else by
+        self._queue.append(mine)
+        while mine.reply is None:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                pass
+            else:
+                if line is not None and line.alive:
+                    self._ask_for_all(line, by)
+                    continue
+                self._open_another(line)
+            if not mine.bell.acquire(timeout=max(0.0, by - time.monotonic())):
+                if mine in self._queue:
+                    self._queue.remove(mine)
+                raise Late("no reply in time")
+        if isinstance(mine.reply, Trouble):
+            raise mine.reply
+        return mine.reply
+
+    def _ask_for_all(self, line: Line, by: float) -> None:
+        """Ask whatever is in the queue, on a line that is nobody else's."""
+        waiting: list[_Waiting] = []
+        while self._queue and len(waiting) < TOGETHER:
+            try:
+                waiting.append(self._queue.popleft())
+            except IndexError:
+                break
+        replies: list[Any] = []
+        hurried = by - time.monotonic() < 0.9 * self._deadline
+        try:
+            if hurried:
+                line.set_timeout(max(0.001, by - time.monotonic()))
+            packed = b"".join([each.packed for each in waiting])
+            replies = line.exchange_all(packed, sum(each.replies for each in waiting))
+            if hurried and not line.closed:
+                line.set_timeout(self._deadline)
+        finally:
+            for each in waiting:
+                own, replies = replies[: each.replies], replies[each.replies :]
+                each.reply = own[-1] if own else Lost("the thread that asked was interrupted")
+                each.ring()
+            self._give_back(line, broken=line.closed)
+
+    def _open_another(self, dead: Line | None) -> None:
+        if dead is not None:
+            dead.close()
+        Thread(target=self._open, name="headgate-opens-a-line", daemon=True).start()
+
+    def _open(self) -> None:
+        try:
+            line = Line(self.address, max(OPENING, self._deadline), self._deadline)
+        except Trouble as trouble:
+            self._idle.insert(0, None)
+            while self._queue:
+                try:
+                    waiting = self._queue.popleft()
+                except IndexError:
+                    break
+                waiting.reply = trouble
+                waiting.ring()
+        else:
+            self._give_back(line)
+
+    def _give_back(self, line: Line | None, *, broken: bool = False) -> None:
+        if broken or line is None:
+            if line is not None:
+                line.close()
+            self._idle.insert(0, None)
+        else:
+            self._idle.append(line)
+        if self._queue:
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(IndexError):  # nobody is left
+            self._queue[0].ring()
+
+    def close(self) -> None:
+        for place, line in enumerate(self._idle):
+            if line is not None:
+                self._idle[place] = None
+                line.close()
+
+    def __len__(self) -> int:
+        """How many lines are open and idle."""
+        return sum(line is not None for line in self._idle)
+
+
+class _Waiting:
+    """Somebody's question, and the bell that is rung when there is a reply, or a line to ask on."""
+
+    __slots__ = ("bell", "packed", "replies", "reply")
+
+    def __init__(self, packed: bytes, replies: int) -> None:
+        self.packed = packed
+        self.replies = replies
+        self.reply: Any = None
+        self.bell = Lock()
+        self.bell.acquire()
+
+    def ring(self) -> None:
+        with suppress(RuntimeError):  # it was rung already
+            self.bell.release()

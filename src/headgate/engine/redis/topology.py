@@ -1,0 +1,216 @@
+"""Which server answers for a key: the only one, the master that sentinels name, or a node of a cluster.
+
+A topology only remembers; it asks nobody by itself. `discover` is a flow, and `ask` its way to a server. What was
+learnt may be old: a question that turns out to be at the wrong door is sent on, because a server that says so has
+done nothing. So nothing here needs a lock.
+"""
+
+from __future__ import annotations
+
+import time
+from binascii import crc_hqx
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from headgate.engine.redis.address import Address
+from headgate.engine.redis.trouble import Elsewhere, Trouble, Unreached
+from headgate.engine.redis.wire import command
+from headgate.errors import InvalidRule
+from headgate.flow import Flow
+
+Ask = Callable[[Address, bytes], Any]
+
+SLOTS = 16_384
+_AGAIN = 0.1  # seconds between two looks at a cluster that seems to have changed
+
+_SCHEMES = {"valkey": "redis", "valkeys": "rediss", "redis+unix": "unix", "valkey+unix": "unix"}
+_FORMS = {
+    "cluster": "{scheme}://user:password@host:6379,host:6380",
+    "sentinel": "{scheme}://user:password@host:26379,host:26379/name-of-the-master/0",
+}
+
+
+class Topology(Protocol):
+    """Who answers for a key, as far as is known."""
+
+    text: str
+    joins: bool  # whether one script call may take any keys together
+    moves: bool  # whether another server may take the place of one that is gone
+
+    def node(self, tag: bytes) -> Address | None:
+        """Who answers for the key with this hash tag; None: ask `discover` first."""
+
+    def discover(self, ask: Ask) -> Flow[None]: ...
+    def sent_on(self, told: Elsewhere, by: Address) -> Address: ...
+    def suspect(self, address: Address) -> None: ...
+
+
+def topology(url: str) -> Topology:
+    """What an engine's URL stands for. Its options for redis-py stay; ours are gone already."""
+    scheme, _, rest = url.partition("://")
+    base, _, kind = scheme.partition("+")
+    if kind not in _FORMS:
+        base, kind = scheme, ""
+    plain = f"{_SCHEMES.get(base, base)}://"
+    try:
+        if not kind:
+            return One(Address.read(plain + rest))
+        hosts, address, path, options = _several(plain, rest)
+    except (ValueError, OSError) as error:
+        form = _FORMS.get(kind, "{scheme}://user:password@host:6379/0").format(scheme=scheme)
+        # The error's own text may hold the password, unless it is about a file.
+        why = f" ({error})" if isinstance(error, OSError) else ""
+        raise InvalidRule(
+            f"The engine's URL {scheme}://… cannot be read{why}. Write {form}, "
+            "with / and other special characters of the password as %2F and so on."
+        ) from None
+    if kind == "cluster":
+        if address.db:
+            raise InvalidRule(f"A cluster has no database but 0: write {scheme}://host:6379, not /{address.db}.")
+        return Cluster([address.at(*host) for host in hosts])
+    name, _, db = path.strip("/").partition("/")
+    if not name or not (db or "0").isdigit():
+        raise InvalidRule(f"Which master? Write {_FORMS[kind].format(scheme=scheme)}.")
+    login = tuple(
+        options[f"sentinel_{word}"] for word in ("username", "password") if f"sentinel_{word}" in options
+    )
+    master = Address(address.host, address.port, None, address.tls, address.login, int(db or 0))
+    watchers = [Address(host, port, None, address.tls, login) for host, port in hosts]
+    return Sentinels(watchers, unquote(name), master)
+
+
+def _several(plain: str, rest: str) -> tuple[list[tuple[str, int]], Address, str, dict[str, str]]:
+    """The hosts of a URL that names several, how they let us in, its path, and its options for sentinels."""
+    parts = urlsplit(plain + rest)
+    login, at, places = parts.netloc.rpartition("@")
+    hosts = [urlsplit(f"//{place}") for place in places.split(",")]
+    given = dict(parse_qsl(parts.query))
+    ours = {name: value for name, value in given.items() if name.startswith("sentinel_")}
+    query = urlencode({name: value for name, value in given.items() if name not in ours})
+    db = parts.path if parts.path.strip("/").isdigit() else ""
+    address = Address.read(f"{plain}{login}{at}{hosts[0].hostname}{db}?{query}")
+    return [(host.hostname or "localhost", host.port or 6379) for host in hosts], address, parts.path, ours
+
+
+class One:
+    """A single server."""
+
+    joins = True
+    moves = False
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.text = address.text
+
+    def node(self, tag: bytes) -> Address | None:
+        return self._address
+
+    def discover(self, ask: Ask) -> Flow[None]:
+        yield from ()
+
+    def sent_on(self, told: Elsewhere, by: Address) -> Address:
+        raise told
+
+    def suspect(self, address: Address) -> None:
+        """There is no other."""
+
+
+class Sentinels:
+    """The master of a name, as the sentinels know it."""
+
+    joins = True
+    moves = True
+
+    def __init__(self, watchers: Sequence[Address], name: str, address: Address) -> None:
+        self._watchers = list(watchers)
+        self._name = name
+        self._template = address
+        self._master: Address | None = None
+        self.text = f"{name} of {', '.join(map(str, watchers))}"
+
+    def node(self, tag: bytes) -> Address | None:
+        return self._master
+
+    def discover(self, ask: Ask) -> Flow[None]:
+        question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
+        reply, watcher = yield from _first_answer(ask, self._watchers, question, "sentinel")
+        if reply is None:
+            raise Unreached(f'the sentinels know no master called "{self._name}"')
+        host, port = reply
+        self._master = self._template.at(host.decode(), int(port))
+        self._watchers = [watcher, *(other for other in self._watchers if other is not watcher)]
+
+    def sent_on(self, told: Elsewhere, by: Address) -> Address:
+        raise told
+
+    def suspect(self, address: Address) -> None:
+        if self._master == address:
+            self._master = None
+
+
+class Cluster:
+    """The nodes of a cluster, and which of them answers for which slot."""
+
+    joins = False
+    moves = True
+
+    def __init__(self, seeds: Sequence[Address]) -> None:
+        self._seeds = list(seeds)
+        self._owners: list[Address | None] = [None] * SLOTS
+        self._masters: list[Address] = []
+        self._suspects: dict[Address, None] = {}
+        self._doubtful = True
+        self._looked_at = float("-inf")
+        self.text = f"the cluster of {', '.join(map(str, seeds))}"
+
+    def node(self, tag: bytes) -> Address | None:
+        if self._doubtful and time.monotonic() - self._looked_at > _AGAIN:
+            return None
+        return self._owners[slot(tag)]
+
+    @property
+    def masters(self) -> Sequence[Address]:
+        return self._masters
+
+    def discover(self, ask: Ask) -> Flow[None]:
+        self._looked_at = time.monotonic()  # whoever else doubts goes by what is known meanwhile
+        known = dict.fromkeys([*self._masters, *self._seeds])
+        trusted = [address for address in known if address not in self._suspects]
+        doubted = [address for address in known if address in self._suspects]
+        reply, by = yield from _first_answer(ask, trusted + doubted, command("CLUSTER", "SLOTS"), "node")
+        owners: list[Address | None] = [None] * SLOTS
+        for first, last, master, *_ in reply:
+            owner = by.at((master[0] or b"").decode() or by.host, master[1])
+            owners[first : last + 1] = [owner] * (last - first + 1)
+        self._owners = owners
+        self._masters = list(dict.fromkeys(owner for owner in owners if owner is not None))
+        self._suspects.clear()
+        self._doubtful = None in owners
+
+    def sent_on(self, told: Elsewhere, by: Address) -> Address:
+        to = by.at(told.host or by.host, told.port)
+        if not told.for_now:
+            self._owners[told.slot] = to
+            self._doubtful = True  # where one slot went, others went too
+        return to
+
+    def suspect(self, address: Address) -> None:
+        self._suspects[address] = None
+        self._doubtful = True
+
+
+def slot(tag: bytes) -> int:
+    """The slot of all keys with this hash tag."""
+    return crc_hqx(tag, 0) % SLOTS
+
+
+def _first_answer(ask: Ask, addresses: Iterable[Address], question: bytes, who: str) -> Flow[tuple[Any, Address]]:
+    failures = []
+    for address in addresses:
+        try:
+            return (yield partial(ask, address, question)), address
+        except Trouble as trouble:
+            failures.append(f"{address}: {trouble}")
+    raise Unreached(f"no {who} answered ({'; '.join(failures)})")
