@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from headgate.engine.port import AsyncMeter, Engine, Meter, Slot, SlotMeter
+from headgate.errors import InvalidCharge
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
@@ -67,11 +68,16 @@ class AwaitedEngine:
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
     ) -> list[Facts]:
-        inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, AwaitedMeter)]
-        return self.engine.decide_all(inner, patience_us)
+        return self.engine.decide_all([(_own(meter), key, cost) for meter, key, cost in charges], patience_us)
 
     def shard(self, key: str) -> Hashable:
         return self.engine.shard(key)
 
     async def close(self) -> None:
         self.engine.close()
+
+
+def _own(meter: AsyncMeter) -> Meter:
+    if not isinstance(meter, AwaitedMeter):
+        raise InvalidCharge("A charge of another engine cannot be decided here.")
+    return meter.meter

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from weakref import WeakMethod
+from types import MethodType
+from typing import Any
+from weakref import WeakKeyDictionary
 
-_droppers: list[WeakMethod[Callable[[], None]]] = []
+_drops: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 
 def on_fork(drop: Callable[[], None]) -> None:
     """Call this bound method in every child that is forked from now on, as long as its owner lives."""
-    _droppers.append(WeakMethod(drop, _droppers.remove))
+    if not isinstance(drop, MethodType):
+        raise TypeError("What is dropped has an owner: give a bound method.")
+    _drops[drop.__self__] = drop.__func__
 
 
 def _in_child() -> None:
-    for reference in tuple(_droppers):
-        drop = reference()
-        if drop is not None:
-            drop()
+    for owner, drop in list(_drops.items()):
+        drop(owner)
 
 
 if hasattr(os, "register_at_fork"):

@@ -48,6 +48,7 @@ class AsyncRedisEngine:
     def forget(self) -> None:
         """In a forked child: those loops and channels are the parent's."""
         self._loops: WeakKeyDictionary[AbstractEventLoop, dict[Address, Channel]] = WeakKeyDictionary()
+        self._searches: WeakKeyDictionary[AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
 
     def meter(self, limit: Limit, name: str) -> AsyncRedisMeter:
         return AsyncRedisMeter(self, limit, name)
@@ -86,7 +87,9 @@ class AsyncRedisEngine:
                     raise
         try:
             async with asyncio.timeout(by - time.monotonic()):
-                return await arun(flows.answered(self.topology, self._send, asyncio.sleep, question, by))
+                return await arun(
+                    flows.answered(self.topology, self._discover, self._send, asyncio.sleep, question, by)
+                )
         except TimeoutError as error:
             raise self._failure(Late("no reply in time")) from error
         except Trouble as trouble:
@@ -99,6 +102,23 @@ class AsyncRedisEngine:
         if not again:
             self.topology.suspect(address)
         return again
+
+    async def _discover(self) -> None:
+        """One looks, the others wait for what is found."""
+        loop = get_running_loop()
+        search = self._searches.get(loop)
+        if search is None:
+            search = self._searches[loop] = loop.create_task(arun(self.topology.discover(self._ask_at)))
+            search.add_done_callback(lambda search: self._found(loop, search))
+        await asyncio.shield(search)
+
+    def _found(self, loop: AbstractEventLoop, search: asyncio.Task[None]) -> None:
+        self._searches.pop(loop, None)
+        if not search.cancelled():
+            search.exception()  # who waited has heard it
+
+    async def _ask_at(self, address: Address, words: bytes) -> Any:
+        return await self._send(address, Question(words, None), False)
 
     async def _send(self, address: Address, question: Question, for_now: bool) -> Any:
         try:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Lock
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
@@ -41,6 +44,8 @@ class RedisEngine:
         self._lines: dict[Address, Lines] = {}
         only = None if self.topology.moves else self.topology.node(b"")
         self._only = None if only is None else self.lines(only)
+        self._looking = Lock()
+        self._crew: ThreadPoolExecutor | None = None  # for questions that go to several servers
         on_fork(self.forget)
 
     def meter(self, limit: Limit, name: str) -> RedisMeter:
@@ -71,20 +76,44 @@ class RedisEngine:
                 if not not_charged(trouble):
                     self.topology.suspect(lines.address)
                     raise self._failure(trouble) from trouble
-        by = began + self.deadline
+        return self._ask_around(question, began + self.deadline)
+
+    def _ask_around(self, question: Question, by: float) -> Any:
+        """The long way: scripts to be loaded, servers that have changed places."""
 
         def send(address: Address, question: Question, for_now: bool) -> Any:
             packed = _ASKING + question.packed if for_now else question.packed
             return self.lines(address).ask_in_turn(packed, 1 + for_now, by)
 
         try:
-            return run(flows.answered(self.topology, send, time.sleep, question, by))
+            discover = partial(self._discover, question.tag, by)
+            return run(flows.answered(self.topology, discover, send, time.sleep, question, by))
+        except Trouble as trouble:
+            raise self._failure(trouble) from trouble
+
+    def _discover(self, tag: bytes, by: float) -> None:
+        """One looks, the others wait for what is found."""
+        if self._looking.acquire(timeout=max(0.0, by - time.monotonic())):
+            try:
+                if self.topology.node(tag) is None:
+                    run(self.topology.discover(lambda at, words: self.lines(at).ask_in_turn(words, by=by)))
+            finally:
+                self._looking.release()
+
+    def ask_everywhere(self, question: Question) -> None:
+        """The same question of every server there is."""
+        try:
+            self._discover(b"", time.monotonic() + self.deadline)
+            for address in self.topology.servers:
+                self.lines(address).ask(question.packed)
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
     def ask_all(self, questions: Sequence[Question]) -> list[Any]:
         """Several questions at once, of several servers; trouble stands in the place of a reply."""
-        return [self._tried(question) for question in questions]
+        if self._crew is None:
+            self._crew = ThreadPoolExecutor(16, "headgate-asks")
+        return list(self._crew.map(self._tried, questions))
 
     def _tried(self, question: Question) -> Any:
         try:
@@ -109,11 +138,15 @@ class RedisEngine:
         return unavailable(self.topology.text, self.prefix, trouble)
 
     def close(self) -> None:
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.shutdown()
         for lines in tuple(self._lines.values()):
             lines.close()
 
     def forget(self) -> None:
         """In a forked child: those lines are the parent's."""
+        self._looking, self._crew = Lock(), None
         for lines in self._lines.values():
             lines.drop()
 

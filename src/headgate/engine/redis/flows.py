@@ -28,6 +28,7 @@ PAUSE = 0.02  # seconds before a cluster that is busy with itself is asked again
 
 def answered(
     topology: Topology,
+    discover: Callable[[], Any],
     send: Callable[[Address, Question, bool], Any],
     sleep: Callable[[float], Any],
     question: Question,
@@ -42,7 +43,7 @@ def answered(
     while True:
         address = to or topology.node(question.tag)
         if address is None:
-            yield from topology.discover(lambda where, words: send(where, Question(words, None), False))
+            yield discover
             address = topology.node(question.tag)
         try:
             if address is None:

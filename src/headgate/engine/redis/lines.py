@@ -68,14 +68,15 @@ class Lines:
     def ask_in_turn(self, packed: bytes, replies: int = 1, by: float | None = None) -> Any:
         """The same, behind those who wait already; the reply is the last of `replies`."""
         mine = _Waiting(packed, replies)
-        by = time.monotonic() + self._deadline if by is None else by
+        if by is None:
+            by = time.monotonic() + self._deadline
         self._queue.append(mine)
         while mine.reply is None:
-            try:
-                line = self._idle.pop()
-            except IndexError:
-                pass
-            else:
+            if self._idle:
+                try:
+                    line = self._idle.pop()
+                except IndexError:
+                    continue
                 if line is not None and line.alive:
                     self._ask_for_all(line, by)
                     continue

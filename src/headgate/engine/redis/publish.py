@@ -3,7 +3,8 @@
     lua:sha1:rate_limiter    EVALSHA sha 1 key acquire N | init max_permits rate [ttl] | delete      1 or -1
     lua:sha1:token_bucket    EVALSHA sha 1 key N, on a hash with bucket_cap and rate or period       1, 0 or -1
 
-A script is loaded before its SHA1 is stored, and an older one stays loaded: a gateway that reads the key in
+In a cluster every node gets the scripts, replicas too, and the keys lie where the cluster puts them. A script is
+loaded before its SHA1 is stored, and an older one stays loaded: a gateway that reads the key in
 between calls the older one, and never one that is not there. A server forgets its scripts when it restarts
 (and the key may well survive it), so publish again then; a gateway that is told NOSCRIPT should wait for that.
 """
@@ -36,6 +37,6 @@ def publish(url: str) -> list[Published]:
 
 def _publish(engine: RedisEngine, name: str) -> Published:
     script, key = published(name), f"lua:sha1:{name}"
-    engine.ask(Question(script.load, None))
-    engine.ask(Question(command("SET", key, script.sha), None))
+    engine.ask_everywhere(Question(script.load, None))
+    engine.ask(Question(command("SET", key, script.sha), None, key.encode()))
     return Published(name, key, script.sha)

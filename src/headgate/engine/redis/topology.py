@@ -42,6 +42,10 @@ class Topology(Protocol):
     def node(self, tag: bytes) -> Address | None:
         """Who answers for the key with this hash tag; None: ask `discover` first."""
 
+    @property
+    def servers(self) -> Sequence[Address]:
+        """Every server that is known to answer for keys, now or should another one fail."""
+
     def discover(self, ask: Ask) -> Flow[None]: ...
     def sent_on(self, told: Elsewhere, by: Address) -> Address: ...
     def suspect(self, address: Address) -> None: ...
@@ -107,6 +111,10 @@ class One:
     def node(self, tag: bytes) -> Address | None:
         return self._address
 
+    @property
+    def servers(self) -> Sequence[Address]:
+        return [self._address]
+
     def discover(self, ask: Ask) -> Flow[None]:
         yield from ()
 
@@ -132,6 +140,10 @@ class Sentinels:
 
     def node(self, tag: bytes) -> Address | None:
         return self._master
+
+    @property
+    def servers(self) -> Sequence[Address]:
+        return [] if self._master is None else [self._master]
 
     def discover(self, ask: Ask) -> Flow[None]:
         question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
@@ -160,6 +172,7 @@ class Cluster:
         self._seeds = list(seeds)
         self._owners: list[Address | None] = [None] * SLOTS
         self._masters: list[Address] = []
+        self._replicas: list[Address] = []
         self._suspects: dict[Address, None] = {}
         self._doubtful = True
         self._looked_at = float("-inf")
@@ -171,8 +184,8 @@ class Cluster:
         return self._owners[slot(tag)]
 
     @property
-    def masters(self) -> Sequence[Address]:
-        return self._masters
+    def servers(self) -> Sequence[Address]:
+        return [*self._masters, *self._replicas]
 
     def discover(self, ask: Ask) -> Flow[None]:
         self._looked_at = time.monotonic()  # whoever else doubts goes by what is known meanwhile
@@ -181,11 +194,14 @@ class Cluster:
         doubted = [address for address in known if address in self._suspects]
         reply, by = yield from _first_answer(ask, trusted + doubted, command("CLUSTER", "SLOTS"), "node")
         owners: list[Address | None] = [None] * SLOTS
-        for first, last, master, *_ in reply:
-            owner = by.at((master[0] or b"").decode() or by.host, master[1])
+        replicas: dict[Address, None] = {}
+        for first, last, *members in reply:
+            owner, *followers = (by.at((host or b"").decode() or by.host, port) for host, port, *_ in members)
             owners[first : last + 1] = [owner] * (last - first + 1)
+            replicas.update(dict.fromkeys(followers))
         self._owners = owners
         self._masters = list(dict.fromkeys(owner for owner in owners if owner is not None))
+        self._replicas = list(replicas)
         self._suspects.clear()
         self._doubtful = None in owners
 
