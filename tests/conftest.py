@@ -3,19 +3,22 @@
     redis_server, valkey_server     on the real clock
     driven_redis, driven_valkey     on a clock that the test turns: driven_redis.clock.advance_us(...)
     server, driven_server           the same, once for each kind
+    cluster, valkey_cluster         three masters with a replica each
+    sentinels                       a Redis master and a replica, watched by three sentinels
 
 They are started once for the session. Each test finds them running, empty, and the driven ones at BASE_US: no
 fixture of the function's scope is involved, so they may be used under @given. A test that stops or kills a
-server should start one of its own (tests.servers.RedisServer).
+server should start one of its own (tests.servers: RedisServer, Cluster, Sentinels).
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
 
-from tests.servers import BASE_US, KINDS, DrivenClock, Kind, RedisServer
+from tests.servers import BASE_US, KINDS, Cluster, DrivenClock, Kind, RedisServer, Sentinels
 
 # A busy machine is no counter-example.
 settings.register_profile("house", deadline=None)
@@ -24,9 +27,15 @@ settings.load_profile("house")
 SERVER_FIXTURES = {
     *("redis_server", "valkey_server", "server"),
     *("driven_redis", "driven_valkey", "driven_server"),
+    *("cluster", "valkey_cluster", "sentinels"),
 }
 
-_running: list[RedisServer] = []
+# Long enough that a busy machine does not look like a dead node.
+PATIENCE_MS = 5000
+
+Deployment = TypeVar("Deployment", RedisServer, Cluster, Sentinels)
+
+_running: list[RedisServer | Cluster | Sentinels] = []
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +70,21 @@ def driven_server(request: pytest.FixtureRequest) -> RedisServer:
     return running
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    yield from _session(Cluster("redis", node_timeout_ms=PATIENCE_MS))
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster() -> Iterator[Cluster]:
+    yield from _session(Cluster("valkey", node_timeout_ms=PATIENCE_MS))
+
+
+@pytest.fixture(scope="session")
+def sentinels() -> Iterator[Sentinels]:
+    yield from _session(Sentinels("redis", down_after_ms=PATIENCE_MS))
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
         item.add_marker("servers")
@@ -76,16 +100,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _session_server(kind: Kind, *, driven: bool) -> Iterator[RedisServer]:
     with ExitStack() as stack:
         clock = stack.enter_context(DrivenClock(BASE_US)) if driven else None
-        started = stack.enter_context(RedisServer(kind, driven=clock))
+        yield from _session(RedisServer(kind, driven=clock))
+
+
+def _session(deployment: Deployment) -> Iterator[Deployment]:
+    with deployment as started:
         _running.append(started)
-        stack.callback(_running.remove, started)
-        yield started
+        try:
+            yield started
+        finally:
+            _running.remove(started)
 
 
-def _make_as_new(server: RedisServer) -> None:
-    if server.driven is not None:
-        server.driven.set_us(BASE_US)
-    if server.alive:
-        server.flush()
+def _make_as_new(running: RedisServer | Cluster | Sentinels) -> None:
+    if not isinstance(running, RedisServer):
+        running.heal()
+        running.flush()
+        return
+    if running.driven is not None:
+        running.driven.set_us(BASE_US)
+    if running.alive:
+        running.flush()
     else:
-        server.start()
+        running.start()

@@ -1,6 +1,8 @@
 """A real Redis or Valkey server of one's own: started, asked, stopped, killed and restarted by a test."""
 
+import errno
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -19,6 +21,10 @@ from tests.servers.resp import Reply, ServerRefused, ask
 
 START_SECONDS = 20
 PORT_ATTEMPTS = 5
+# Below the range from which the kernel serves outgoing connections. In that range a client that keeps calling a
+# dead server's port ends, now and then, connected to itself; and any connection may sit on the port of a server
+# that is about to come back.
+PORTS = range(20_000, 32_000)
 
 
 class RedisServer:
@@ -46,6 +52,7 @@ class RedisServer:
         self._folder = Path(tempfile.mkdtemp(prefix="headgate-server-"))
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
 
     @property
     def port(self) -> int:
@@ -59,11 +66,11 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://{self._login}127.0.0.1:{self.port}/0"
+        return f"redis://{login_of(self.password)}127.0.0.1:{self.port}/0"
 
     @property
     def unix_url(self) -> str:
-        return f"unix://{self._login}{self.unix_path}?db=0"
+        return f"unix://{login_of(self.password)}{self.unix_path}?db=0"
 
     @property
     def pid(self) -> int:
@@ -72,6 +79,11 @@ class RedisServer:
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def awake(self) -> bool:
+        """Alive, and not paused: it will answer."""
+        return self.alive and not self._paused
 
     @property
     def clock(self) -> DrivenClock:
@@ -90,7 +102,7 @@ class RedisServer:
         # A free port can be taken by somebody else before the server binds it: then try another.
         for attempt in range(PORT_ATTEMPTS):
             try:
-                port = _free_port()
+                port = free_port()
                 self._launch(port)
             except _PortTaken:
                 if attempt == PORT_ATTEMPTS - 1:
@@ -113,6 +125,14 @@ class RedisServer:
             case reply:
                 raise RuntimeError(f"TIME answered {reply!r}")
 
+    def info(self, section: str) -> dict[str, str]:
+        """One section of INFO, by name."""
+        reply = self.call("INFO", section)
+        if not isinstance(reply, bytes):
+            raise RuntimeError(f"INFO {section} answered {reply!r}")
+        pairs = (line.partition(":") for line in reply.decode().splitlines())
+        return {name: value for name, colon, value in pairs if colon}
+
     def flush(self) -> None:
         """Forget every key. Cached scripts stay, as they do in production."""
         self.call("FLUSHALL", "SYNC")
@@ -124,6 +144,16 @@ class RedisServer:
     def kill(self) -> None:
         """End the server at once (SIGKILL), as a crash would."""
         self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Let it hang (SIGSTOP): the kernel still takes connections for it, and nothing is answered."""
+        self._running().send_signal(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """Let a paused server go on (SIGCONT)."""
+        self._running().send_signal(signal.SIGCONT)
+        self._paused = False
 
     def restart(self) -> None:
         """A new, empty process on the same port and socket."""
@@ -147,10 +177,6 @@ class RedisServer:
     ) -> None:
         self.close()
 
-    @property
-    def _login(self) -> str:
-        return "" if self.password is None else f":{quote(self.password, safe='')}@"
-
     def _launch(self, port: int) -> None:
         Path(self.unix_path).unlink(missing_ok=True)
         environment = os.environ | (self.driven.environment() if self.driven else {})
@@ -158,6 +184,7 @@ class RedisServer:
             self._process = subprocess.Popen(
                 self._command_line(port), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
+        self._paused = False
         try:
             self._await_ping()
         except BaseException:
@@ -165,20 +192,25 @@ class RedisServer:
             raise
 
     def _command_line(self, port: int) -> list[str]:
-        settings = self._folder / "server.conf"
-        secret = [] if self.password is None else [f"requirepass {self.password}"]
-        settings.write_text("".join(f"{line}\n" for line in [*secret, *self._config]))
-        # setpriv asks the kernel to kill the server when the thread that started it ends, so that an aborted
-        # test run leaves nothing behind; it then becomes the server, under the same pid. (Popen's preexec_fn
-        # could ask too, but warns, and may deadlock, where the test process has threads.)
+        self._write_settings(self._config)
         return [
-            *(str(command("setpriv", "util-linux")), "--pdeathsig", "KILL", "--"),
-            *(str(server_binary(self.kind)), str(settings)),
+            *self._program(),
             *("--bind", "127.0.0.1", "--port", str(port)),
             *("--unixsocket", self.unix_path, "--unixsocketperm", "700"),
             *("--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(self._folder)),
             *self._args,
         ]
+
+    def _write_settings(self, lines: Sequence[str]) -> None:
+        secret = [] if self.password is None else [f"requirepass {self.password}"]
+        self._settings.write_text("".join(f"{line}\n" for line in [*secret, *lines]))
+
+    def _program(self) -> list[str]:
+        # setpriv asks the kernel to kill the server when the thread that started it ends, so that an aborted
+        # test run leaves nothing behind; it then becomes the server, under the same pid. (Popen's preexec_fn
+        # could ask too, but warns, and may deadlock, where the test process has threads.)
+        setpriv = str(command("setpriv", "util-linux"))
+        return [setpriv, "--pdeathsig", "KILL", "--", str(server_binary(self.kind)), str(self._settings)]
 
     def _await_ping(self) -> None:
         # The real monotonic clock: the driven one is the server's, not ours.
@@ -200,6 +232,10 @@ class RedisServer:
         return kind(f"the {self.kind} server {what}. Its last words:\n{log[-2000:]}")
 
     @property
+    def _settings(self) -> Path:
+        return self._folder / "server.conf"
+
+    @property
     def _log(self) -> Path:
         return self._folder / "server.log"
 
@@ -211,6 +247,8 @@ class RedisServer:
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return
+        if self.alive and self._paused:
+            self.resume()
         self._process.send_signal(how)
         try:
             self._process.wait(timeout=10)
@@ -224,8 +262,21 @@ class _PortTaken(RuntimeError):
     """Somebody bound the port first."""
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def login_of(password: str | None, user: str | None = None) -> str:
+    """The part of a URL that says who comes; nothing where nobody asks."""
+    return "" if password is None else f"{quote(user or '', safe='')}:{quote(password, safe='')}@"
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody has; somebody may still take it before you do."""
+    while True:
+        # Not `random`: under @given that is seeded, and every run would try the same ports.
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
