@@ -4,6 +4,7 @@ In one process, across a cluster through Redis or Valkey, and always by the same
 """
 
 from headgate.clock import ManualClock, SystemClock
+from headgate.engine.url import open_async_engine, open_engine
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge, InvalidRule, RateLimited
 from headgate.lease import AsyncLease, Lease
 from headgate.limiter import AsyncLimiter, Limiter
@@ -35,6 +36,8 @@ __all__ = [
     "Limit",
     "Limiter",
     "ManualClock",
+    "open_async_engine",
+    "open_engine",
     "parse",
     "RateLimited",
     "Reservation",

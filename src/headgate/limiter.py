@@ -5,6 +5,7 @@
     reserve   take a place now, be served later     refund    give back what a decision charged
     reset     forget a key                          acquire   hold a slot until released
     guard     any of these around a block or a function
+    explain   what is promised, in words
 
 Limiter and AsyncLimiter are the same but for the await. What takes several steps is a flow, spelled once in
 steps.py; what is checked is checked in asking.py. A Limiter knows no Redis, no HTTP and no framework.
@@ -20,6 +21,7 @@ from headgate.asking import Asked, Asking, LimitLike, check_key, limits_of, name
 from headgate.clock import Clock, SystemClock
 from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engine.url import open_async_engine, open_engine
+from headgate.explain import page
 from headgate.flow import arun, run
 from headgate.guard import AsyncGuard, Guard
 from headgate.lease import AsyncLease, Lease
@@ -123,6 +125,11 @@ class Limiter:
     def holds_slots(self) -> bool:
         """Whether this limiter's limit is acquired and released, not taken."""
         return self._asking.slots is not None
+
+    def explain(self, nodes: int = 1) -> str:
+        """What this limiter promises, in words and numbers, when so many processes use it."""
+        limits = [meter.limit for meter in (*self._asking.meters, self._asking.slots) if meter is not None]
+        return page(limits, self.engine, nodes)
 
     def guard(self, key: str | Callable[..., str], cost: int = 1, timeout: float = 0) -> Guard:
         """Around a block or a function: take (or wait, or acquire), and raise RateLimited if refused."""
@@ -232,6 +239,11 @@ class AsyncLimiter:
     def holds_slots(self) -> bool:
         """Whether this limiter's limit is acquired and released, not taken."""
         return self._asking.slots is not None
+
+    def explain(self, nodes: int = 1) -> str:
+        """What this limiter promises, in words and numbers, when so many processes use it."""
+        limits = [meter.limit for meter in (*self._asking.meters, self._asking.slots) if meter is not None]
+        return page(limits, self.engine, nodes)
 
     def guard(self, key: str | Callable[..., str], cost: int = 1, timeout: float = 0) -> AsyncGuard:
         """Around a block or a function: take (or wait, or acquire), and raise RateLimited if refused."""

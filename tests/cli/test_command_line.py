@@ -10,7 +10,7 @@ import pytest
 
 import headgate
 from headgate.cli import main
-from headgate.cli.explain import explain, long
+from headgate.explain import explain, long
 from headgate.model.limit import Limit
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ keys through a one-second limit stay as many as one second brings.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Any, Protocol
 
@@ -79,6 +79,9 @@ class LocalEngine:
 
     def shard(self, key: str) -> int:
         return 0
+
+    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        yield "engine", "this process alone: every process counts for itself"
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -29,7 +29,7 @@ steps back to before the question ends it. What is repeated is aged by the time 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -56,6 +56,13 @@ class _Memo:
     def answered(self) -> int:
         """How many questions were answered from memory."""
         return self.denials.answered
+
+    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        yield (
+            "memo",
+            "a refusal is repeated here until its retry_after: never more is admitted, and what another process "
+            "has freed meanwhile is refused for at most min(retry_after, 1 s)",
+        )
 
     def forget(self) -> None:
         """Drop what this process remembers; a forked child does."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from headgate.errors import InvalidRule
 
-FALLBACKS = ("allow", "deny", "local")
+Instead = Literal["allow", "deny", "local"]
+FALLBACKS: tuple[Instead, ...] = get_args(Instead)
 
 _span = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|)$")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
@@ -33,7 +34,7 @@ class Options:
     """Times in seconds. None: not chosen."""
 
     deadline: float | None = None
-    fallback: str | None = None
+    fallback: Instead | None = None
     memo: bool = False
     lease: float | None = None
     lease_units: int | None = None
@@ -46,6 +47,11 @@ class Options:
                 raise InvalidRule(f'An engine has no option "{name}".{_near(name, _NAMES)}')
         chosen = {name: _checked(name, value) for name, value in given.items() if value is not None}
         return replace(self, **chosen)
+
+    @property
+    def hold_us(self) -> int:
+        """How long permits may be held ahead."""
+        return round((self.lease or 0) * 1_000_000)
 
     @property
     def patience(self) -> float:

@@ -10,11 +10,17 @@ from __future__ import annotations
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock
 from headgate.engine import options
 from headgate.engine.awaited import AwaitedEngine
+from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
+from headgate.engine.lease import AsyncLeaseEngine, LeaseEngine
 from headgate.engine.local import LocalEngine
+from headgate.engine.members import AsyncMembers, Members
+from headgate.engine.memo import AsyncMemoEngine, MemoEngine
+from headgate.engine.options import Options
 from headgate.engine.port import AsyncEngine, Engine
 from headgate.errors import InvalidRule
 
@@ -24,34 +30,72 @@ _REDIS = (
     *(f"{scheme}+{kind}" for scheme in _ONE for kind in ("cluster", "sentinel")),
 )
 
+# A process is one member of those who share a server's limits, however many engines it opens.
+_members: WeakValueDictionary[tuple[str, str], Members] = WeakValueDictionary()
+_async_members: WeakValueDictionary[tuple[str, str], AsyncMembers] = WeakValueDictionary()
+
 
 def open_engine(url: str, *, prefix: str = "hg", clock: Clock | None = None, **given: Any) -> Engine:
     """The engine that a URL stands for, with what is put around it: deadline, fallback, memo, lease, lease_units,
     nodes."""
-    scheme = _scheme(url)
-    plain, chosen = options.split(url)
-    chosen = chosen.with_given(given)
+    plain, chosen = _read(url, given)
     clock = clock or SystemClock()
-    if scheme == "memory":
-        return LocalEngine(clock)
-    _need_redis()
-    from headgate.engine.redis.blocking import RedisEngine
+    engine: Engine = LocalEngine(clock)
+    members = Members(count=chosen.nodes or 1)
+    if plain is not None:
+        from headgate.engine.redis.blocking import RedisEngine
 
-    return RedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
+        engine = RedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
+        if chosen.fallback == "local" and chosen.nodes is None:
+            joined = _members.get((plain, prefix))
+            if joined is None:
+                voice = RedisEngine(plain, prefix=prefix)
+                joined = _members[plain, prefix] = Members(voice.beat, voice.leave, done=voice.close)
+            members = joined
+    if chosen.lease is not None:
+        engine = LeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.lease_units, clock=clock)
+    if chosen.memo:
+        engine = MemoEngine(engine, clock=clock)
+    if chosen.fallback is not None:
+        engine = FallbackEngine(engine, fallback=chosen.fallback, members=members, clock=clock)
+    return engine
 
 
 def open_async_engine(url: str, *, prefix: str = "hg", clock: Clock | None = None, **given: Any) -> AsyncEngine:
     """The same, awaited."""
+    plain, chosen = _read(url, given)
+    clock = clock or SystemClock()
+    engine: AsyncEngine = AwaitedEngine(LocalEngine(clock))
+    members = AsyncMembers(count=chosen.nodes or 1)
+    if plain is not None:
+        from headgate.engine.redis.awaiting import AsyncRedisEngine
+
+        engine = AsyncRedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
+        if chosen.fallback == "local" and chosen.nodes is None:
+            joined = _async_members.get((plain, prefix))
+            if joined is None:
+                voice = AsyncRedisEngine(plain, prefix=prefix)
+                joined = _async_members[plain, prefix] = AsyncMembers(voice.beat, voice.leave, done=voice.close)
+            members = joined
+    if chosen.lease is not None:
+        engine = AsyncLeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.lease_units, clock=clock)
+    if chosen.memo:
+        engine = AsyncMemoEngine(engine, clock=clock)
+    if chosen.fallback is not None:
+        engine = AsyncFallbackEngine(engine, fallback=chosen.fallback, members=members, clock=clock)
+    return engine
+
+
+def _read(url: str, given: dict[str, Any]) -> tuple[str | None, Options]:
+    """The URL of a server, or None for this process; and what is put around it."""
     scheme = _scheme(url)
     plain, chosen = options.split(url)
     chosen = chosen.with_given(given)
-    clock = clock or SystemClock()
     if scheme == "memory":
-        return AwaitedEngine(LocalEngine(clock))
-    _need_redis()
-    from headgate.engine.redis.awaiting import AsyncRedisEngine
-
-    return AsyncRedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
+        return None, chosen
+    if find_spec("redis") is None or find_spec("hiredis") is None:
+        raise InvalidRule("The Redis engine needs redis and hiredis: pip install 'headgate[redis]'.")
+    return plain, chosen
 
 
 def _scheme(url: str) -> str:
@@ -63,8 +107,3 @@ def _scheme(url: str) -> str:
         hint = f"Did you mean {near[0]}://?" if near else f"Known: memory, {', '.join(_REDIS)}."
         raise InvalidRule(f"{scheme}://… is not an engine. Write memory:// or redis://host:6379/0. {hint}")
     return scheme
-
-
-def _need_redis() -> None:
-    if find_spec("redis") is None or find_spec("hiredis") is None:
-        raise InvalidRule("The Redis engine needs redis and hiredis: pip install 'headgate[redis]'.")

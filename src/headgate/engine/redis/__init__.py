@@ -1,11 +1,18 @@
 """The Redis engine: the model as Lua inside the server, atomic, on the server's clock.
 
-    script    which Lua a command needs, put together once
-    naming    the key that a count is kept under
-    wire      questions and answers as bytes, pure
-    trouble   what can go wrong, as sentences
-    flows     a question that may take several steps
-    blocking  the sync shell           awaiting  the async shell
+    script      which Lua a command needs, put together once
+    naming      the key that a count is kept under
+    wire        questions and answers as bytes, pure
+    address     one server: where it is, how one is let in
+    topology    which server answers for a key: the only one, a master that sentinels name, a cluster's node
+    trouble     what can go wrong, as sentences
+    flows       a question that may take several steps
+    publish     scripts for gateways that talk to Redis themselves
 
-The two shells hold connections and nothing else; everything that could be wrong is in the files they share.
+    sync:       line        one open connection         lines     all that lead to one server, shared by threads
+                blocking    the engine
+    async:      connection  one open connection         channel   the way to one server, shared by tasks
+                awaiting    the engine
+
+The two shells hold connections and nothing else; what is decided, and where, is in the files they share.
 """

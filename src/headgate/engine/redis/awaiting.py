@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from headgate.clock import Clock, SystemClock
 from headgate.engine.forked import on_fork
+from headgate.engine.members import TTL_US
 from headgate.engine.port import AsyncMeter, Slot
 from headgate.engine.redis import flows, naming, wire
 from headgate.engine.redis.address import Address
-from headgate.engine.redis.blocking import DEADLINE
+from headgate.engine.redis.blocking import DEADLINE, RULE
 from headgate.engine.redis.channel import Channel
 from headgate.engine.redis.topology import topology
 from headgate.engine.redis.trouble import Late, Trouble, not_charged, unavailable
@@ -29,6 +30,8 @@ from headgate.flow import arun
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
+
+_inherited: list[object] = []  # in a forked child, what would wake the parent's loop if it were let go
 
 
 class AsyncRedisEngine:
@@ -47,8 +50,10 @@ class AsyncRedisEngine:
 
     def forget(self) -> None:
         """In a forked child: those loops and channels are the parent's."""
-        self._loops: WeakKeyDictionary[AbstractEventLoop, dict[Address, Channel]] = WeakKeyDictionary()
-        self._searches: WeakKeyDictionary[AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
+        _inherited.append(getattr(self, "_ends", None))
+        self._loops: dict[AbstractEventLoop, dict[Address, Channel]] = {}
+        self._ends: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
+        self._searches: dict[AbstractEventLoop, asyncio.Task[None]] = {}
 
     def meter(self, limit: Limit, name: str) -> AsyncRedisMeter:
         return AsyncRedisMeter(self, limit, name)
@@ -90,8 +95,9 @@ class AsyncRedisEngine:
                 return await arun(
                     flows.answered(self.topology, self._discover, self._send, asyncio.sleep, question, by)
                 )
-        except TimeoutError as error:
-            raise self._failure(Late("no reply in time")) from error
+        except TimeoutError:
+            late = Late("no reply in time")
+            raise self._failure(late) from late
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
@@ -118,7 +124,12 @@ class AsyncRedisEngine:
             search.exception()  # who waited has heard it
 
     async def _ask_at(self, address: Address, words: bytes) -> Any:
-        return await self._send(address, Question(words, None), False)
+        try:
+            # One that does not answer leaves half of the time for the others.
+            async with asyncio.timeout(self.deadline / 2):
+                return await self._send(address, Question(words, None), False)
+        except TimeoutError:
+            raise Late("no reply in time") from None
 
     async def _send(self, address: Address, question: Question, for_now: bool) -> Any:
         try:
@@ -143,14 +154,37 @@ class AsyncRedisEngine:
         loop = get_running_loop()
         channels = self._loops.get(loop)
         if channels is None:
-            channels = self._loops.setdefault(loop, {})
+            channels = self._enter(loop)
         channel = channels.get(address)
         if channel is None:
             channel = channels[address] = Channel(loop, address, self.deadline, self._failure)
         return channel
 
+    def _enter(self, loop: AbstractEventLoop) -> dict[Address, Channel]:
+        """The channels of a loop that is new here."""
+        for ended in [each for each in tuple(self._loops) if each.is_closed()]:
+            for kept in (self._loops, self._ends, self._searches):
+                kept.pop(ended, None)
+        channels = self._loops[loop] = {}
+        end = self._ends[loop] = _until_the_loop_ends(channels)
+        with suppress(StopIteration):
+            end.__anext__().send(None)
+        return channels
+
+    async def beat(self, member_id: str) -> tuple[int, int]:
+        """Say that this process shares the limits: how many do, and how many of them come before it."""
+        count, rank = await self.ask(wire.member(self.prefix, "beat", member_id, TTL_US))
+        return count, rank
+
+    async def leave(self, member_id: str) -> None:
+        """Say that it does no more."""
+        await self.ask(wire.member(self.prefix, "leave", member_id))
+
     def shard(self, key: str) -> Hashable:
         return 0 if self.topology.joins else self.topology.node(naming.escaped(key))
+
+    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, trouble: Trouble) -> EngineUnavailable:
         return unavailable(self.topology.text, self.prefix, trouble)
@@ -240,6 +274,15 @@ class AsyncRedisSlotMeter:
 
     async def reset(self, key: str) -> None:
         await self._ask(self.questions.slots("reset", key))
+
+
+async def _until_the_loop_ends(channels: dict[Address, Channel]) -> AsyncGenerator[None, None]:
+    """Before asyncio.run closes its loop it ends all async generators: so nothing is left open there."""
+    try:
+        yield
+    finally:
+        for channel in channels.values():
+            channel.close()
 
 
 def _own(meter: AsyncMeter) -> AsyncRedisMeter:

@@ -7,7 +7,7 @@ loaded, a cluster that has moved) is a flow, and takes no longer than the deadli
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
@@ -15,6 +15,7 @@ from typing import Any
 
 from headgate.clock import Clock, SystemClock
 from headgate.engine.forked import on_fork
+from headgate.engine.members import TTL_US
 from headgate.engine.port import Meter, Slot
 from headgate.engine.redis import flows, naming, wire
 from headgate.engine.redis.address import Address
@@ -29,6 +30,7 @@ from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 
 DEADLINE = 1.0  # seconds that a question may take, unless another number is given
+RULE = "decided there, by one script and the server's clock, the same for every process"
 
 
 class RedisEngine:
@@ -67,23 +69,23 @@ class RedisEngine:
 
     def ask(self, question: Question) -> Any:
         """One question, one reply."""
-        began = time.monotonic()
+        by = time.monotonic() + self.deadline
         lines = self._only or self._lines_of(question.tag)
         if lines is not None:
             try:
-                return lines.ask(question.packed)
+                return lines.ask(question.packed, by)
             except Trouble as trouble:
                 if not not_charged(trouble):
                     self.topology.suspect(lines.address)
                     raise self._failure(trouble) from trouble
-        return self._ask_around(question, began + self.deadline)
+        return self._ask_around(question, by)
 
     def _ask_around(self, question: Question, by: float) -> Any:
         """The long way: scripts to be loaded, servers that have changed places."""
 
         def send(address: Address, question: Question, for_now: bool) -> Any:
             packed = _ASKING + question.packed if for_now else question.packed
-            return self.lines(address).ask_in_turn(packed, 1 + for_now, by)
+            return self.lines(address).ask_in_turn(packed, by, 1 + for_now)
 
         try:
             discover = partial(self._discover, question.tag, by)
@@ -96,7 +98,7 @@ class RedisEngine:
         if self._looking.acquire(timeout=max(0.0, by - time.monotonic())):
             try:
                 if self.topology.node(tag) is None:
-                    run(self.topology.discover(lambda at, words: self.lines(at).ask_in_turn(words, by=by)))
+                    run(self.topology.discover(lambda at, words: self.lines(at).ask_in_turn(words, _halfway(by))))
             finally:
                 self._looking.release()
 
@@ -105,7 +107,7 @@ class RedisEngine:
         try:
             self._discover(b"", time.monotonic() + self.deadline)
             for address in self.topology.servers:
-                self.lines(address).ask(question.packed)
+                self.lines(address).ask(question.packed, time.monotonic() + self.deadline)
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
@@ -131,8 +133,20 @@ class RedisEngine:
             lines = self._lines.setdefault(address, Lines(address, self.deadline))
         return lines
 
+    def beat(self, member_id: str) -> tuple[int, int]:
+        """Say that this process shares the limits: how many do, and how many of them come before it."""
+        count, rank = self.ask(wire.member(self.prefix, "beat", member_id, TTL_US))
+        return count, rank
+
+    def leave(self, member_id: str) -> None:
+        """Say that it does no more."""
+        self.ask(wire.member(self.prefix, "leave", member_id))
+
     def shard(self, key: str) -> Hashable:
         return 0 if self.topology.joins else self.topology.node(naming.escaped(key))
+
+    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, trouble: Trouble) -> EngineUnavailable:
         return unavailable(self.topology.text, self.prefix, trouble)
@@ -152,6 +166,11 @@ class RedisEngine:
 
 
 _ASKING = wire.command("ASKING")
+
+
+def _halfway(by: float) -> float:
+    """One that does not answer leaves half of the time for the others."""
+    return (time.monotonic() + by) / 2
 
 
 class RedisMeter:

@@ -155,8 +155,8 @@ class Channel:
         reply: Any,
     ) -> None:
         if isinstance(reply, Forgot) and question.script is not None:
-            again = partial(self._hear, connection, unit, question._replace(script=None), settle, seats)
-            connection.write(question.script.load + question.packed, [_nothing, again])
+            again = partial(self._teach, connection, unit, question, settle, seats)
+            connection.write(question.script.load, [again])
             return
         settle(seats, reply)
         unit.left -= 1
@@ -165,6 +165,24 @@ class Channel:
             if self._pending and not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._flush)
+
+    def _teach(
+        self,
+        connection: Connection,
+        unit: _Unit,
+        question: Question,
+        settle: Callable[[Any, Any], None],
+        seats: Any,
+        loaded: Any,
+    ) -> None:
+        """The script was loaded: ask again, and teach again what is forgotten again while somebody may wait."""
+        if monotonic() - unit.asked[-1][0] > self._deadline:
+            question = question._replace(script=None)
+        hear = partial(self._hear, connection, unit, question, settle, seats)
+        if isinstance(loaded, Trouble):
+            hear(loaded)
+        else:
+            connection.write(question.packed, [hear])
 
     def _settle_takes(self, seats: Sequence[Seat], reply: Any) -> None:
         facts = wire.many_facts(reply) if reply.__class__ is list else [reply] * len(seats)
@@ -204,6 +222,9 @@ class Channel:
                 self._connection.connection_lost(OSError("the server fell silent"))
         waiting = [since for unit in self._units for since, *_ in unit.asked if since > late]
         waiting += [since for since, *_ in self._pending[:1]]
+        if self._watch is not None:  # for those whom a lost connection left
+            self._watch.cancel()
+            self._watch = None
         if waiting:
             self._watch = self._loop.call_later(min(waiting) - late, self._look_at_the_time)
         elif self._units:
@@ -221,7 +242,8 @@ class Channel:
         except Trouble as error:
             trouble = error
         finally:
-            self._opening = None
+            if self._opening is asyncio.current_task():
+                self._opening = None
         if trouble is not None:
             waiting, self._pending = self._pending, []
             for _, seat, *_ in waiting:
@@ -238,6 +260,7 @@ class Channel:
     def close(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
+            self._opening = None
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

@@ -10,6 +10,7 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, cast
 
@@ -39,17 +40,22 @@ class Connection(asyncio.Protocol):
                 await loop.create_unix_connection(lambda: self, address.path)
             else:
                 await loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be a host's
             where = f"{address.path}: " if address.path is not None else ""
-            raise Unreached(f"{where}{error.strerror or error}") from error
-        for words in address.greeting:
-            reply = loop.create_future()
-            self.write(words, [reply.set_result])
-            self._lost = lambda trouble, reply=reply: reply.done() or reply.set_result(trouble)
-            answer = await reply
-            if isinstance(answer, Trouble):
-                self.abort()
-                raise answer if isinstance(answer, Said) else Unreached(str(answer))
+            raise Unreached(f"{where}{getattr(error, 'strerror', None) or error}") from error
+        try:
+            for words in address.greeting:
+                reply = loop.create_future()
+                self.write(words, [partial(_tell, reply)])
+                answer = await reply
+                if isinstance(answer, Trouble):
+                    raise answer if isinstance(answer, Said) else Unreached(str(answer))
+            if self._lost is None:
+                raise Unreached("the server closed the connection")
+        except BaseException:
+            self._lost = None
+            self.abort()
+            raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -95,3 +101,8 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """End it; nobody is told."""
         self._transport.abort()
+
+
+def _tell(reply: asyncio.Future[Any], answer: Any) -> None:
+    if not reply.done():
+        reply.set_result(answer)

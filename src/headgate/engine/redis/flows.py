@@ -24,6 +24,7 @@ AskAll = Callable[[Sequence[Question]], Any]
 Charged = tuple[Questions, str, int]
 
 PAUSE = 0.02  # seconds before a cluster that is busy with itself is asked again
+DETOURS = 4  # times that a question is sent on at once
 
 
 def answered(
@@ -40,6 +41,7 @@ def answered(
     """
     to: Address | None = None
     for_now = False
+    sent_on = 0
     while True:
         address = to or topology.node(question.tag)
         if address is None:
@@ -58,6 +60,9 @@ def answered(
             if address is None or time.monotonic() > by:
                 raise
             to, for_now = topology.sent_on(told, address), told.for_now
+            sent_on += 1
+            if sent_on > DETOURS:  # the nodes do not agree yet, and send us in circles
+                yield partial(sleep, PAUSE)
         except Trouble as trouble:
             if address is not None:
                 topology.suspect(address)
@@ -117,7 +122,7 @@ def decide_apart(
             outside = [wire.outside(reply[0]) for reply in replies if isinstance(reply, list)]
             server_us = next((each for each in outside if each is not None), None)
             if server_us is None or commit:
-                return [reply if isinstance(reply, Trouble) else wire.all_facts(reply) for reply in replies]
+                return [_group(reply) for reply in replies]
             at_us = server_us
 
     would = yield from asked(commit=False)
@@ -142,6 +147,14 @@ def decide_apart(
         if not isinstance(reply, Trouble) and not isinstance(answer, Trouble):
             answer[index] = _standing(wire.facts(reply))
     return _facts_or_raise(done)
+
+
+def _group(reply: Any) -> list[Facts] | Trouble:
+    if isinstance(reply, Trouble):
+        return reply
+    if wire.outside(reply[0]) is not None:
+        return NotNow("a window of the calendar ended in between")
+    return wire.all_facts(reply)
 
 
 def _pass(group: Sequence[Facts]) -> bool:

@@ -10,6 +10,7 @@ import select
 import socket
 import ssl
 import struct
+import time
 from typing import Any
 
 import hiredis
@@ -23,19 +24,20 @@ _CHUNK = 4096  # a decision's reply is about 100 bytes, and recv makes room for 
 class Line:
     """An open connection. Whatever it raises but Said, it is of no more use."""
 
-    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "closed")
+    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "_timeout", "closed")
 
     def __init__(self, address: Address, opening: float, timeout: float) -> None:
         self.closed = False
+        self._timeout = timeout
         try:
             self._sock = sock = address.connect(opening)
         except TimeoutError as error:
             raise Unreached(f"{address.text} did not take the connection in time") from error
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be a host's
             raise Unreached(str(error)) from error
         if not isinstance(sock, ssl.SSLSocket):
             sock.settimeout(None)
-        self.set_timeout(timeout)
+        self._set_timeout(timeout)
         reader = hiredis.Reader(replyError=said)
         self._sendall, self._recv, self._feed, self._gets = sock.sendall, sock.recv, reader.feed, reader.gets
         poll = select.poll()
@@ -43,15 +45,16 @@ class Line:
         self._poll = poll.poll
         try:
             for words in address.greeting:
-                self.exchange(words)
+                self.exchange(words, time.monotonic() + timeout)
         except BaseException as error:
             self.close()
             if isinstance(error, Lost):
                 raise Unreached(str(error)) from error
             raise
 
-    def set_timeout(self, seconds: float) -> None:
-        """How long a reply may take."""
+    def _set_timeout(self, seconds: float) -> None:
+        """How long the next piece of a reply may take."""
+        seconds = max(0.001, seconds)
         if isinstance(self._sock, ssl.SSLSocket):
             self._sock.settimeout(seconds)
         else:
@@ -59,45 +62,66 @@ class Line:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
-    def exchange(self, packed: bytes) -> Any:
+    def exchange(self, packed: bytes, by: float) -> Any:
         """Send a command and read its reply; an error reply is raised as Said."""
         try:
             self._sendall(packed)
-            reply = self._read()
+            reply = self._read(by)
         except (BlockingIOError, TimeoutError) as error:
             raise Late("no reply in time") from error
-        except OSError as error:
+        except (OSError, hiredis.ProtocolError) as error:
             raise Lost(str(error)) from error
         if reply.__class__ is not list and isinstance(reply, Said):
             raise reply
         return reply
 
-    def exchange_all(self, packed: bytes, count: int) -> list[Any]:
+    def exchange_all(self, packed: bytes, count: int, by: float) -> list[Any]:
         """Send several commands at once and read their replies; an error reply is among them, and a line that
         broke in between leaves its trouble in place of each reply that is missing."""
         replies: list[Any] = []
         trouble: Trouble
+        hurried = by - time.monotonic() < 0.9 * self._timeout
         try:
+            if hurried:
+                self._set_timeout(by - time.monotonic())
             self._sendall(packed)
             while len(replies) < count:
-                replies.append(self._read())
+                replies.append(self._read(by))
+            if hurried:
+                self._set_timeout(self._timeout)
             return replies
         except (BlockingIOError, TimeoutError):
             trouble = Late("no reply in time")
-        except (OSError, Lost) as error:
+        except (OSError, Lost, hiredis.ProtocolError) as error:
             trouble = Lost(str(error))
         self.close()
         return replies + [trouble] * (count - len(replies))
 
-    def _read(self) -> Any:
+    def _read(self, by: float) -> Any:
         reply = self._gets()
-        while reply is False:
-            chunk = self._recv(_CHUNK)
-            if not chunk:
-                raise Lost("the server closed the connection")
-            self._feed(chunk)
-            reply = self._gets()
+        if reply is False:
+            reply = self._next_piece()
+            if reply is False:
+                reply = self._read_on(by)
         return reply
+
+    def _read_on(self, by: float) -> Any:
+        """A reply in several pieces: the kernel's timeout is for each of them, and `by` for all."""
+        reply = False
+        while reply is False:
+            if (left := by - time.monotonic()) <= 0:
+                raise TimeoutError
+            self._set_timeout(left)
+            reply = self._next_piece()
+        self._set_timeout(self._timeout)
+        return reply
+
+    def _next_piece(self) -> Any:
+        chunk = self._recv(_CHUNK)
+        if not chunk:
+            raise Lost("the server closed the connection")
+        self._feed(chunk)
+        return self._gets()
 
     @property
     def alive(self) -> bool:

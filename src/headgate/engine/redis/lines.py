@@ -1,8 +1,9 @@
 """What leads to one server, for any number of threads.
 
-The common way is straight: a line, a question, a reply. Whoever finds all lines taken joins a queue, and the next
-one with a free line asks for everybody in it, in one round trip; a thread that is alone waits for nobody. Each
-question is its own, and so is its reply: sharing a round trip changes no decision.
+The common way is straight: a line, a question, a reply. Whoever finds all lines taken joins a queue, and one of
+those who wait, with a free line, asks for everybody, in one round trip; a thread that is alone waits for nobody.
+Each question is its own, and so is its reply: sharing a round trip changes no decision. The youngest of them asks:
+it has the most time left, and nobody's reply is given up before its time.
 
 A line is opened in a thread of its own: however long that takes, who waits for it waits no longer than the
 deadline, and the line serves those who come later.
@@ -26,6 +27,8 @@ LINES = 2  # to each server: while one is being read, another can be written
 TOGETHER = 64  # questions in one round trip
 OPENING = 1.0  # seconds that opening a line may take at least, whatever the deadline
 
+_NONE_YET = object()  # a server's reply may be None
+
 
 class Lines:
     """The lines to one server, and the queue of those who wait for one."""
@@ -40,20 +43,20 @@ class Lines:
         self._idle: list[Line | None] = [None] * LINES  # None: a line that is not open
         self._queue: deque[_Waiting] = deque()
 
-    def ask(self, packed: bytes) -> Any:
+    def ask(self, packed: bytes, by: float) -> Any:
         """One question, one reply; raises Trouble."""
         idle = self._idle
         if self._queue or not idle:
-            return self.ask_in_turn(packed)
+            return self.ask_in_turn(packed, by)
         try:
             line = idle.pop()
         except IndexError:  # another thread was faster
-            return self.ask_in_turn(packed)
+            return self.ask_in_turn(packed, by)
         if line is None or not line.alive:
             self._give_back(line, broken=True)
-            return self.ask_in_turn(packed)
+            return self.ask_in_turn(packed, by)
         try:
-            reply = line.exchange(packed)
+            reply = line.exchange(packed, by)
         except Said:
             self._give_back(line)
             raise
@@ -65,53 +68,55 @@ class Lines:
             self._wake()
         return reply
 
-    def ask_in_turn(self, packed: bytes, replies: int = 1, by: float | None = None) -> Any:
+    def ask_in_turn(self, packed: bytes, by: float, replies: int = 1) -> Any:
         """The same, behind those who wait already; the reply is the last of `replies`."""
         mine = _Waiting(packed, replies)
-        if by is None:
-            by = time.monotonic() + self._deadline
         self._queue.append(mine)
-        while mine.reply is None:
-            if self._idle:
-                try:
-                    line = self._idle.pop()
-                except IndexError:
-                    continue
-                if line is not None and line.alive:
-                    self._ask_for_all(line, by)
-                    continue
-                self._open_another(line)
-            if not mine.bell.acquire(timeout=max(0.0, by - time.monotonic())):
-                if mine in self._queue:
-                    self._queue.remove(mine)
-                raise Late("no reply in time")
+        try:
+            while mine.reply is _NONE_YET:
+                if self._queue and self._idle:
+                    try:
+                        line = self._idle.pop()
+                    except IndexError:
+                        continue
+                    if line is not None and line.alive:
+                        self._ask_for_all(line, by)
+                        continue
+                    self._open_another(line)
+                if not mine.bell.acquire(timeout=max(0.0, by - time.monotonic())):
+                    raise Late("no reply in time")
+        finally:
+            if mine.reply is _NONE_YET:
+                self._leave(mine)
         if isinstance(mine.reply, Trouble):
             raise mine.reply
         return mine.reply
 
+    def _leave(self, waiting: _Waiting) -> None:
+        """Wait no longer. The bell that was rung for one who leaves is rung for the next."""
+        with suppress(ValueError):  # it was asked already
+            self._queue.remove(waiting)
+        if self._queue and self._idle:
+            self._wake()
+
     def _ask_for_all(self, line: Line, by: float) -> None:
         """Ask whatever is in the queue, on a line that is nobody else's."""
         waiting: list[_Waiting] = []
-        while self._queue and len(waiting) < TOGETHER:
-            try:
-                waiting.append(self._queue.popleft())
-            except IndexError:
-                break
         replies: list[Any] = []
-        hurried = by - time.monotonic() < 0.9 * self._deadline
+        whole = False
         try:
-            if hurried:
-                line.set_timeout(max(0.001, by - time.monotonic()))
+            with suppress(IndexError):  # the queue is empty
+                while len(waiting) < TOGETHER:
+                    waiting.append(self._queue.popleft())
             packed = b"".join([each.packed for each in waiting])
-            replies = line.exchange_all(packed, sum(each.replies for each in waiting))
-            if hurried and not line.closed:
-                line.set_timeout(self._deadline)
+            replies = line.exchange_all(packed, sum(each.replies for each in waiting), by)
+            whole = not line.closed
         finally:
             for each in waiting:
                 own, replies = replies[: each.replies], replies[each.replies :]
                 each.reply = own[-1] if own else Lost("the thread that asked was interrupted")
                 each.ring()
-            self._give_back(line, broken=line.closed)
+            self._give_back(line, broken=not whole)
 
     def _open_another(self, dead: Line | None) -> None:
         if dead is not None:
@@ -123,13 +128,11 @@ class Lines:
             line = Line(self.address, max(OPENING, self._deadline), self._deadline)
         except Trouble as trouble:
             self._idle.insert(0, None)
-            while self._queue:
-                try:
+            with suppress(IndexError):  # the queue is empty
+                while True:
                     waiting = self._queue.popleft()
-                except IndexError:
-                    break
-                waiting.reply = trouble
-                waiting.ring()
+                    waiting.reply = trouble
+                    waiting.ring()
         else:
             self._give_back(line)
 
@@ -145,13 +148,13 @@ class Lines:
 
     def _wake(self) -> None:
         with suppress(IndexError):  # nobody is left
-            self._queue[0].ring()
+            self._queue[-1].ring()
 
     def close(self) -> None:
-        for place, line in enumerate(self._idle):
-            if line is not None:
-                self._idle[place] = None
-                line.close()
+        """Close what is idle. Whoever asks again opens it again."""
+        with suppress(IndexError):  # the others are in use
+            for _ in range(LINES):
+                self._give_back(self._idle.pop(), broken=True)
 
     def __len__(self) -> int:
         """How many lines are open and idle."""
@@ -166,7 +169,7 @@ class _Waiting:
     def __init__(self, packed: bytes, replies: int) -> None:
         self.packed = packed
         self.replies = replies
-        self.reply: Any = None
+        self.reply: Any = _NONE_YET
         self.bell = Lock()
         self.bell.acquire()
 

@@ -34,6 +34,11 @@ def head(prefix: str, algorithm: str, name: str) -> bytes:
     return b"%b%d:%b:%b:{" % (raw, LAYOUT, _initials(algorithm), filed_under)
 
 
+def members(prefix: str) -> bytes:
+    """Where the processes are counted that share the limits. No head looks like it: this has one colon."""
+    return b"%b%d:members" % (prefix.encode(), LAYOUT)
+
+
 def _initials(algorithm: str) -> bytes:
     """Of two words their first letters, of one word its first and last: token_bucket is tb, slots is ss."""
     first, _, second = algorithm.partition("_")

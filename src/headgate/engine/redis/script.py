@@ -62,10 +62,10 @@ def _several(command: str, algorithms: tuple[str, ...]) -> Script:
 
 
 @cache
-def bare(command: str, model: str) -> Script:
+def bare(command: str, model: str | None = None) -> Script:
     """A command that keeps its state itself."""
-    parts = _source("model", model), _source("command", command)
-    return Script("\n".join(_flat(part) for part in parts))
+    parts = [] if model is None else [_source("model", model)]
+    return Script("\n".join(_flat(part) for part in (*parts, _source("command", command))))
 
 
 @cache

@@ -61,7 +61,7 @@ def topology(url: str) -> Topology:
     try:
         if not kind:
             return One(Address.read(plain + rest))
-        hosts, address, path, options = _several(plain, rest)
+        hosts, address, path, options = _several(plain, rest, 6379 if kind == "cluster" else 26379)
     except (ValueError, OSError) as error:
         form = _FORMS.get(kind, "{scheme}://user:password@host:6379/0").format(scheme=scheme)
         # The error's own text may hold the password, unless it is about a file.
@@ -85,7 +85,7 @@ def topology(url: str) -> Topology:
     return Sentinels(watchers, unquote(name), master)
 
 
-def _several(plain: str, rest: str) -> tuple[list[tuple[str, int]], Address, str, dict[str, str]]:
+def _several(plain: str, rest: str, port: int) -> tuple[list[tuple[str, int]], Address, str, dict[str, str]]:
     """The hosts of a URL that names several, how they let us in, its path, and its options for sentinels."""
     parts = urlsplit(plain + rest)
     login, at, places = parts.netloc.rpartition("@")
@@ -95,7 +95,7 @@ def _several(plain: str, rest: str) -> tuple[list[tuple[str, int]], Address, str
     query = urlencode({name: value for name, value in given.items() if name not in ours})
     db = parts.path if parts.path.strip("/").isdigit() else ""
     address = Address.read(f"{plain}{login}{at}{hosts[0].hostname}{db}?{query}")
-    return [(host.hostname or "localhost", host.port or 6379) for host in hosts], address, parts.path, ours
+    return [(host.hostname or "localhost", host.port or port) for host in hosts], address, parts.path, ours
 
 
 class One:
@@ -147,10 +147,8 @@ class Sentinels:
 
     def discover(self, ask: Ask) -> Flow[None]:
         question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
-        reply, watcher = yield from _first_answer(ask, self._watchers, question, "sentinel")
-        if reply is None:
-            raise Unreached(f'the sentinels know no master called "{self._name}"')
-        host, port = reply
+        lacking = f'it knows no master called "{self._name}"'
+        (host, port), watcher, _ = yield from _first_answer(ask, self._watchers, question, "sentinel", lacking)
         self._master = self._template.at(host.decode(), int(port))
         self._watchers = [watcher, *(other for other in self._watchers if other is not watcher)]
 
@@ -192,7 +190,8 @@ class Cluster:
         known = dict.fromkeys([*self._masters, *self._seeds])
         trusted = [address for address in known if address not in self._suspects]
         doubted = [address for address in known if address in self._suspects]
-        reply, by = yield from _first_answer(ask, trusted + doubted, command("CLUSTER", "SLOTS"), "node")
+        question, lacking = command("CLUSTER", "SLOTS"), "it knows of no slots"
+        reply, by, silent = yield from _first_answer(ask, trusted + doubted, question, "node", lacking)
         owners: list[Address | None] = [None] * SLOTS
         replicas: dict[Address, None] = {}
         for first, last, *members in reply:
@@ -202,7 +201,8 @@ class Cluster:
         self._owners = owners
         self._masters = list(dict.fromkeys(owner for owner in owners if owner is not None))
         self._replicas = list(replicas)
-        self._suspects.clear()
+        self._suspects = dict.fromkeys([*self._suspects, *silent])  # they are asked last
+        self._suspects.pop(by, None)
         self._doubtful = None in owners
 
     def sent_on(self, told: Elsewhere, by: Address) -> Address:
@@ -222,11 +222,18 @@ def slot(tag: bytes) -> int:
     return crc_hqx(tag, 0) % SLOTS
 
 
-def _first_answer(ask: Ask, addresses: Iterable[Address], question: bytes, who: str) -> Flow[tuple[Any, Address]]:
-    failures = []
+def _first_answer(
+    ask: Ask, addresses: Iterable[Address], question: bytes, who: str, lacking: str
+) -> Flow[tuple[Any, Address, list[Address]]]:
+    """The first answer that tells something, who gave it, and who did not."""
+    failures: dict[Address, str] = {}
     for address in addresses:
         try:
-            return (yield partial(ask, address, question)), address
+            reply = yield partial(ask, address, question)
         except Trouble as trouble:
-            failures.append(f"{address}: {trouble}")
-    raise Unreached(f"no {who} answered ({'; '.join(failures)})")
+            failures[address] = str(trouble)
+        else:
+            if reply:
+                return reply, address, list(failures)
+            failures[address] = lacking
+    raise Unreached(f"no {who} could tell ({'; '.join(f'{who}: {why}' for who, why in failures.items())})")

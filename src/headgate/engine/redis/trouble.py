@@ -89,7 +89,7 @@ def not_charged(trouble: Trouble) -> bool:
 
 # What the scripts call; a server does not always say which of them it refused.
 IN_SCRIPTS = (
-    *("time", "get", "set", "del", "getrange", "setrange", "pexpire", "pexpireat"),
+    *("time", "get", "mget", "set", "del", "getrange", "setrange", "pexpire", "pexpireat"),
     *("zadd", "zrem", "zscore", "zcount", "zrangebyscore", "zrevrange", "zincrby"),
 )
 

@@ -156,3 +156,9 @@ def slot(reply: list[int]) -> Slot:
 
 def renewed(reply: list[int]) -> int | None:
     return reply[1] if reply[0] else None
+
+
+def member(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> Question:
+    """What a process says that shares our limits: it lives (beat), or it leaves."""
+    script, key = bare("members"), naming.members(prefix)
+    return Question(command("EVALSHA", script.sha, 1, key, verb, member_id, ttl_us), script, key)

@@ -1,9 +1,11 @@
-"""A limit in words: for whoever wonders what "6/minute queue 5" will do to them."""
+"""A limit in words, and what its engine promises: for whoever wonders what "6/minute queue 5" will do to them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+from typing import Protocol, runtime_checkable
 
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.leaky_bucket import LeakyBucket
@@ -18,6 +20,39 @@ Lines = Iterator[tuple[str, str]]
 
 _REFUSED = "is not counted; it passes exactly retry_after later, if nothing else comes"
 _WINDOW = "to the unit; reservations go into the following windows"
+
+
+_LABEL = 12
+
+
+@runtime_checkable
+class Lawful(Protocol):
+    """An engine that can say what it promises for a limit, asked by so many processes."""
+
+    def laws(self, limit: Limit, nodes: int) -> Lines: ...
+
+
+def page(limits: Sequence[Limit], engine: object = None, nodes: int = 1, width: int = 100) -> str:
+    """Limits, and what the engine promises for each, to be read by people."""
+    lines = []
+    for limit in limits:
+        lines.append(limit.text)
+        for label, words in (*explain(limit), *laws(engine, limit, nodes)):
+            indent = " " * (_LABEL + 2)
+            lines.append(fill(words, width, initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent))
+        lines.append("")
+    if len(limits) > 1:
+        lines.append("They are decided together: a call passes all of them, or is charged to none.\n")
+    return "\n".join(lines)
+
+
+def laws(engine: object, limit: Limit, nodes: int) -> Lines:
+    """What an engine and those around it promise, from the inside out."""
+    inner = getattr(engine, "inner", None) or getattr(engine, "engine", None)
+    if inner is not None:
+        yield from laws(inner, limit, nodes)
+    if isinstance(engine, Lawful):
+        yield from engine.laws(limit, nodes)
 
 
 def explain(limit: Limit) -> Lines:

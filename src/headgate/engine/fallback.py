@@ -1,0 +1,298 @@
+"""The fallback engine: an answer for every call, also when the engine gives none.
+
+    FallbackEngine(engine, fallback="local", members=Members(...))
+
+stands around an engine. While that answers, calls go straight through, and only the last facts of each count are
+remembered. When it does not, the fallback answers, with DegradedFacts; fallback_flows.py tells how, and the laws.
+Here are the two spellings: a straight way and the long one, which is a flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from headgate.clock import Clock
+from headgate.engine.fallback_flows import REMEMBERED, SETTLE_US, Fallback, Instead
+from headgate.engine.fallback_shard import Shard, Tag
+from headgate.engine.fallback_shares import Asked
+from headgate.engine.fallback_slots import FallbackSlots
+from headgate.engine.forked import on_fork
+from headgate.engine.members import AsyncMembers, Members
+from headgate.engine.port import AsyncEngine, AsyncMeter, Engine, Meter, Slot
+from headgate.errors import EngineUnavailable, InvalidCharge
+from headgate.flow import arun, run
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import Limit
+from headgate.model.slots import Slots
+
+
+class FallbackEngine(Fallback):
+    """Decides by the inner engine, and by the fallback when that does not answer.
+
+    fallback    "allow", "deny" or "local": by this member's share of the limit
+    members     who else shares the limits; without it this process thinks itself alone
+    settle_us   how long a call must pass both, share and engine, once that is back
+    remembered  how many counts' last facts are kept for the start of a share
+    """
+
+    members: Members
+
+    def __init__(
+        self,
+        inner: Engine,
+        *,
+        fallback: Instead = "local",
+        members: Members | None = None,
+        clock: Clock | None = None,
+        settle_us: int = SETTLE_US,
+        remembered: int = REMEMBERED,
+    ) -> None:
+        super().__init__(inner, fallback, members or Members(), clock, settle_us, remembered)
+        self._settlers: set[Hashable] = set()
+        on_fork(self.forget)
+        if self.shares:
+            self.members.join(self)
+
+    def meter(self, limit: Limit, name: str) -> FallbackMeter:
+        return FallbackMeter(self, self.inner.meter(limit, name))
+
+    def slots(self, limit: Slots, name: str) -> FallbackSlotMeter:
+        return FallbackSlotMeter(self, self.inner.slots(limit, name))
+
+    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+        return run(self.deciding(_own(charges, FallbackMeter), patience_us))
+
+    def shard(self, key: str) -> Hashable:
+        shard: Hashable = self.inner.shard(key)
+        return shard
+
+    def close(self) -> None:
+        self.stop_settling()
+        self.members.quit(self)
+        self.inner.close()
+
+    def forget(self) -> None:
+        self.drop_all()
+        self._settlers = set()
+        self.members.forget()
+
+    def in_background(self, shard: Shard) -> None:
+        if shard.name not in self._settlers:
+            self._settlers.add(shard.name)
+            threading.Thread(target=self._settle, args=[shard], name="headgate-settle", daemon=True).start()
+
+    def _settle(self, shard: Shard) -> None:
+        try:
+            run(self.settling(shard))
+        finally:
+            self._settlers.discard(shard.name)
+
+    def woken(self) -> None:
+        """The members' beat was heard."""
+        run(self.waking())
+
+
+class AsyncFallbackEngine(Fallback):
+    """The same, awaited. See FallbackEngine."""
+
+    members: AsyncMembers
+
+    def __init__(
+        self,
+        inner: AsyncEngine,
+        *,
+        fallback: Instead = "local",
+        members: AsyncMembers | None = None,
+        clock: Clock | None = None,
+        settle_us: int = SETTLE_US,
+        remembered: int = REMEMBERED,
+    ) -> None:
+        super().__init__(inner, fallback, members or AsyncMembers(), clock, settle_us, remembered)
+        self._settlers: dict[Hashable, asyncio.Task[None]] = {}
+        on_fork(self.forget)
+        if self.shares:
+            self.members.join(self)
+
+    def meter(self, limit: Limit, name: str) -> AsyncFallbackMeter:
+        return AsyncFallbackMeter(self, self.inner.meter(limit, name))
+
+    def slots(self, limit: Slots, name: str) -> AsyncFallbackSlotMeter:
+        return AsyncFallbackSlotMeter(self, self.inner.slots(limit, name))
+
+    async def decide_all(
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+    ) -> list[Facts]:
+        self.used()
+        return await arun(self.deciding(_own(charges, AsyncFallbackMeter), patience_us))
+
+    def shard(self, key: str) -> Hashable:
+        shard: Hashable = self.inner.shard(key)
+        return shard
+
+    def used(self) -> None:
+        """Beat on the loop where the engine is used."""
+        if self.shares:
+            self.members.start()
+
+    async def close(self) -> None:
+        self.stop_settling()
+        loop = asyncio.get_running_loop()
+        for task in tuple(self._settlers.values()):
+            if task.get_loop() is loop and not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        await self.members.quit(self)
+        await self.inner.close()
+
+    def forget(self) -> None:
+        self.drop_all()
+        self._settlers = {}
+        self.members.forget()
+
+    def in_background(self, shard: Shard) -> None:
+        settler = self._settlers.get(shard.name)
+        if settler is None or settler.done() or settler.get_loop().is_closed():
+            self._settlers[shard.name] = asyncio.get_running_loop().create_task(arun(self.settling(shard)))
+
+    async def woken(self) -> None:
+        await arun(self.waking())
+
+
+class FallbackMeter:
+    """The engine's hand on one limit, and the share that stands in for it."""
+
+    def __init__(self, engine: FallbackEngine, meter: Meter) -> None:
+        self.meter = meter
+        self.limit = meter.limit
+        self.name = meter.name
+        self._engine = engine
+        self._number = engine.number(meter.limit, meter.name)
+        self._ask = meter.decide
+        self._shard = engine.inner.shard
+        self._known = engine.shards.get
+        self._shares = engine.shares
+        self._keep = engine.recent.keep
+        self._now_us = engine.clock.now_us
+
+    def tag(self, key: str) -> Tag:
+        return key, self._number
+
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        engine = self._engine
+        shard = self._known(self._shard(key)) or engine.shard_of(key)
+        if not shard.straight:
+            return run(engine.deciding([(self, key, cost)], patience_us))[0]
+        try:
+            facts = self._ask(key, cost, patience_us)
+        except EngineUnavailable as why:
+            return engine.unanswered(shard, (self, key, cost), patience_us, why)
+        if self._shares:
+            self._keep((key, self._number), (facts, self._now_us()))
+        return facts
+
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        return run(self._engine.refunding(self, key, units, receipt, cancel))
+
+    def retune(self, key: str) -> None:
+        run(self._engine.retuning(self, key))
+
+    def reset(self, key: str) -> None:
+        run(self._engine.resetting(self, key))
+
+
+class AsyncFallbackMeter:
+    """The same hand, awaited."""
+
+    def __init__(self, engine: AsyncFallbackEngine, meter: AsyncMeter) -> None:
+        self.meter = meter
+        self.limit = meter.limit
+        self.name = meter.name
+        self._engine = engine
+        self._number = engine.number(meter.limit, meter.name)
+        self._ask = meter.decide
+        self._shard = engine.inner.shard
+        self._known = engine.shards.get
+        self._shares = engine.shares
+        self._keep = engine.recent.keep
+        self._now_us = engine.clock.now_us
+
+    def tag(self, key: str) -> Tag:
+        return key, self._number
+
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        engine = self._engine
+        shard = self._known(self._shard(key)) or engine.shard_of(key)
+        engine.used()
+        if not shard.straight:
+            return (await arun(engine.deciding([(self, key, cost)], patience_us)))[0]
+        try:
+            facts = await self._ask(key, cost, patience_us)
+        except EngineUnavailable as why:
+            return engine.unanswered(shard, (self, key, cost), patience_us, why)
+        if self._shares:
+            self._keep((key, self._number), (facts, self._now_us()))
+        return facts
+
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        return await arun(self._engine.refunding(self, key, units, receipt, cancel))
+
+    async def retune(self, key: str) -> None:
+        await arun(self._engine.retuning(self, key))
+
+    async def reset(self, key: str) -> None:
+        await arun(self._engine.resetting(self, key))
+
+
+class FallbackSlotMeter(FallbackSlots):
+    """The engine's hand on the slots of one limit, and the share that stands in for it."""
+
+    def free(self, key: str) -> Facts:
+        return run(self.freeing(key))
+
+    def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
+        return run(self.acquiring(key, ticket, wait))
+
+    def renew(self, key: str, fence: int) -> int | None:
+        return run(self.renewing(key, fence))
+
+    def release(self, key: str, fence: int) -> bool:
+        return run(self.releasing(key, fence))
+
+    def leave(self, key: str, ticket: int) -> None:
+        run(self.leaving(key, ticket))
+
+    def reset(self, key: str) -> None:
+        run(self.resetting(key))
+
+
+class AsyncFallbackSlotMeter(FallbackSlots):
+    """The same, awaited."""
+
+    async def free(self, key: str) -> Facts:
+        return await arun(self.freeing(key))
+
+    async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
+        return await arun(self.acquiring(key, ticket, wait))
+
+    async def renew(self, key: str, fence: int) -> int | None:
+        return await arun(self.renewing(key, fence))
+
+    async def release(self, key: str, fence: int) -> bool:
+        return await arun(self.releasing(key, fence))
+
+    async def leave(self, key: str, ticket: int) -> None:
+        await arun(self.leaving(key, ticket))
+
+    async def reset(self, key: str) -> None:
+        await arun(self.resetting(key))
+
+
+def _own(charges: Sequence[tuple[Any, str, int]], kind: type) -> list[Asked]:
+    if not all(isinstance(meter, kind) for meter, _, _ in charges):
+        raise InvalidCharge("A charge of another engine cannot be decided here.")
+    return list(charges)

@@ -1,0 +1,155 @@
+"""The shares of one process: where they start, what they owe, and how that is settled.
+
+A share starts from what was known. For each count the last facts are remembered; while they are alive, the share
+starts with so many units used that it has left at most its part of what was remaining then. Conservative: what has
+come free since is not counted. (The debt of reservations is not carried over.) A count that was never asked, or is
+forgotten, because the memory is bounded, starts as a new one.
+
+Settling is telling the engine, before it is asked about a count, what the share still holds of the units that it
+admitted alone: one charge, or as much of it as fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
+
+from headgate.clock import Clock
+from headgate.engine.breaker import ASK, Way
+from headgate.engine.fallback_shard import Count, Recent, Shard, Tag
+from headgate.engine.local import LocalEngine
+from headgate.engine.members import Roll
+from headgate.engine.share import fresh, share, units
+from headgate.errors import EngineUnavailable
+from headgate.flow import Flow
+from headgate.model.decision import ALLOWED, REMAINING, RESET_AFTER_US, Facts, Receipt
+from headgate.model.limit import Limit
+
+Asked = tuple[Any, str, int]  # a meter of ours, a key, a cost
+
+_SHORTEST_RETRY_US = 1000
+
+
+class Shares:
+    """What this process keeps of the engine's parts and counts."""
+
+    def __init__(self, inner: Any, members: Roll, clock: Clock, settle_us: int, remembered: int) -> None:
+        self.inner = inner
+        self.members = members
+        self.clock = clock
+        self.settle_us = settle_us
+        self.recent: Recent[tuple[Facts, int]] = Recent(remembered)
+        self.shards: dict[Hashable, Shard] = {}
+        self.drop_all()
+
+    def drop_all(self) -> None:
+        self.recent.clear()
+        self.shards.clear()
+        self.local = LocalEngine(self.clock)
+
+    def shard_of(self, key: str) -> Shard:
+        name = self.inner.shard(key)
+        return self.shards.get(name) or self.shards.setdefault(name, Shard(name, self.settle_us))
+
+    def failed(self, shard: Shard, way: Way, why: BaseException) -> None:
+        raise NotImplementedError
+
+    def remember(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> None:
+        """What the engine said last."""
+        now_us = self.clock.now_us()
+        for (meter, key, _), facts in zip(asked, answers, strict=True):
+            self.recent.keep(meter.tag(key), (facts, now_us))
+
+    def refusal(self, shard: Shard, now_us: int) -> Facts:
+        retry_us = max(_SHORTEST_RETRY_US, shard.breaker.pause_left_us(now_us))
+        return False, 0, retry_us, 0, 0, now_us, 0
+
+    def by_share(self, asked: Sequence[Asked], patience_us: int | None) -> list[Facts]:
+        """Judge by the shares alone; nothing is owed yet."""
+        counts = [self._count(meter, key) for meter, key, _ in asked]
+        if any(count is None for count in counts):
+            now_us = self.clock.now_us()
+            return [
+                count.meter.decide(key, 0) if count else self.refusal(self.shard_of(key), now_us)
+                for count, (_, key, _) in zip(counts, asked, strict=True)
+            ]
+        charges = [(count.meter, key, cost) for count, (_, key, cost) in zip(counts, asked, strict=True) if count]
+        if len(charges) == 1:
+            meter, key, cost = charges[0]
+            answers = [meter.decide(key, cost, patience_us)]
+        else:
+            answers = self.local.decide_all(charges, patience_us)
+        for count, facts in zip(counts, answers, strict=True):
+            if count is not None:
+                count.judged(facts)
+        return answers
+
+    def _count(self, meter: Any, key: str) -> Count | None:
+        """The share of this count; None if this member has none."""
+        shard, tag = self.shard_of(key), meter.tag(key)
+        known = shard.count(tag)
+        if known is not None:
+            return known
+        count, rank = self.members.place
+        part = share(meter.limit, count, rank)
+        if part is None:
+            return None
+        now_us = self.clock.now_us()
+        new = Count(meter, key, self.local.meter(part, meter.name), now_us)
+        added = shard.add(tag, new, now_us)
+        if added is new:
+            left = units(self._remaining(meter.limit, tag, now_us), count, rank)
+            new.meter.reset(key)
+            used = max(0, fresh(part) - left)
+            if used:
+                new.judged(new.meter.decide(key, used))
+        return added
+
+    def _remaining(self, limit: Limit, tag: Tag, now_us: int) -> int:
+        """What was left of the count when the engine last spoke of it."""
+        known = self.recent.find(tag)
+        if known is not None and now_us < known[1] + known[0][RESET_AFTER_US]:
+            return min(known[0][REMAINING], fresh(limit))
+        return fresh(limit)
+
+    def owe(self, asked: Sequence[Asked]) -> None:
+        for meter, key, cost in asked:
+            shard, tag = self.shard_of(key), meter.tag(key)
+            count = shard.counts.get(tag)
+            if count is not None and cost:
+                shard.owe(tag, count, cost)
+
+    def give_back(self, asked: Sequence[Asked], passed: Sequence[Facts]) -> None:
+        """What the shares admitted, and the engine did not."""
+        for (meter, key, cost), facts in zip(asked, passed, strict=False):
+            count = self.shard_of(key).counts.get(meter.tag(key))
+            if count is not None and cost and facts[ALLOWED]:
+                count.meter.refund(key, cost, Receipt.of(facts, cost))
+
+    def tell(self, shard: Shard, tag: Tag) -> Flow[None]:
+        """Charge the engine with what a share still holds, before it is asked about that count.
+
+        Whether it is there is asked first, for telling is done once: if no answer comes, it may have been heard.
+        """
+        count = shard.owing.get(tag)
+        if count is None:
+            return
+        ask, key = count.asked.meter.decide, count.key
+        facts = yield partial(ask, key, 0)
+        owed = shard.take_owed(tag)
+        if owed:
+            facts = yield partial(ask, key, owed)
+            if not facts[ALLOWED] and facts[REMAINING]:
+                facts = yield partial(ask, key, facts[REMAINING])
+        self.remember([(count.asked, key, owed)], [facts])
+        shard.told(tag, count)
+
+    def settling(self, shard: Shard) -> Flow[None]:
+        """Tell the engine of every count that owes, one after the other; for as long as settling lasts."""
+        until_us = self.clock.now_us() + self.settle_us
+        try:
+            while shard.owing and self.clock.now_us() < until_us:
+                yield from self.tell(shard, next(iter(shard.owing), ()))
+        except EngineUnavailable as why:
+            self.failed(shard, ASK, why)

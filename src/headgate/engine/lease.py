@@ -1,0 +1,343 @@
+"""The lease engine: units of hot keys are fetched ahead, and handed out here without asking.
+
+Picture a kiosk that orders from a warehouse. What sells is ordered ahead, as much as was sold lately, and sold
+over the counter; what does not sell goes back before it spoils. A lease is such an order: a take of the call's
+cost and some extra, one charge on the inner engine, of which the extra stays here as a stock.
+
+Sizing. A key that was asked fewer than HOT times during the last hold time leases nothing. A hot one leases
+what was asked for during that time: at most U units (a tenth of what the limit holds at once, unless given), and
+at most half of what the last answer left. So near the edge every call is a single take, decided exactly, and no
+order is refused for nothing; one that is refused all the same is asked again for the call alone.
+
+A stock lasts `hold`, never longer than the count it was charged to, reckoned from the moment before it was asked
+for. What is left then, on close, or when a call wants more than is left, is given back by the lease's receipt. As
+taking 3 is taking 1 three times at the same instant, each call gets the receipt of its own units, and may give
+them back: into the stock they came from while it lasts, into the count after that.
+
+LAW. Let N processes use a key, each holding at most U of its units, on the way out and on the way back included:
+  - over any span, at most N * U units more are admitted than the limit alone admits;
+  - at most N * U units are kept from others, for at most `hold`.
+Proof, by what the inner count says less what is held (between 0 and N * U):
+  - token bucket: the water less what is held rises by what is admitted, falls by no more than the hole drains
+    (giving back lowers both), is never above the burst and never below -N * U. So over a span of t at most
+    burst + rate * t + N * U units pass, whatever was given back meanwhile;
+  - sliding window, sliding log: what was charged within the frame and not given back is at most the amount; all
+    else that is admitted in it was held when it began;
+  - fixed window: a stock ends with its window, so all that a window admits was charged in it: not one unit more.
+A process that dies, a give-back that fails (`lost_units`) and a lease that arrives after a reset keep their units
+from others until the limit refills. A reset is known to the process that makes it: the others hand out or give
+back what they hold of the forgotten count, at most U each. "For at most hold" is by the process's own clock.
+
+Not leased: leaky bucket and smooth, because they say when each call goes and a stock would let calls go together;
+slots, which are held and not spent; reservations, peeks, and several limits at once, which the inner engine
+decides as ever. (What is in stock here adds to what a peek shows.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterator, Sequence
+from threading import Event, Thread, current_thread
+from weakref import WeakValueDictionary, ref
+
+from headgate.clock import Clock, SystemClock
+from headgate.engine.forked import on_fork
+from headgate.engine.local import Decide
+from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
+from headgate.engine.stock import Counter, Leases, Shelf, Stock, bound
+from headgate.errors import InvalidCharge
+from headgate.flow import arun, run
+from headgate.model.decision import Facts, Receipt
+from headgate.model.fixed_window import FixedWindow
+from headgate.model.limit import SECOND, Limit, whole
+from headgate.model.slots import Slots
+
+__all__ = ["AsyncLeaseEngine", "LeaseEngine", "bound", "law"]
+
+HOLD_US = 100_000
+
+_LEAST_US = 1000  # nobody is woken more often
+_IDLE_S = 5.0  # the sync engine's thread ends when nothing was held for so long
+
+
+def law(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None, nodes: int) -> str:
+    """What leasing costs at most, in a sentence with the numbers."""
+    most = bound(limit, units)
+    if not most:
+        return f"{limit} is never leased: every call is decided by the engine itself."
+    total = whole("The number of processes", nodes) * most
+    more = "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total} units more are"
+    where = "in any window" if isinstance(limit, FixedWindow) else "over any span"
+    return (
+        f"{limit}, leased by {nodes} processes of at most {most} units each: {where} {more} admitted than the "
+        f"limit alone admits, and at most {total} units are kept from others, for at most {hold_us / 1000:g} ms."
+    )
+
+
+class LeaseEngine:
+    """Around an engine: hands out units of hot keys that were fetched ahead. Thread-safe.
+
+    hold_us   how long units may be held
+    units     how many of a key at most; a tenth of what its limit holds at once unless given
+    """
+
+    def __init__(
+        self, inner: Engine, *, hold_us: int = HOLD_US, units: int | None = None, clock: Clock | None = None
+    ) -> None:
+        self.inner = inner
+        self.clock = clock or SystemClock()
+        self._leases = Leases(hold_us, units)
+        self._meters: WeakValueDictionary[tuple[str, str], LeaseMeter] = WeakValueDictionary()
+        self._watcher: _Watcher | None = None
+        on_fork(self.forget)
+
+    def meter(self, limit: Limit, name: str) -> LeaseMeter:
+        with self._leases.lock:
+            latest = self._meters.get((limit.algorithm, name))
+            if latest is None or latest.limit.text != limit.text:
+                shelf = latest.shelf if latest else self._leases.shelf()
+                latest = self._meters[limit.algorithm, name] = LeaseMeter(
+                    self, self.inner.meter(limit, name), shelf
+                )
+        return latest
+
+    def counter(self, meter: Meter, shelf: Shelf) -> Counter:
+        return Counter(self._leases, shelf, meter, self.clock.now_us, self._watch)
+
+    def slots(self, limit: Slots, name: str) -> SlotMeter:
+        return self.inner.slots(limit, name)
+
+    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+        return self.inner.decide_all([(_own(meter), key, cost) for meter, key, cost in charges], patience_us)
+
+    def shard(self, key: str) -> Hashable:
+        return self.inner.shard(key)
+
+    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        yield "lease", law(limit, hold_us=self._leases.hold_us, units=self._leases.units, nodes=nodes)
+
+    @property
+    def leased(self) -> int:
+        """Units that were handed out from leases."""
+        return self._leases.leased
+
+    @property
+    def lost_units(self) -> int:
+        """Units that could not be given back; the limit refills them by itself."""
+        return self._leases.lost
+
+    def give_back_expired(self) -> int | None:
+        """Give back what has expired; how many microseconds until there is more to do, if anything is held."""
+        for stock in self._leases.ended(self.clock.now_us()):
+            run(self._leases.give_back(stock))
+        return self._leases.due_us(self.clock.now_us())
+
+    def _watch(self, stock: Stock) -> None:
+        with self._leases.lock:
+            if self._watcher is None or not self._watcher.is_alive():
+                self._watcher = _Watcher(self)
+                self._watcher.start()
+            elif self._leases.next_is(stock):
+                self._watcher.wake.set()
+
+    def watched_by(self, watcher: _Watcher, leaving: bool = False) -> bool:
+        """Whether that thread is to go on; one that leaves is let go only if nothing is held."""
+        with self._leases.lock:
+            if leaving and self._watcher is watcher and not self._leases.held:
+                self._watcher = None
+            return self._watcher is watcher
+
+    def forget(self) -> None:
+        """Drop all that is held without giving it back: after a fork it is the parent's."""
+        self._watcher = None
+        self._leases.forget()
+
+    def close(self) -> None:
+        """Give back all that is held, and close the inner engine."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None and watcher is not current_thread():
+            watcher.wake.set()
+            watcher.join()
+        for stock in self._leases.ended(self.clock.now_us(), closing=True):
+            run(self._leases.give_back(stock))
+        self.inner.close()
+
+
+class LeaseMeter:
+    """The lease engine's hand on one limit."""
+
+    def __init__(self, engine: LeaseEngine, meter: Meter, shelf: Shelf) -> None:
+        self.limit = meter.limit
+        self.name = meter.name
+        self.meter = meter
+        self.shelf = shelf
+        self._counter = engine.counter(meter, shelf)
+        self.decide: Decide = self._leased(engine) if bound(meter.limit) else meter.decide
+
+    def _leased(self, engine: LeaseEngine) -> Decide:
+        counter, now, decide_inside = self._counter, engine.clock.now_us, self.meter.decide
+        hand_out = counter.hand_out
+
+        def decide(key: str, cost: int, patience_us: int | None = None) -> Facts:
+            if patience_us is not None:
+                return decide_inside(key, cost, patience_us)
+            if not cost:
+                return run(counter.peek(key))
+            return hand_out(key, cost, now()) or run(counter.take(key, cost))
+
+        return decide
+
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        return run(self._counter.refund(key, units, receipt, cancel))
+
+    def retune(self, key: str) -> None:
+        run(self._counter.retune(key))
+
+    def reset(self, key: str) -> None:
+        run(self._counter.reset(key))
+
+
+class _Watcher(Thread):
+    """Gives back in time what nobody asks for. It does not keep its engine alive."""
+
+    def __init__(self, engine: LeaseEngine) -> None:
+        super().__init__(name="headgate-lease", daemon=True)
+        wake = self.wake = Event()
+        self._engine = ref(engine, lambda _: wake.set())
+
+    def run(self) -> None:
+        idle = False
+        while True:
+            self.wake.clear()  # before looking, so that no call is missed
+            engine = self._engine()
+            if engine is None or not engine.watched_by(self, leaving=idle):
+                return
+            due_us = engine.give_back_expired()
+            del engine
+            woken = self.wake.wait(_IDLE_S if due_us is None else max(due_us, _LEAST_US) / SECOND)
+            idle = due_us is None and not woken
+
+
+class AsyncLeaseEngine:
+    """The same, awaited. Works from several event loops."""
+
+    def __init__(
+        self, inner: AsyncEngine, *, hold_us: int = HOLD_US, units: int | None = None, clock: Clock | None = None
+    ) -> None:
+        self.inner = inner
+        self.clock = clock or SystemClock()
+        self._leases = Leases(hold_us, units)
+        self._meters: WeakValueDictionary[tuple[str, str], AsyncLeaseMeter] = WeakValueDictionary()
+        self._returning: set[asyncio.Task[None]] = set()
+        on_fork(self.forget)
+
+    def meter(self, limit: Limit, name: str) -> AsyncLeaseMeter:
+        with self._leases.lock:
+            latest = self._meters.get((limit.algorithm, name))
+            if latest is None or latest.limit.text != limit.text:
+                shelf = latest.shelf if latest else self._leases.shelf()
+                latest = AsyncLeaseMeter(self, self.inner.meter(limit, name), shelf)
+                self._meters[limit.algorithm, name] = latest
+        return latest
+
+    def counter(self, meter: AsyncMeter, shelf: Shelf) -> Counter:
+        return Counter(self._leases, shelf, meter, self.clock.now_us, self._watch)
+
+    def slots(self, limit: Slots, name: str) -> AsyncSlotMeter:
+        return self.inner.slots(limit, name)
+
+    async def decide_all(
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+    ) -> list[Facts]:
+        inside = [(_own_async(meter), key, cost) for meter, key, cost in charges]
+        return await self.inner.decide_all(inside, patience_us)
+
+    def shard(self, key: str) -> Hashable:
+        return self.inner.shard(key)
+
+    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
+        yield "lease", law(limit, hold_us=self._leases.hold_us, units=self._leases.units, nodes=nodes)
+
+    @property
+    def leased(self) -> int:
+        """Units that were handed out from leases."""
+        return self._leases.leased
+
+    @property
+    def lost_units(self) -> int:
+        """Units that could not be given back; the limit refills them by itself."""
+        return self._leases.lost
+
+    async def give_back_expired(self) -> None:
+        for stock in self._leases.ended(self.clock.now_us()):
+            await arun(self._leases.give_back(stock))
+
+    async def _watch(self, stock: Stock) -> None:
+        self._look_at(stock, asyncio.get_running_loop())
+
+    def _look_at(self, stock: Stock, loop: asyncio.AbstractEventLoop) -> None:
+        """A timer for each stock, on the loop that leased it; what a loop that ended has left is found by
+        the next. A timer may be early by the wall clock: then it is set again."""
+        now_us = self.clock.now_us()
+        if stock.on_shelf and stock.lasts(now_us):
+            loop.call_later(max(stock.until_us - now_us, _LEAST_US) / SECOND, self._look_at, stock, loop)
+        elif self._leases.due_us(now_us) == 0:
+            task = loop.create_task(self.give_back_expired())
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+
+    def forget(self) -> None:
+        """Drop all that is held without giving it back: after a fork it is the parent's."""
+        self._returning.clear()
+        self._leases.forget()
+
+    async def close(self) -> None:
+        """Give back all that is held, and close the inner engine."""
+        for stock in self._leases.ended(self.clock.now_us(), closing=True):
+            await arun(self._leases.give_back(stock))
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(task for task in self._returning if task.get_loop() is loop))
+        await self.inner.close()
+
+
+class AsyncLeaseMeter:
+    """The same hand, awaited."""
+
+    def __init__(self, engine: AsyncLeaseEngine, meter: AsyncMeter, shelf: Shelf) -> None:
+        self.limit = meter.limit
+        self.name = meter.name
+        self.meter = meter
+        self.shelf = shelf
+        self._now_us = engine.clock.now_us
+        self._counter = engine.counter(meter, shelf)
+        self._hand_out = self._counter.hand_out
+        self._leased = bound(meter.limit) > 0
+
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        if patience_us is not None or not self._leased:
+            return await self.meter.decide(key, cost, patience_us)
+        if not cost:
+            return await arun(self._counter.peek(key))
+        facts = self._hand_out(key, cost, self._now_us())
+        return facts if facts is not None else await arun(self._counter.take(key, cost))
+
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        return await arun(self._counter.refund(key, units, receipt, cancel))
+
+    async def retune(self, key: str) -> None:
+        await arun(self._counter.retune(key))
+
+    async def reset(self, key: str) -> None:
+        await arun(self._counter.reset(key))
+
+
+def _own(meter: Meter) -> Meter:
+    if not isinstance(meter, LeaseMeter):
+        raise InvalidCharge("A charge of another engine cannot be decided here.")
+    return meter.meter
+
+
+def _own_async(meter: AsyncMeter) -> AsyncMeter:
+    if not isinstance(meter, AsyncLeaseMeter):
+        raise InvalidCharge("A charge of another engine cannot be decided here.")
+    return meter.meter

@@ -1,0 +1,347 @@
+"""What a process holds of hot keys: how they are asked, how much is fetched ahead, until when it lasts.
+
+The table behind lease.py, where the story and the law stand. It knows no clock and no engine: time is given to
+it, and what has to be asked it yields as steps, so the sync and the async engine drive the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from threading import Lock
+from typing import Any
+from weakref import WeakSet
+
+from headgate.errors import EngineUnavailable
+from headgate.flow import Flow
+from headgate.model.decision import ALLOWED, AT_US, MARK, REMAINING, RESET_AFTER_US, Facts, Receipt
+from headgate.model.fixed_window import FixedWindow
+from headgate.model.limit import Limit, whole
+from headgate.model.sliding_log import SlidingLog
+from headgate.model.sliding_window import SlidingWindow
+from headgate.model.token_bucket import TokenBucket
+
+HOT = 4  # asked so often during one hold time, a key is hot
+
+_REMEMBERED = 4096  # keys of a name whose demand is known
+_LOOKED_AT = 2  # old keys examined for each new one
+
+
+def bound(limit: Limit, units: int | None = None) -> int:
+    """How many units of a key one process holds at most: U. None are held of a limit that paces its calls."""
+    if isinstance(limit, TokenBucket):
+        capacity = limit.burst
+    elif isinstance(limit, FixedWindow | SlidingWindow | SlidingLog):
+        capacity = limit.amount
+    else:
+        return 0
+    return max(1, capacity // 10) if units is None else units
+
+
+class Demand:
+    """How a key was asked lately: this hold time, the one before it, and what the last answer left."""
+
+    __slots__ = ("calls", "moving", "past_calls", "past_units", "remaining", "seen_us", "start_us", "units")
+
+    def __init__(self, now_us: int) -> None:
+        self.start_us = self.seen_us = now_us
+        self.calls = self.units = self.past_calls = self.past_units = self.remaining = 0
+        self.moving = 0  # leases on their way out or back
+
+    def note(self, now_us: int, hold_us: int, units: int) -> None:
+        if not 0 <= now_us - self.seen_us < hold_us:  # quiet for so long, or the clock stepped back
+            self.start_us = now_us
+            self.calls = self.units = self.past_calls = self.past_units = 0
+        elif (elapsed_us := now_us - self.start_us) >= hold_us:
+            self.start_us = now_us
+            self.past_calls = self.calls * hold_us // elapsed_us
+            self.past_units = self.units * hold_us // elapsed_us
+            self.calls = self.units = 0
+        self.seen_us = now_us
+        self.calls += 1
+        self.units += units
+
+    def add(self, calls: int, units: int, until_us: int) -> None:
+        """Calls that were handed out from stock until then."""
+        if calls:
+            self.calls += calls
+            self.units += units
+            self.seen_us = max(self.seen_us, until_us)
+
+    def lately(self, hold_us: int) -> tuple[int, int]:
+        """Calls and units of the last hold time, as of the call that was noted last."""
+        share_us = max(0, hold_us - (self.seen_us - self.start_us))
+        return (
+            self.calls + self.past_calls * share_us // hold_us,
+            self.units + self.past_units * share_us // hold_us,
+        )
+
+
+class Stock:
+    """The extra units of one lease, and what is left of them."""
+
+    __slots__ = (
+        *("at_us", "calls", "demand", "end_us", "extra", "key", "left", "mark", "meter", "rate"),
+        *("receipt", "shelf", "since_us", "spread", "told", "until_us"),
+    )
+
+    def __init__(
+        self, meter: Any, key: str, facts: Facts, cost: int, extra: int, shelf: Shelf, demand: Demand
+    ) -> None:
+        self.meter, self.key, self.shelf, self.demand = meter, key, shelf, demand
+        self.since_us = self.until_us = 0
+        self.extra = self.left = extra
+        self.calls = 0
+        self.receipt = Receipt.of(facts, cost + extra)
+        self.told, self.at_us = facts[REMAINING], facts[AT_US]
+        self.end_us, self.mark = facts[RESET_AFTER_US], facts[MARK]
+        self.spread, self.rate = 0, 1
+        if isinstance(meter.limit, TokenBucket):
+            # A unit's water ends where that of the units after it begins. The mark, a part of a microsecond, is
+            # left out: that is to the safe side.
+            self.spread, self.rate = meter.limit.period_us, meter.limit.amount
+            self.end_us, self.mark = self.end_us - (self.mark > 0), 0
+
+    @property
+    def on_shelf(self) -> bool:
+        return self.shelf.stocks.get(self.key) is self
+
+    def lasts(self, now_us: int) -> bool:
+        return self.since_us <= now_us < self.until_us  # a clock that stepped back behind a stock ends it
+
+    def facts(self, left: int) -> Facts:
+        """The facts of the call after which so many units are left."""
+        return True, self.told + left, 0, self.end_us + -left * self.spread // self.rate, 0, self.at_us, self.mark
+
+
+class Shelf:
+    """What is known and held of the keys of one name."""
+
+    __slots__ = ("__weakref__", "demands", "stocks")
+
+    def __init__(self) -> None:
+        self.stocks: dict[str, Stock] = {}
+        self.demands: OrderedDict[str, Demand] = OrderedDict()
+
+    def demand(self, key: str, now_us: int) -> Demand:
+        """The key's, newest last. A new one makes the shelf look at the two oldest, once it is full."""
+        demands = self.demands
+        known = demands.get(key)
+        if known is not None:
+            demands.move_to_end(key)
+            return known
+        for _ in range(min(_LOOKED_AT, len(demands) - _REMEMBERED + 1)):
+            old, quiet = demands.popitem(last=False)
+            if quiet.moving or old in self.stocks:
+                demands[old] = quiet
+        known = demands[key] = Demand(now_us)
+        return known
+
+
+class Leases:
+    """All that one engine holds, in the order in which it ends."""
+
+    def __init__(self, hold_us: int, units: int | None) -> None:
+        self.hold_us = whole("The time that leased units are held, in microseconds,", hold_us)
+        self.units = None if units is None else whole("The number of leased units", units)
+        self._shelves: WeakSet[Shelf] = WeakSet()
+        self._number = count()  # no two dues are alike
+        self.forget()
+
+    def forget(self) -> None:
+        self.lock = Lock()
+        self._handed_out = self.lost = 0
+        self._dues: list[tuple[int, int, Stock]] = []
+        for shelf in self._shelves:
+            shelf.stocks.clear()
+            shelf.demands.clear()
+
+    def shelf(self) -> Shelf:
+        shelf = Shelf()
+        self._shelves.add(shelf)
+        return shelf
+
+    def put(self, stock: Stock, since_us: int) -> bool:
+        """On the shelf, until it ends; whether it is there. The caller holds the lock."""
+        if stock.shelf.demands.get(stock.key) is not stock.demand:
+            # The key was reset meanwhile, before or after this charge: nobody knows.
+            self.lost += stock.extra
+            return False
+        stock.since_us, stock.until_us = since_us, since_us + min(self.hold_us, stock.receipt.reset_after_us)
+        stock.shelf.stocks[stock.key] = stock
+        heapq.heappush(self._dues, (stock.until_us, next(self._number), stock))
+        return True
+
+    @property
+    def held(self) -> int:
+        """Stocks that are still to end; those that were used up before their time are among them."""
+        return len(self._dues)
+
+    def next_is(self, stock: Stock) -> bool:
+        return bool(self._dues) and self._dues[0][-1] is stock
+
+    def end(self, shelf: Shelf, key: str, now_us: int) -> Stock | None:
+        """Off the shelf; the stock, if there is anything to give back. The caller holds the lock."""
+        stock = shelf.stocks.pop(key, None)
+        if stock is None:
+            return None
+        used = max(0, stock.extra - stock.left)
+        self._handed_out += used
+        stock.demand.add(stock.calls, used, min(now_us, stock.until_us))
+        if not stock.left or now_us >= stock.since_us + stock.receipt.reset_after_us:
+            return None  # nothing is left, or it ended with the count that it was charged to
+        stock.demand.moving += 1
+        return stock
+
+    def ended(self, now_us: int, *, closing: bool = False) -> list[Stock]:
+        """What has to be given back at this instant: what has expired, or all there is."""
+        ended, dues = [], self._dues
+        with self.lock:
+            while dues and (closing or not dues[0][-1].lasts(now_us)):
+                stock = heapq.heappop(dues)[-1]
+                if stock.on_shelf and self.end(stock.shelf, stock.key, now_us):
+                    ended.append(stock)
+        return ended
+
+    def give_back(self, stock: Stock) -> Flow[None]:
+        """What is left of a stock that was ended. No answer is no caller's error: the limit refills by itself."""
+        try:
+            yield partial(stock.meter.refund, stock.key, stock.left, stock.receipt)
+        except BaseException as error:
+            with self.lock:
+                self.lost += stock.left
+            if not isinstance(error, EngineUnavailable):
+                raise
+        finally:
+            with self.lock:
+                stock.demand.moving -= 1
+
+    def due_us(self, now_us: int) -> int | None:
+        """How long until the next stock ends, if there is one."""
+        with self.lock:
+            return min(self.hold_us, max(0, self._dues[0][0] - now_us)) if self._dues else None
+
+    @property
+    def leased(self) -> int:
+        """Units handed out from stock."""
+        with self.lock:
+            held = [stock for *_, stock in self._dues if stock.on_shelf]
+            return self._handed_out + sum(max(0, stock.extra - stock.left) for stock in held)
+
+
+class Counter:
+    """Where the units of one limit are handed out. `now` and `watch` are the shell's: the time, and who sees
+    to it that a stock ends in time."""
+
+    def __init__(
+        self, leases: Leases, shelf: Shelf, meter: Any, now: Callable[[], int], watch: Callable[[Stock], Any]
+    ) -> None:
+        self.leases, self.shelf, self.meter = leases, shelf, meter
+        self._now, self._watch = now, watch
+        self._bound = bound(meter.limit, leases.units)
+        self.hand_out = self._over_the_counter()
+
+    def _over_the_counter(self) -> Callable[[str, int, int], Facts | None]:
+        """The busiest way of all, as a closure: what is in stock, if that is enough."""
+        leases, meter, in_stock = self.leases, self.meter, self.shelf.stocks.get
+
+        def hand_out(key: str, cost: int, now_us: int) -> Facts | None:
+            with leases.lock:
+                stock = in_stock(key)
+                if stock is None or stock.meter is not meter or not stock.since_us <= now_us < stock.until_us:
+                    return None
+                left = stock.left - cost
+                if left < 0:
+                    return None
+                stock.left = left
+                stock.calls += 1
+            # As Stock.facts, without the call.
+            end_us = stock.end_us + -left * stock.spread // stock.rate
+            return True, stock.told + left, 0, end_us, 0, stock.at_us, stock.mark
+
+        return hand_out
+
+    def take(self, key: str, cost: int) -> Flow[Facts]:
+        """What is not in stock: ask for it, and for more if the key is hot."""
+        leases, shelf, meter, now_us = self.leases, self.shelf, self.meter, self._now()
+        with leases.lock:
+            demand = shelf.demand(key, now_us)
+            stock = shelf.stocks.get(key)
+            # Another thread may have put one there a moment ago.
+            enough = stock is not None and self._usable(stock, now_us) and stock.left >= cost
+            old = None if enough else leases.end(shelf, key, now_us)
+            demand.note(now_us, leases.hold_us, cost)
+        if old:
+            yield from leases.give_back(old)
+        with leases.lock:
+            extra = self._extra(key, demand, cost)
+            demand.moving += extra > 0
+        try:
+            since_us = self._now()
+            facts: Facts = yield partial(meter.decide, key, cost + extra)
+            leased = extra > 0 and facts[ALLOWED]
+            if extra and not leased:
+                facts = yield partial(meter.decide, key, cost)
+        except BaseException:
+            with leases.lock:
+                demand.moving -= extra > 0
+            raise
+        with leases.lock:
+            demand.moving -= extra > 0
+            demand.remaining = facts[REMAINING]
+            if not leased:
+                return facts
+            stock = Stock(meter, key, facts, cost, extra, shelf, demand)
+            there = leases.put(stock, since_us)
+        if there:
+            yield partial(self._watch, stock)
+        return stock.facts(extra)
+
+    def _extra(self, key: str, demand: Demand, cost: int) -> int:
+        calls, units = demand.lately(self.leases.hold_us)
+        if calls < HOT or demand.moving or key in self.shelf.stocks:
+            return 0
+        # A multiple of the cost, so that calls of one cost leave nothing behind.
+        return min(self._bound, units, demand.remaining // 2) // cost * cost
+
+    def peek(self, key: str) -> Flow[Facts]:
+        facts: Facts = yield partial(self.meter.decide, key, 0)
+        with self.leases.lock:
+            stock = self.shelf.stocks.get(key)
+            if stock is None or not stock.left or not self._usable(stock, self._now()):
+                return facts
+            return True, facts[REMAINING] + stock.left, 0, *facts[RESET_AFTER_US:]
+
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Facts]:
+        """Into the stock that the units came from, never more than was taken from it; else into the count."""
+        with self.leases.lock:
+            stock = self.shelf.stocks.get(key)
+            if stock is not None and not cancel and self._usable(stock, self._now()):
+                left = stock.left + max(0, min(units, receipt.cost - receipt.returned))
+                its_own = receipt.at_us == stock.at_us and receipt.mark == stock.mark
+                if its_own and left <= min(stock.receipt.cost, self._bound):
+                    stock.left = left
+                    return stock.facts(left)
+        facts: Facts = yield partial(self.meter.refund, key, units, receipt, cancel)
+        return facts
+
+    def retune(self, key: str) -> Flow[None]:
+        with self.leases.lock:
+            old = self.leases.end(self.shelf, key, self._now())
+        if old:
+            yield from self.leases.give_back(old)
+        yield partial(self.meter.retune, key)
+
+    def reset(self, key: str) -> Flow[None]:
+        """The count is forgotten, and so is what was charged to it."""
+        with self.leases.lock:
+            self.leases.end(self.shelf, key, self._now())
+            self.shelf.demands.pop(key, None)
+        yield partial(self.meter.reset, key)
+
+    def _usable(self, stock: Stock, now_us: int) -> bool:
+        """Leased under this very limit, and still in time."""
+        return stock.meter is self.meter and stock.lasts(now_us)

@@ -1,0 +1,31 @@
+-- Who is alive: each process that shares our limits says so every second.
+--
+-- KEYS[1]  a sorted set, <prefix>1:members, and all there is:
+--            m<id>   when this member is taken for dead, by the server's clock, in microseconds
+--            r<id>   -id: its place among the others
+--          Above zero are times and below zero numbers, so the living are one range and those with a lower id
+--          are another.
+-- ARGV     verb, id (a whole number below 2^53), ttl_us
+--            beat    returns the number of the living, and how many of them have a lower id
+--            leave   returns 1; or 0 if there was no such member
+--
+-- Every beat removes the dead. A member that would live longer than a ttl from now was written before the clock
+-- stepped back: it is removed as well, and comes back with its next beat.
+local call, key, id = redis.call, KEYS[1], ARGV[2]
+if ARGV[1] == "leave" then
+  call("ZREM", key, "r" .. id)
+  return call("ZREM", key, "m" .. id)
+end
+local time = call("TIME")
+local now_us = time[1] * 1000000 + time[2]
+local now = string.format("%.0f", now_us)
+local latest = string.format("%.0f", now_us + ARGV[3])
+
+for _, range in ipairs({ { "(0", now }, { "(" .. latest, "+inf" } }) do
+  for _, member in ipairs(call("ZRANGEBYSCORE", key, range[1], range[2])) do
+    call("ZREM", key, member, "r" .. string.sub(member, 2))
+  end
+end
+call("ZADD", key, latest, "m" .. id, "-" .. id, "r" .. id)
+call("PEXPIRE", key, string.format("%.0f", math.ceil(ARGV[3] / 1000)))
+return { call("ZCOUNT", key, "(0", "+inf"), call("ZCOUNT", key, "(-" .. id, "(0") }

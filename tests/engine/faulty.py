@@ -1,0 +1,87 @@
+"""An engine that can be told to fail: a view of an embedded engine, as one member has it over its own wire.
+
+down    nobody is there: nothing is decided
+deaf    the engine decides, and the answer is lost
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headgate.clock import ManualClock
+from headgate.engine.fallback import FallbackEngine
+from headgate.engine.fallback_shard import Shard
+from headgate.engine.local import LocalEngine
+from headgate.engine.port import Meter
+from headgate.errors import EngineUnavailable
+from headgate.flow import run
+from headgate.model.decision import Facts
+from headgate.model.limit import Limit
+from headgate.model.slots import Slots
+
+
+class FaultyHand:
+    """A meter of either kind: every verb may fail."""
+
+    def __init__(self, engine: "Faulty", meter: Any) -> None:
+        self.meter = meter
+        self.limit = meter.limit
+        self.name = meter.name
+        self._engine = engine
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        asked = getattr(self.meter, verb)
+        return lambda *words: self._engine.ask(words[0], asked, *words)
+
+
+class Faulty:
+    """Keys fail apart by their first letter, if `parts` says so."""
+
+    def __init__(self, engine: LocalEngine, parts: bool = False) -> None:
+        self.engine = engine
+        self.down = False
+        self.deaf = False
+        self.down_parts: set[object] = set()
+        self.asked = 0
+        self.closed = False
+        self._parts = parts
+
+    def ask(self, key: str, verb: Callable[..., Any], *words: Any) -> Any:
+        self.asked += 1
+        if self.down or self.shard(key) in self.down_parts:
+            raise EngineUnavailable("Nobody is there.")
+        answer = verb(*words)
+        if self.deaf:
+            raise EngineUnavailable("The answer was lost.")
+        return answer
+
+    def meter(self, limit: Limit, name: str) -> Any:
+        return FaultyHand(self, self.engine.meter(limit, name))
+
+    def slots(self, limit: Slots, name: str) -> Any:
+        return FaultyHand(self, self.engine.slots(limit, name))
+
+    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+        inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, FaultyHand)]
+        answers = [self.ask(key, lambda _: None, key) for _, key, _ in inner[1:]]
+        assert not any(answers)
+        decided: list[Facts] = self.ask(
+            inner[0][1], lambda _: self.engine.decide_all(inner, patience_us), inner[0][1]
+        )
+        return decided
+
+    def shard(self, key: str) -> object:
+        return key[0] if self._parts else 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Settled(FallbackEngine):
+    """A fallback whose background is now."""
+
+    def in_background(self, shard: Shard) -> None:
+        run(self.settling(shard))
+
+
+def faulty(clock: ManualClock, parts: bool = False) -> Faulty:
+    return Faulty(LocalEngine(clock), parts)

@@ -1,0 +1,236 @@
+"""Members: who is alive, told by real servers; what is remembered; and who beats when."""
+
+import asyncio
+import gc
+import logging
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from importlib.resources import files
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.engine.fallback import FallbackEngine
+from headgate.engine.local import LocalEngine
+from headgate.engine.members import BELIEVED, TTL_US, AsyncMembers, Members, Roll
+from headgate.errors import EngineUnavailable
+from tests.servers import RedisServer
+
+SCRIPT = (files("headgate") / "lua" / "command" / "members.lua").read_text()
+
+
+def ask(server: RedisServer, verb: str, member: int) -> object:
+    return server.call("EVAL", SCRIPT, 1, "hg1:members", verb, member, TTL_US)
+
+
+def eventually(happens: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_everybody_is_counted_and_ranked_by_id(driven_server: RedisServer) -> None:
+    assert ask(driven_server, "beat", 500) == [1, 0]
+    assert ask(driven_server, "beat", 7) == [2, 0]
+    assert ask(driven_server, "beat", 2**48) == [3, 2]
+    assert ask(driven_server, "beat", 500) == [3, 1]
+    assert ask(driven_server, "leave", 7) == 1
+    assert ask(driven_server, "leave", 7) == 0
+    assert ask(driven_server, "beat", 500) == [2, 0]
+
+
+def test_the_silent_are_dead_after_the_ttl(driven_server: RedisServer) -> None:
+    ask(driven_server, "beat", 1)
+    driven_server.clock.advance_us(TTL_US - 1)
+    assert ask(driven_server, "beat", 2) == [2, 1]
+    driven_server.clock.advance_us(1)
+    assert ask(driven_server, "beat", 2) == [1, 0]
+    assert driven_server.call("ZCARD", "hg1:members") == 2  # the dead are gone, not just uncounted
+    assert 0 < int(str(driven_server.call("PTTL", "hg1:members"))) <= TTL_US // 1000
+
+
+def test_a_clock_that_steps_back_does_not_keep_the_dead(driven_server: RedisServer) -> None:
+    ask(driven_server, "beat", 1)
+    ask(driven_server, "beat", 2)
+    driven_server.clock.advance_us(-3_600_000_000)
+    assert ask(driven_server, "beat", 1) == [1, 0]
+    assert ask(driven_server, "beat", 2) == [2, 1]
+    driven_server.clock.advance_us(TTL_US)
+    assert ask(driven_server, "beat", 1) == [1, 0]
+
+
+@given(st.lists(st.integers(1, 2**48), min_size=1, max_size=8, unique=True))
+def test_ranks_are_all_different_and_stable(redis_server: RedisServer, ids: list[int]) -> None:
+    redis_server.flush()
+    for member in ids:
+        ask(redis_server, "beat", member)
+    places = [ask(redis_server, "beat", member) for member in ids]
+    assert places == [[len(ids), sorted(ids).index(member)] for member in ids]
+
+
+def test_it_calls_nothing_that_the_documented_rights_do_not_grant() -> None:
+    commands = {word for word in SCRIPT.split('"') if word.isupper()}
+    assert commands <= {
+        "TIME",
+        "ZADD",
+        "ZREM",
+        "ZCOUNT",
+        "ZRANGEBYSCORE",
+        "ZREVRANGE",
+        "ZSCORE",
+        "PEXPIRE",
+        "KEYS",
+    }
+
+
+def test_whoever_has_heard_nothing_is_alone_or_the_last_of_those_it_was_told() -> None:
+    assert Roll().place == (1, 0)
+    assert Roll(4).place == (4, 3)
+
+
+def test_a_count_that_falls_is_believed_later() -> None:
+    roll = Roll()
+    roll.heard(4, 2)
+    for _ in range(BELIEVED - 1):
+        roll.heard(1, 0)
+        assert roll.place == (4, 2)
+    roll.heard(2, 1)
+    assert roll.place == (2, 1)
+    roll.heard(3, 0)
+    assert roll.place == (3, 0)
+
+
+def test_a_beat_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    answers: list[tuple[int, int] | None] = [(3, 1), None, None, (2, 0), None]
+
+    def beat(_: str) -> tuple[int, int]:
+        answer = answers.pop(0)
+        if answer is None:
+            raise EngineUnavailable("Nobody is there.")
+        return answer
+
+    members = Members(beat)
+    woken: list[int] = []
+
+    class Listener:
+        def woken(self) -> None:
+            woken.append(members.count)
+
+    listener = Listener()
+    members.joined.add(listener)
+    for _ in range(5):
+        members.beat_once()
+    assert members.place == (3, 1)
+    assert woken == [3, 3]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    Members().beat_once()  # nobody to ask
+
+
+def test_it_beats_until_it_is_closed_and_takes_itself_out() -> None:
+    beats: list[str] = []
+    left: list[str] = []
+
+    def beat(member: str) -> tuple[int, int]:
+        beats.append(member)
+        return 2, 1
+
+    members = Members(beat, left.append, every=0.01)
+    members.start()
+    members.start()
+    eventually(lambda: len(beats) > 3)
+    assert members.place == (2, 1)
+    members.close()
+    members.close()
+    assert left == [members.id] == list(set(beats))
+    eventually(lambda: "headgate-members" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_it_ends_with_its_owner() -> None:
+    engine = FallbackEngine(LocalEngine(), members=Members(lambda _: (1, 0), every=0.01))
+    thread = next(each for each in threading.enumerate() if each.name == "headgate-members")
+    del engine
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_with_a_fallback_that_keeps_no_shares_nobody_beats() -> None:
+    FallbackEngine(LocalEngine(), fallback="allow", members=Members(lambda _: (1, 0)))
+    assert "headgate-members" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_forked_child_is_a_member_of_its_own() -> None:
+    fork = multiprocessing.get_context("fork")
+    beats = fork.SimpleQueue()
+
+    def beat(member: str) -> tuple[int, int]:
+        beats.put((os.getpid(), member))
+        return 2, 0
+
+    engine = FallbackEngine(LocalEngine(), members=Members(beat, every=0.05))
+    eventually(lambda: engine.members.count == 2)
+    child = fork.Process(target=time.sleep, args=(1,))
+    child.start()
+    child.join()
+    engine.close()
+    seen = set()
+    while not beats.empty():
+        seen.add(beats.get())
+    assert len(seen) == 2
+    assert len({pid for pid, _ in seen}) == len({member for _, member in seen}) == 2
+
+
+async def test_awaited_it_beats_on_the_loop_where_it_is_used() -> None:
+    beats: list[asyncio.AbstractEventLoop] = []
+    thrice = asyncio.Event()
+    left: list[str] = []
+
+    async def beat(member: str) -> tuple[int, int]:
+        beats.append(asyncio.get_running_loop())
+        if len(beats) == 3:
+            thrice.set()
+        return 3, 2
+
+    async def leave(member: str) -> None:
+        left.append(member)
+
+    members = AsyncMembers(beat, leave, every=0.01)
+    members.start()
+    members.start()
+    await asyncio.wait_for(thrice.wait(), 10)
+    assert set(beats) == {asyncio.get_running_loop()}
+    assert members.place == (3, 2)
+    await members.close()
+    await members.close()
+    count = len(beats)
+    await asyncio.sleep(0.05)
+    assert (len(beats), left) == (count, [members.id])
+
+
+def test_awaited_it_moves_on_when_its_loop_is_gone() -> None:
+    beats: list[int] = []
+
+    async def beat(member: str) -> tuple[int, int]:
+        beats.append(len(beats))
+        if len(beats) == 2:
+            raise EngineUnavailable("Nobody is there.")
+        return 3, 2
+
+    members = AsyncMembers(beat, every=3600)
+
+    async def use() -> None:
+        members.start()
+        await asyncio.sleep(0.01)
+
+    for loops in (1, 2, 3):
+        asyncio.run(use())
+        assert len(beats) == loops
+    members.forget()
+    assert members.place == (4, 3)
+    asyncio.run(use())
+    assert len(beats) == 4
