@@ -39,4 +39,9 @@ class RateLimited(HeadgateError):
 
 
 class EngineUnavailable(HeadgateError):
-    """No decision could be made: the engine did not answer, or refused to."""
+    """No decision could be made: the engine did not answer, or refused to.
+
+    ``key``: one of those whose part of the engine it was, if only a part of it gave no answer.
+    """
+
+    key: str | None = None

@@ -154,7 +154,10 @@ class Fallback(Shares):
             answers = yield from self._asking(asked, patience_us)
         except EngineUnavailable as why:
             for shard, way in ways.items():
-                self.failed(shard, way, why)
+                if why.key is None or self.shard_of(why.key) is shard:
+                    self.failed(shard, way, why)
+                else:
+                    shard.withdrawn(way, self.clock.now_us())
             if _all(passed):
                 self.owe(asked)
                 return self._degraded(asked, passed)

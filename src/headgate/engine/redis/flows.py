@@ -127,10 +127,10 @@ def decide_apart(
 
     would = yield from asked(commit=False)
     if any(isinstance(group, Trouble) or not _pass(group) for group in would):
-        return _facts_or_raise(would)
+        return _facts_or_raise(would, groups)
     done = yield from asked(commit=True)
     if all(not isinstance(group, Trouble) and _pass(group) for group in done):
-        return _facts_or_raise(done)
+        return _facts_or_raise(done, groups)
 
     back: list[tuple[int, int]] = []
     refunds: list[Question] = []
@@ -146,7 +146,7 @@ def decide_apart(
         answer = done[place]
         if not isinstance(reply, Trouble) and not isinstance(answer, Trouble):
             answer[index] = _standing(wire.facts(reply))
-    return _facts_or_raise(done)
+    return _facts_or_raise(done, groups)
 
 
 def _group(reply: Any) -> list[Facts] | Trouble:
@@ -166,11 +166,16 @@ def _standing(facts: Facts) -> Facts:
     return True, facts[REMAINING], 0, facts[RESET_AFTER_US], 0, facts[AT_US], facts[MARK]
 
 
-def _facts_or_raise(groups: Sequence[Sequence[Facts] | Trouble]) -> list[list[Facts]]:
-    trouble = next((group for group in groups if isinstance(group, Trouble)), None)
-    if trouble is not None:
-        raise trouble
-    return [[ApartFacts(facts) for facts in group] for group in groups if not isinstance(group, Trouble)]
+def _facts_or_raise(
+    answers: Sequence[Sequence[Facts] | Trouble], groups: Sequence[Sequence[Charged]]
+) -> list[list[Facts]]:
+    found: list[list[Facts]] = []
+    for answer, group in zip(answers, groups, strict=True):
+        if isinstance(answer, Trouble):
+            _, answer.key, _ = group[0]
+            raise answer
+        found.append([ApartFacts(facts) for facts in answer])
+    return found
 
 
 def refund(

@@ -19,7 +19,9 @@ from headgate.errors import EngineUnavailable
 
 
 class Trouble(Exception):
-    """A question that got no answer."""
+    """A question that got no answer; if it was one of several, `key` says whose."""
+
+    key: str | None = None
 
 
 class Lost(Trouble):
@@ -101,7 +103,9 @@ _login = re.compile(r"WRONGPASS|NOAUTH|invalid username-password|Authentication"
 
 def unavailable(where: str, prefix: str, trouble: Trouble) -> EngineUnavailable:
     """The engine's failure, told; the cause is chained by the caller."""
-    return EngineUnavailable(f"Redis at {where} gave no decision: {_why(prefix, trouble)}")
+    error = EngineUnavailable(f"Redis at {where} gave no decision: {_why(prefix, trouble)}")
+    error.key = trouble.key
+    return error
 
 
 def _why(prefix: str, trouble: Trouble) -> str:
