@@ -12,6 +12,12 @@ QUESTIONS = (
     "memory_stalls",
     "memory_size",
     "redis_sync",
+    "redis_async",
+    "redis_threads",
+    "lone_call",
+    "cost_curve",
+    "flood",
+    "hot_key",
     "in_server",
     "redis_memory",
 )

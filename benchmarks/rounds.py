@@ -5,20 +5,34 @@ stretches in turn, because the machine drifts: what is compared ran within the s
 pure computing its CPU time is what counts, so that a busy machine costs nobody anything.
 """
 
+import asyncio
 import gc
+import itertools
 import multiprocessing
 import os
+import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.report import Report
+from benchmarks.report import Report, figure
+from benchmarks.servers import server_cpu_us
 
 Stretch = Callable[[int], dict[str, float]]  # runs so many calls, and says what was measured
 Samples = dict[str, list[dict[str, float]]]
+AsyncTake = Callable[[str], Awaitable[Any]]  # true if the call may pass
+
+SPEED = "per_second"
+COSTS = {
+    "p50 us": "p50_us",
+    "p99 us": "p99_us",
+    "client CPU us": "client_cpu_us",
+    "server CPU us": "server_cpu_us",
+}
+PEERS = ("limits", "throttled", "pyrate")
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -73,6 +87,125 @@ def timed(call: Callable[[str], Any], keys: Sequence[str]) -> dict[str, float]:
         call(key)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     return {"count": len(keys), "per_cpu_second": len(keys) / cpu, "per_second": len(keys) / wall}
+
+
+def own_keys(owner: str, count: int) -> list[str]:
+    """Keys in no order. Each subject has its own: they share a server, not their counts."""
+    keys = [f"{owner.replace(' ', '-')}:{number}" for number in range(count)]
+    random.Random(1).shuffle(keys)
+    return keys
+
+
+def measured(server_pid: int, calls: int, work: Callable[[list[int]], int]) -> dict[str, float]:
+    """What so many calls cost both sides. The work notes how long some of them took, and says how many passed."""
+    spent: list[int] = []
+    server_us, cpu, started = server_cpu_us(server_pid), time.process_time(), time.perf_counter_ns()
+    passed = work(spent)
+    took_ns, cpu = time.perf_counter_ns() - started, time.process_time() - cpu
+    server_us = server_cpu_us(server_pid) - server_us
+    spent.sort()
+    return {
+        "count": calls,
+        "passed": passed / calls,
+        "per_second": calls / took_ns * 1e9,
+        "p50_us": spent[len(spent) // 2] / 1000,
+        "p99_us": spent[len(spent) * 99 // 100] / 1000,
+        "client_cpu_us": cpu / calls * 1e6,
+        "server_cpu_us": server_us / calls,
+    }
+
+
+class Thread:
+    """The caller's own thread. Every so manieth call is timed: where a call takes a microsecond, a watch takes
+    part of it."""
+
+    def __init__(self, make: Callable[..., Callable[[str], Any]], *args: Any, every: int = 1) -> None:
+        self._take, self._untimed = make(*args), every - 1
+
+    def ask(self, asked: Iterable[str], spent: list[int]) -> int:
+        """Every key once; how many passed."""
+        take, untimed, keys, passed = self._take, self._untimed, iter(asked), 0
+        clock, note = time.perf_counter_ns, spent.append
+        for key in keys:
+            before = clock()
+            if take(key):
+                passed += 1
+            note(clock() - before)
+            if untimed:
+                for key in itertools.islice(keys, untimed):
+                    if take(key):
+                        passed += 1
+        return passed
+
+
+class Tasks:
+    """So many tasks on one event loop, each of which asks again as soon as it was answered."""
+
+    def __init__(
+        self,
+        number: int,
+        make: Callable[..., Awaitable[AsyncTake]],
+        *args: Any,
+        every: int = 1,
+        fast: bool = True,
+    ) -> None:
+        import uvloop
+
+        self._number, self._untimed = number, every - 1
+        self._loop = uvloop.new_event_loop() if fast else asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        self._take = self._loop.run_until_complete(make(*args))
+
+    def ask(self, asked: Iterable[str], spent: list[int]) -> int:
+        """Every key once, by whoever is free; how many passed."""
+        return self._loop.run_until_complete(self._ask(iter(asked), spent))
+
+    async def _ask(self, keys: Iterator[str], spent: list[int]) -> int:
+        return sum(await asyncio.gather(*(self._one(keys, spent) for _ in range(self._number))))
+
+    async def _one(self, keys: Iterator[str], spent: list[int]) -> int:
+        take, untimed, passed = self._take, self._untimed, 0
+        clock, note = time.perf_counter_ns, spent.append
+        for key in keys:
+            before = clock()
+            if await take(key):
+                passed += 1
+            note(clock() - before)
+            if untimed:
+                for key in itertools.islice(keys, untimed):
+                    if await take(key):
+                        passed += 1
+        return passed
+
+
+def over_keys(subject: Thread | Tasks, keys: Sequence[str], server_pid: int) -> Stretch:
+    """The keys in turn."""
+    turn = itertools.cycle(keys)
+    # Connections are opened, scripts are loaded, keys are there.
+    subject.ask(itertools.islice(turn, max(2_000, min(len(keys), 10_000))), [])
+
+    def stretch(calls: int) -> dict[str, float]:
+        asked = list(itertools.islice(turn, calls))
+        return measured(server_pid, calls, lambda spent: subject.ask(asked, spent))
+
+    return stretch
+
+
+def tell(report: Report, case: str, samples: Samples, ours: str, **more: str) -> None:
+    """A table: decisions a second, and what one costs."""
+    columns = COSTS | {name.replace("_", " "): what for name, what in more.items()}
+    rows = []
+    for name in samples:
+        rate, of_ours = figure(median(samples, name, SPEED)), figure(ratio(samples, name, ours, SPEED))
+        rows.append([name, rate, of_ours, *(figure(median(samples, name, what)) for what in columns.values())])
+    report.say(case)
+    report.table(["", "decisions/s", "of ours", *columns], rows)
+
+
+def best_peer(samples: Samples, what: str = SPEED, least: bool = False) -> str:
+    """The peer that makes most decisions a second, or has the least of something else."""
+    theirs = [name for name in samples if name.startswith(PEERS)]
+    return (min if least else max)(theirs, key=lambda name: median(samples, name, what))
 
 
 def last_core() -> int:

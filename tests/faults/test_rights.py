@@ -1,21 +1,31 @@
 """What a user of the server may do: the least that suffices, and a sentence for whatever is missing."""
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
 
 import pytest
 
+from headgate.engine.redis.blocking import RedisEngine
 from headgate.engine.redis.wire import Questions
 from headgate.errors import EngineUnavailable
-from headgate.limiter import Limiter
+from headgate.limiter import AsyncLimiter, Limiter
 from headgate.model.decision import Charge
 from headgate.text import parse
-from tests.servers import KINDS, RedisServer
+from tests.servers import KINDS, Cluster, RedisServer, Sentinels
+from tests.servers.cluster import slot_of
 
 # The least: EVALSHA and SCRIPT LOAD, and what the scripts themselves call, on our keys only. UNLINK is reset's.
 SCRIPTS = "+evalsha +script|load +unlink"
-STRINGS = "+time +get +set +del +getrange +setrange +pexpire"
+STRINGS = "+time +get +mget +set +del +getrange +setrange +pexpire"
 SLOTS = "+zadd +zrem +zscore +zcount +zrangebyscore +zrevrange +zincrby +pexpireat"
 LEAST = f"~hg1:* {SCRIPTS} {STRINGS} {SLOTS}"
+# A cluster is asked who serves what, and a key that is on its way to another node is asked for there. Of a
+# sentinel its own user asks one thing only.
+IN_A_CLUSTER = "+cluster|slots +asking"
+AT_A_SENTINEL = "+sentinel|get-master-addr-by-name"
 
 LIMITS = [
     *("10/s", "7/s burst 9", "10/s queue 9", "10/s fixed", "9/month fixed in Asia/Shanghai"),
@@ -55,14 +65,27 @@ def use(limiter: Limiter) -> None:
     limiter.reset("key")
 
 
+async def use_at_once(text: str, url: str) -> None:
+    """Takes that share a round trip; a beat of those who share the limit."""
+    async with AsyncLimiter(text, url) as limiter:
+        await asyncio.gather(*(limiter.take(f"key {n % 3}") for n in range(9)))
+    engine = RedisEngine(url)
+    engine.beat("7")
+    engine.beat("7")
+    engine.leave("7")
+    engine.close()
+
+
 def without(*commands: str) -> str:
     return " ".join(word for word in LEAST.split() if word.removeprefix("+") not in commands)
 
 
 @pytest.mark.parametrize("text", LIMITS)
 def test_the_least_rights_suffice(text: str, guarded_server: RedisServer) -> None:
-    with Limiter(text, login(guarded_server, LEAST)) as limiter:
+    url = login(guarded_server, LEAST)
+    with Limiter(text, url) as limiter:
         use(limiter)
+    asyncio.run(use_at_once(text, url))
 
 
 def test_the_least_rights_suffice_for_slots(guarded_server: RedisServer) -> None:
@@ -95,6 +118,7 @@ def _everything(url: str, server: RedisServer) -> None:
     for text in LIMITS:
         with Limiter(text, url) as limiter:
             use(limiter)
+        asyncio.run(use_at_once(text, url))
     with Limiter("2 slots", url) as held:
         lease = held.acquire("key")
         lease.renew()
@@ -155,6 +179,66 @@ def test_a_key_that_holds_something_else(guarded_server: RedisServer) -> None:
             assert "Choose another prefix" in str(refused.value)
             guarded_server.call("DEL", key)
             assert limiter.peek("key")
+
+
+def test_the_documented_rights_are_the_least() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
+    _, _, rest = page.partition("ACL SETUSER limiter on >secret ")
+    documented, _, _ = rest.partition("\n\n")
+    assert set(documented.replace("\\", "").split()) == set(LEAST.split())
+
+
+@contextmanager
+def clerk(servers: list[RedisServer], rules: str) -> Iterator[None]:
+    """A user with exactly these rights, on all of them."""
+    for server in servers:
+        server.call("ACL", "SETUSER", "clerk", "reset", "on", ">secret", *rules.split())
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.call("ACL", "DELUSER", "clerk")
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_least_rights_in_a_cluster(kind: str, request: pytest.FixtureRequest) -> None:
+    """Whichever of the two is taken away is missed, and named."""
+    found: Cluster = request.getfixturevalue("cluster" if kind == "redis" else "valkey_cluster")
+    url = found.url.replace("://", "://clerk:secret@")
+    source, target, _ = found.masters()
+    moving = next(key for n in count() if found.master_of(key := f"key-{n}") is source)
+
+    async def go(deadline: str) -> None:
+        with Limiter("10/day", f"{url}?deadline={deadline}") as limiter:
+            use(limiter)
+            limiter.take_all([Charge(f"key {n}") for n in range(9)])
+            limiter.take(moving)
+        async with AsyncLimiter("10/day", f"{url}?deadline={deadline}") as awaited:
+            await asyncio.gather(*(awaited.take(key) for key in ("a", "b", "c", moving)))
+
+    nodes: list[RedisServer] = [*found.nodes]
+    with found.moving_slot(slot_of(moving), target):
+        with clerk(nodes, f"{LEAST} {IN_A_CLUSTER}"):
+            await go("5s")
+        for right in IN_A_CLUSTER.split():
+            found.flush()
+            others = " ".join(other for other in IN_A_CLUSTER.split() if other != right)
+            with clerk(nodes, f"{LEAST} {others}"):
+                with pytest.raises(EngineUnavailable, match="its user lacks the right to run ") as refused:
+                    await go("1s")
+                assert str(refused.value).endswith(f"Grant it: ACL SETUSER <user> {right}")
+    found.move_slot(slot_of(moving), source)
+
+
+async def test_the_least_rights_at_a_sentinel(sentinels: Sentinels) -> None:
+    url = f"{sentinels.url}?sentinel_username=clerk&sentinel_password=secret&deadline=1s"
+    watchers: list[RedisServer] = [*sentinels.sentinels]
+    with clerk(watchers, AT_A_SENTINEL), Limiter("10/day", url) as limiter:
+        assert limiter.take("key").remaining == 9
+    with clerk(watchers, ""), Limiter("10/day", url) as limiter, pytest.raises(EngineUnavailable) as refused:
+        limiter.take("key")
+    assert "its user lacks the right to run sentinel" in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,6 +14,7 @@ from typing import Any
 
 from redis.asyncio.connection import RedisSSLContext
 from redis.connection import parse_url
+from redis.exceptions import RedisError
 
 from headgate.engine.redis.wire import command
 
@@ -100,9 +101,12 @@ def _tls(found: dict[str, Any]) -> ssl.SSLContext:
         *("min_version", "ciphers", "password"),
     )
     chosen = {name: found[f"ssl_{name}"] for name in names if f"ssl_{name}" in found}
-    context = RedisSSLContext(
-        cert_reqs=found.get("ssl_cert_reqs", "required"),
-        check_hostname=found.get("ssl_check_hostname", True),
-        **chosen,
-    )
+    try:
+        context = RedisSSLContext(
+            cert_reqs=found.get("ssl_cert_reqs", "required"),
+            check_hostname=found.get("ssl_check_hostname", True),
+            **chosen,
+        )
+    except RedisError as error:
+        raise ValueError(str(error)) from None
     return context.get()

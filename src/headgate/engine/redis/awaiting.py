@@ -50,7 +50,8 @@ class AsyncRedisEngine:
 
     def forget(self) -> None:
         """In a forked child: those loops and channels are the parent's."""
-        _inherited.append(getattr(self, "_ends", None))
+        if ends := self.__dict__.get("_ends"):
+            _inherited.append(ends)
         self._loops: dict[AbstractEventLoop, dict[Address, Channel]] = {}
         self._ends: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._searches: dict[AbstractEventLoop, asyncio.Task[None]] = {}

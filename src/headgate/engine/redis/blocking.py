@@ -21,7 +21,7 @@ from headgate.engine.redis import flows, naming, wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.lines import Lines
 from headgate.engine.redis.topology import topology
-from headgate.engine.redis.trouble import Trouble, not_charged, unavailable
+from headgate.engine.redis.trouble import Forgot, Trouble, not_charged, unavailable
 from headgate.engine.redis.wire import Question, Questions
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import run
@@ -71,6 +71,7 @@ class RedisEngine:
         """One question, one reply."""
         by = time.monotonic() + self.deadline
         lines = self._only or self._lines_of(question.tag)
+        forgot = False
         if lines is not None:
             try:
                 return lines.ask(question.packed, by)
@@ -78,9 +79,11 @@ class RedisEngine:
                 if not not_charged(trouble):
                     self.topology.suspect(lines.address)
                     raise self._failure(trouble) from trouble
-        return self._ask_around(question, by)
+                # Asked a second time before it is loaded, a script would never be, where a reply takes long.
+                forgot = isinstance(trouble, Forgot)
+        return self._ask_around(question, by, forgot)
 
-    def _ask_around(self, question: Question, by: float) -> Any:
+    def _ask_around(self, question: Question, by: float, forgot: bool) -> Any:
         """The long way: scripts to be loaded, servers that have changed places."""
 
         def send(address: Address, question: Question, for_now: bool) -> Any:
@@ -89,7 +92,7 @@ class RedisEngine:
 
         try:
             discover = partial(self._discover, question.tag, by)
-            return run(flows.answered(self.topology, discover, send, time.sleep, question, by))
+            return run(flows.answered(self.topology, discover, send, time.sleep, question, by, forgot))
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 

@@ -124,13 +124,15 @@ class Channel:
     def _send(self, connection: Connection, unit: _Unit) -> None:
         packed: list[bytes] = []
         hears: list[Hear] = []
+        asking = 0
         for limit, group in _by_limit(unit.asked):
             _, seats, _, asked, costs = group
             if limit is None:
                 for seat, question, for_now in zip(seats, asked, costs, strict=True):
                     if for_now:
                         packed.append(_ASKING)
-                        hears.append(_nothing)
+                        hears.append(partial(self._settle_trouble, seat))
+                        asking += 1
                     packed.append(question.packed)
                     hears.append(partial(self._hear, connection, unit, question, self._settle, seat))
                 continue
@@ -140,7 +142,7 @@ class Channel:
                 question, settle = limit.decide_many(asked, costs), self._settle_takes
             packed.append(question.packed)
             hears.append(partial(self._hear, connection, unit, question, settle, seats))
-        unit.left = len(hears) - hears.count(_nothing)
+        unit.left = len(hears) - asking
         self._alone = len(unit.asked) == 1
         self._units.append(unit)
         connection.write(b"".join(packed), hears)
@@ -196,6 +198,10 @@ class Channel:
         (seat,) = seats
         self._settle(seat, wire.facts(reply) if reply.__class__ is list else reply)
 
+    def _settle_trouble(self, seat: Seat, reply: Any) -> None:
+        if isinstance(reply, Trouble):
+            self._settle(seat, reply)
+
     def _settle(self, seat: Seat, reply: Any) -> None:
         if seat.done():
             return
@@ -228,7 +234,8 @@ class Channel:
         if waiting:
             self._watch = self._loop.call_later(min(waiting) - late, self._look_at_the_time)
         elif self._units:
-            self._watch = self._loop.call_later(SILENCE / 4, self._look_at_the_time)
+            # No later than the deadline of whoever asks next.
+            self._watch = self._loop.call_later(min(SILENCE / 4, self._deadline), self._look_at_the_time)
 
     async def _open(self) -> None:
         connection = Connection(self._lose)
@@ -281,7 +288,3 @@ def _by_limit(unit: Sequence[_Asked]) -> Iterable[tuple[Questions | None, Any]]:
     for asked in unit:
         groups.setdefault(asked[2], []).append(asked)
     return [(limit, tuple(zip(*group, strict=True))) for limit, group in groups.items()]
-
-
-def _nothing(reply: Any) -> None:
-    """A reply that nobody waits for: if it is an error, the next one will say so."""

@@ -34,10 +34,12 @@ def answered(
     sleep: Callable[[float], Any],
     question: Question,
     by: float,
+    forgot: bool = False,
 ) -> Flow[Any]:
     """One question, asked of whoever answers for its key, wherever that leads, but not long after `by`.
 
-    It is asked again only where it surely has not been charged: the server said so, or was not reached.
+    It is asked again only where it surely has not been charged: the server said so, or was not reached. `forgot`:
+    somebody has said already that the script must be loaded first.
     """
     to: Address | None = None
     for_now = False
@@ -50,12 +52,14 @@ def answered(
         try:
             if address is None:
                 raise NotNow("no node answers for the slot of the key")
+            if forgot and question.script is not None:
+                forgot = False
+                yield partial(send, address, Question(question.script.load, None), False)
             return (yield partial(send, address, question, for_now))
         except Forgot:
             if address is None or question.script is None or time.monotonic() > by:
                 raise
-            yield partial(send, address, Question(question.script.load, None), False)
-            to = address
+            to, forgot = address, True
         except Elsewhere as told:
             if address is None or time.monotonic() > by:
                 raise

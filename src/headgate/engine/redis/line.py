@@ -24,10 +24,10 @@ _CHUNK = 4096  # a decision's reply is about 100 bytes, and recv makes room for 
 class Line:
     """An open connection. Whatever it raises but Said, it is of no more use."""
 
-    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "_timeout", "closed")
+    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "_timeout", "closed", "used")
 
     def __init__(self, address: Address, opening: float, timeout: float) -> None:
-        self.closed = False
+        self.closed = self.used = False
         self._timeout = timeout
         try:
             self._sock = sock = address.connect(opening)
@@ -80,6 +80,7 @@ class Line:
         broke in between leaves its trouble in place of each reply that is missing."""
         replies: list[Any] = []
         trouble: Trouble
+        self.used = True
         hurried = by - time.monotonic() < 0.9 * self._timeout
         try:
             if hurried:
@@ -142,6 +143,13 @@ class Line:
             return False
         finally:
             sock.settimeout(timeout)
+
+    def farewell(self) -> Unreached:
+        """Why the server hung up before it was asked anything."""
+        try:
+            return Unreached(str(self._next_piece()))
+        except (OSError, Lost, hiredis.ProtocolError) as error:
+            return Unreached(str(error))
 
     def close(self) -> None:
         self.closed = True

@@ -52,24 +52,25 @@ class Lines:
             line = idle.pop()
         except IndexError:  # another thread was faster
             return self.ask_in_turn(packed, by)
-        if line is None or not line.alive:
-            self._give_back(line, broken=True)
-            return self.ask_in_turn(packed, by)
+        reply, whole = None, False  # not whole: a reply may still be on its way, however this ends
         try:
-            reply = line.exchange(packed, by)
+            if line is not None and line.alive:
+                reply = line.exchange(packed, by)
+                whole = True
         except Said:
-            self._give_back(line)
+            whole = True
             raise
-        except BaseException:  # a reply may still be on its way
-            self._give_back(line, broken=True)
-            raise
-        idle.append(line)
-        if self._queue:
-            self._wake()
-        return reply
+        finally:
+            if whole:
+                idle.append(line)
+                if self._queue:
+                    self._wake()
+            else:
+                self._give_back(line, broken=True)
+        return reply if whole else self.ask_in_turn(packed, by)
 
     def ask_in_turn(self, packed: bytes, by: float, replies: int = 1) -> Any:
-        """The same, behind those who wait already; the reply is the last of `replies`."""
+        """The same, behind those who wait; the reply is the last of `replies`, or the trouble of the first."""
         mine = _Waiting(packed, replies)
         self._queue.append(mine)
         try:
@@ -79,10 +80,8 @@ class Lines:
                         line = self._idle.pop()
                     except IndexError:
                         continue
-                    if line is not None and line.alive:
-                        self._ask_for_all(line, by)
+                    if self._ask_for_all(line, by):
                         continue
-                    self._open_another(line)
                 if not mine.bell.acquire(timeout=max(0.0, by - time.monotonic())):
                     raise Late("no reply in time")
         finally:
@@ -99,24 +98,35 @@ class Lines:
         if self._queue and self._idle:
             self._wake()
 
-    def _ask_for_all(self, line: Line, by: float) -> None:
-        """Ask whatever is in the queue, on a line that is nobody else's."""
+    def _ask_for_all(self, line: Line | None, by: float) -> bool:
+        """Ask whatever is in the queue, on a line that is nobody else's; or open another if it is of no use."""
         waiting: list[_Waiting] = []
         replies: list[Any] = []
-        whole = False
+        whole = opening = False
         try:
+            dead = line is None or not line.alive
+            if line is None or (dead and line.used):
+                opening = True
+                self._open_another(line)
+                return False
             with suppress(IndexError):  # the queue is empty
                 while len(waiting) < TOGETHER:
                     waiting.append(self._queue.popleft())
+            if dead:  # it was let in only to be sent away: too many clients, perhaps
+                replies = [line.farewell()] * sum(each.replies for each in waiting)
+                return True
             packed = b"".join([each.packed for each in waiting])
             replies = line.exchange_all(packed, sum(each.replies for each in waiting), by)
             whole = not line.closed
+            return True
         finally:
             for each in waiting:
                 own, replies = replies[: each.replies], replies[each.replies :]
-                each.reply = own[-1] if own else Lost("the thread that asked was interrupted")
+                own = own or [Lost("the thread that asked was interrupted")]
+                each.reply = own[0] if isinstance(own[0], Trouble) else own[-1]
                 each.ring()
-            self._give_back(line, broken=not whole)
+            if not opening:
+                self._give_back(line, broken=not whole)
 
     def _open_another(self, dead: Line | None) -> None:
         if dead is not None:

@@ -59,6 +59,7 @@ def topology(url: str) -> Topology:
         base, kind = scheme, ""
     plain = f"{_SCHEMES.get(base, base)}://"
     try:
+        _check_escapes(plain, rest, kind)
         if not kind:
             return One(Address.read(plain + rest))
         hosts, address, path, options = _several(plain, rest, 6379 if kind == "cluster" else 26379)
@@ -85,6 +86,15 @@ def topology(url: str) -> Topology:
     return Sentinels(watchers, unquote(name), master)
 
 
+def _check_escapes(plain: str, rest: str, kind: str) -> None:
+    """A password's / or ? that is not escaped would make a part of it the host, and show it."""
+    parts = urlsplit(plain + rest)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    path = "" if kind or plain == "unix://" else parts.path.strip("/")
+    if not (path or "0").isdigit() or any("@" in name for name, _ in options):
+        raise ValueError
+
+
 def _several(plain: str, rest: str, port: int) -> tuple[list[tuple[str, int]], Address, str, dict[str, str]]:
     """The hosts of a URL that names several, how they let us in, its path, and its options for sentinels."""
     parts = urlsplit(plain + rest)
@@ -94,8 +104,10 @@ def _several(plain: str, rest: str, port: int) -> tuple[list[tuple[str, int]], A
     ours = {name: value for name, value in given.items() if name.startswith("sentinel_")}
     query = urlencode({name: value for name, value in given.items() if name not in ours})
     db = parts.path if parts.path.strip("/").isdigit() else ""
-    address = Address.read(f"{plain}{login}{at}{hosts[0].hostname}{db}?{query}")
-    return [(host.hostname or "localhost", host.port or port) for host in hosts], address, parts.path, ours
+    if not all(host.hostname for host in hosts):
+        raise ValueError
+    address = Address.read(f"{plain}{login}{at}localhost{db}?{query}")
+    return [(host.hostname or "", host.port or port) for host in hosts], address, parts.path, ours
 
 
 class One:
@@ -195,7 +207,9 @@ class Cluster:
         owners: list[Address | None] = [None] * SLOTS
         replicas: dict[Address, None] = {}
         for first, last, *members in reply:
-            owner, *followers = (by.at((host or b"").decode() or by.host, port) for host, port, *_ in members)
+            owner, *followers = (
+                by.at((host or b"").decode().strip("?") or by.host, port) for host, port, *_ in members
+            )
             owners[first : last + 1] = [owner] * (last - first + 1)
             replicas.update(dict.fromkeys(followers))
         self._owners = owners

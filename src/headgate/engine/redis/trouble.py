@@ -53,7 +53,7 @@ class Elsewhere(Said):
         host, _, port = place.rpartition(":")
         self.for_now = kind == "ASK"
         self.slot = int(slot)
-        self.host = host  # empty: the node that said so
+        self.host = host.strip("?")  # empty: the node that said so
         self.port = int(port)
 
 
@@ -81,7 +81,12 @@ def said(text: str) -> Said:
     """An error reply, as an exception."""
     kind = _KINDS.get(text.partition(" ")[0], Said)
     # Inside a script the word comes later: Redis 7 says "READONLY ...", Redis 6 "ERR ... -READONLY ...".
-    return Replica(text) if kind is Said and "-READONLY" in text else kind(text)
+    if kind is Said and "-READONLY" in text:
+        kind = Replica
+    try:
+        return kind(text)
+    except ValueError:  # it says where, but not in words that we know
+        return Said(text)
 
 
 def not_charged(trouble: Trouble) -> bool:
@@ -114,10 +119,10 @@ def _why(prefix: str, trouble: Trouble) -> str:
         return f"no answer within the timeout ({text})."
     if _login.search(text):
         return f"it refused the user or the password ({text}). Correct them in the engine's URL."
-    if isinstance(trouble, Lost):
-        return f"the connection failed ({text})."
     if _rights.search(text):
         return _right(prefix, text)
+    if isinstance(trouble, Lost):
+        return f"the connection failed ({text})."
     if isinstance(trouble, Replica):
         return "it is a replica and takes no writes. Name the master in the engine's URL."
     if "WRONGTYPE" in text:

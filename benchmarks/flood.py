@@ -1,0 +1,121 @@
+"""How much of a flood does Redis see if refusals are remembered, and how many calls a second are answered?
+
+Every key may pass 10 times a minute and is asked 1,000 times in a few seconds: 1 % passes, 99 % is refused. New
+keys in every stretch, asked in turns. What Redis saw is counted by Redis: calls of EVALSHA in INFO commandstats,
+where one call may carry the questions of many tasks, and beside it the decisions that were asked of it at all.
+Client and server on one core; one thread, and 64 tasks on uvloop.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import headgate
+from benchmarks import ours, peers
+from benchmarks.report import Report
+from benchmarks.rounds import (
+    SPEED,
+    AsyncTake,
+    Samples,
+    Stretch,
+    Subject,
+    Tasks,
+    Thread,
+    best_peer,
+    in_turn,
+    last_core,
+    measured,
+    ratio,
+    tell,
+)
+from benchmarks.servers import pinned_server
+from tests.servers.resp import ask
+
+LIMIT, AMOUNT, SECONDS = "10/minute", 10, 60
+ASKED = 1_000  # times for each key
+TASKS = 64
+TIMED = 16  # one call in so many
+
+OURS, PLAIN = "headgate, memo", "headgate"
+
+
+def answer(report: Report) -> None:
+    core = last_core()
+    for case in ("one thread", f"{TASKS} tasks"):
+        with pinned_server(core) as server:
+            subjects = _subjects(case, server.url, server.pid, server.unix_path)
+            samples = in_turn(report, case, subjects, rounds=10, seconds=0.5, core=core)
+        tell(report, case, samples, OURS, passed="passed", seen_by_Redis="seen")
+        _targets(report, case, samples)
+
+
+def _targets(report: Report, case: str, samples: Samples) -> None:
+    seen = [sample["seen"] for sample in samples[OURS]]
+    report.target(f"{case}: share of the calls that Redis sees, in the worst round", max(seen), at_most=0.02)
+    asked = [sample["asked"] for sample in samples[OURS]]
+    report.target(f"{case}: share of the decisions that are asked of Redis", max(asked), at_most=0.02)
+    best = best_peer(samples)
+    report.say(f"{case}: {ratio(samples, OURS, best, SPEED):.0f} times the best peer ({best}).")
+
+
+def _subjects(case: str, url: str, pid: int, path: str) -> list[Subject]:
+    if case == "one thread":
+        made: dict[str, tuple[Any, ...]] = {
+            OURS: (ours.take, LIMIT, f"{url}?memo=on"),
+            PLAIN: (ours.take, LIMIT, url),
+            **peers.sync_redis(url, AMOUNT, SECONDS),
+        }
+        return [Subject(name, one_thread, (name, pid, path, *how)) for name, how in made.items()]
+    made = {
+        OURS: (async_take, f"{url}?memo=on"),
+        PLAIN: (async_take, url),
+        **peers.async_redis(url, AMOUNT, SECONDS),
+    }
+    return [Subject(name, many_tasks, (name, pid, path, *how)) for name, how in made.items()]
+
+
+async def async_take(url: str) -> AsyncTake:
+    return headgate.AsyncLimiter(LIMIT, url).take
+
+
+def one_thread(
+    name: str, server_pid: int, path: str, make: Callable[..., Callable[[str], Any]], *args: Any
+) -> Stretch:
+    return _waves(Thread(make, *args, every=TIMED), name, server_pid, path)
+
+
+def many_tasks(
+    name: str, server_pid: int, path: str, make: Callable[..., Awaitable[AsyncTake]], *args: Any
+) -> Stretch:
+    return _waves(Tasks(TASKS, make, *args, every=TIMED), name, server_pid, path)
+
+
+def _waves(subject: Thread | Tasks, name: str, server_pid: int, path: str) -> Stretch:
+    number = 0
+    subject.ask([f"{name}: a connection is open now: {task}" for task in range(4 * TASKS)], [])
+
+    def stretch(calls: int) -> dict[str, float]:
+        nonlocal number
+        number += 1
+        asked = [f"{name}:{number}:{place}" for place in range(max(1, calls // ASKED))] * ASKED
+        before = _seen(path)
+        sample = measured(server_pid, len(asked), lambda spent: subject.ask(asked, spent))
+        seen = {name: (count - before[name]) / len(asked) for name, count in _seen(path).items()}
+        # A plain INCRBY is all that one peer sends; those in scripts are counted as well.
+        return {**sample, "seen": max(seen["evalsha"], seen["incrby"]), "asked": seen["looked up"]}
+
+    return stretch
+
+
+def _seen(path: str) -> dict[str, int]:
+    """How often Redis has run each command, and how many keys it has looked up: for ours one in each decision."""
+    commands, keyspace = ask(path, ("INFO", "commandstats"), ("INFO", "stats"))
+    assert isinstance(commands, bytes)
+    assert isinstance(keyspace, bytes)
+    lines = [line.partition(":") for line in (commands + keyspace).decode().splitlines()]
+    counts = {name: value.removeprefix("calls=").partition(",")[0] for name, _, value in lines}
+    evalsha, incrby = (int(counts.get(f"cmdstat_{name}", 0)) for name in ("evalsha", "incrby"))
+    return {
+        "evalsha": evalsha,
+        "incrby": incrby,
+        "looked up": int(counts["keyspace_hits"]) + int(counts["keyspace_misses"]),
+    }

@@ -1,0 +1,169 @@
+"""How many decisions a second on one hot key with leases, and how many more are admitted than the limit says?
+
+First the speed: one key of 100,000,000 a day, every call allowed; one thread, and 64 tasks on uvloop, client and
+server on one core. Then the price: 4 processes that ask for far more than a limit gives, in waves, so that units
+are held when a rush begins; every admission is written down with the instants before and after the call. What is
+counted in a second began and ended in it, so nobody is accused for having been put to sleep between its answer and
+its watch.
+"""
+
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from multiprocessing.synchronize import Barrier
+from typing import Any, NamedTuple
+
+import headgate
+from benchmarks import ours, peers
+from benchmarks.report import Report, figure
+from benchmarks.rounds import (
+    SPEED,
+    AsyncTake,
+    Stretch,
+    Subject,
+    Tasks,
+    Thread,
+    best_peer,
+    in_turn,
+    last_core,
+    over_keys,
+    ratio,
+    tell,
+)
+from benchmarks.servers import pinned_server
+from headgate.engine.lease import bound, law
+from tests.servers import RedisServer
+
+LIMIT, AMOUNT, SECONDS = "100000000/day", 100_000_000, 86_400
+TASKS = 64
+TIMED = 16  # one call in so many
+OURS, PLAIN = "headgate, lease of 100 ms", "headgate"
+
+PROCESSES = 4
+SPAN_US = 1_000_000
+WAVE_NS, CALM = 500_000_000, 0.004  # half a second of rush, then half a second of one call in 4 ms
+EXCEEDED = ("2000/s", "2000/s fixed", "2000/s log", "100/s")
+
+
+def answer(report: Report) -> None:
+    core = last_core()
+    for case in ("one thread", f"{TASKS} tasks"):
+        with pinned_server(core) as server:
+            samples = in_turn(report, case, _subjects(case, server), rounds=20, seconds=0.2, core=core)
+        tell(report, f"one key, {case}", samples, OURS, passed="passed")
+        best = best_peer(samples)
+        report.target(f"{case}, over the best peer ({best})", ratio(samples, OURS, best, SPEED), at_least=50)
+    with pinned_server(core) as server:
+        _exceeded(report, server)
+
+
+def _subjects(case: str, server: RedisServer) -> list[Subject]:
+    url, pid = server.url, server.pid
+    leased = f"{url}?lease=100ms"
+    if case == "one thread":
+        made: dict[str, tuple[Any, ...]] = {OURS: (ours.take, LIMIT, leased), PLAIN: (ours.take, LIMIT, url)}
+        made |= peers.sync_redis(url, AMOUNT, SECONDS)
+        return [Subject(name, one_thread, (name, pid, *how)) for name, how in made.items()]
+    made = {OURS: (async_take, leased), PLAIN: (async_take, url), **peers.async_redis(url, AMOUNT, SECONDS)}
+    return [Subject(name, many_tasks, (name, pid, *how)) for name, how in made.items()]
+
+
+def one_thread(name: str, server_pid: int, make: Callable[..., Callable[[str], Any]], *args: Any) -> Stretch:
+    return over_keys(Thread(make, *args, every=TIMED), [name], server_pid)
+
+
+def many_tasks(name: str, server_pid: int, make: Callable[..., Awaitable[AsyncTake]], *args: Any) -> Stretch:
+    return over_keys(Tasks(TASKS, make, *args, every=TIMED), [name], server_pid)
+
+
+async def async_take(url: str) -> AsyncTake:
+    return headgate.AsyncLimiter(LIMIT, url).take
+
+
+class Admitted(NamedTuple):
+    """One call that passed: between these instants of the clock that all processes share."""
+
+    before_us: int
+    after_us: int
+    mark: int  # of a fixed window: its end
+
+
+def _exceeded(report: Report, server: RedisServer) -> None:
+    seconds = 2.0 if report.quick else 6.0
+    rows = []
+    for text in EXCEEDED:
+        limit = headgate.parse(text)
+        admitted, asked, leased = _hammer(f"{server.url}?lease=100ms", text, seconds)
+        alone, allowance = _alone(limit), PROCESSES * bound(limit)
+        fullest = _fullest_window(admitted) if "fixed" in text else _fullest_second(admitted)
+        if "fixed" in text:
+            allowance = 0
+        report.keep(limit=text, admitted=len(admitted), asked=asked, leased=leased, fullest=fullest, alone=alone)
+        numbers = (asked, len(admitted), leased / len(admitted), fullest, alone, alone + allowance)
+        rows.append([text, *(figure(number) for number in numbers)])
+        report.target(
+            f"{text}: units more than the limit, in the fullest second", fullest - alone, at_most=allowance
+        )
+        report.say(law(limit, nodes=PROCESSES))
+    report.say(f"{PROCESSES} processes on one key for {seconds:g} s")
+    columns = ["asked", "admitted", "of that leased", "in the fullest second", "the limit alone", "bound"]
+    report.table(["", *columns], rows)
+
+
+def _alone(limit: Any) -> int:
+    """What the limit itself admits at most in a second: of a bucket what it holds, and what comes meanwhile."""
+    if isinstance(limit, headgate.TokenBucket):
+        return limit.burst + limit.amount * SPAN_US // limit.period_us
+    return int(limit.amount)
+
+
+def _fullest_second(admitted: list[Admitted]) -> int:
+    """The most calls that began and ended within one second, wherever it begins (every 20 ms)."""
+    first, last = admitted[0].before_us, max(each.after_us for each in admitted)
+    starts = range(first, max(first + 1, last - SPAN_US), 20_000)
+    return max(
+        sum(start <= each.before_us and each.after_us <= start + SPAN_US for each in admitted) for start in starts
+    )
+
+
+def _fullest_window(admitted: list[Admitted]) -> int:
+    return max(Counter(each.mark for each in admitted).values())
+
+
+def _hammer(url: str, text: str, seconds: float) -> tuple[list[Admitted], int, int]:
+    """What was admitted, in order; how often was asked; how many units came from leases."""
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(PROCESSES, initializer=_meet, initargs=(spawn.Barrier(PROCESSES),)) as pool:
+        shifts = pool.map(_work, [(url, text, seconds)] * PROCESSES, chunksize=1)
+    admitted = sorted(each for calls, _, _ in shifts for each in calls)
+    return admitted, sum(asked for _, asked, _ in shifts), sum(leased for _, _, leased in shifts)
+
+
+_together: list[Barrier] = []
+
+
+def _meet(together: Barrier) -> None:
+    _together.append(together)
+
+
+def _work(job: tuple[str, str, float]) -> tuple[list[Admitted], int, int]:
+    url, text, seconds = job
+    limiter = headgate.Limiter(text, url)
+    engine: Any = limiter.engine
+    limiter.peek("hot")  # the connection is open before the race begins
+    _together[0].wait(60)
+    clock, asked = time.monotonic_ns, 0
+    admitted: list[Admitted] = []
+    until = clock() + int(seconds * 1e9)
+    while (before := clock()) < until:
+        if before // WAVE_NS % 2:
+            time.sleep(CALM)
+            before = clock()
+        decision = limiter.take("hot")
+        asked += 1
+        if decision.allowed:
+            admitted.append(Admitted(before // 1000, clock() // 1000, decision.facts[-1]))
+    leased = engine.leased
+    limiter.close()
+    return admitted, asked, leased

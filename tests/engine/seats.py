@@ -1,0 +1,45 @@
+"""How the tests of a channel ask, and how they tell whose answer they heard.
+
+Key n is charged with n units beforehand: whoever hears another's answer can tell.
+"""
+
+import asyncio
+import time
+
+from headgate.errors import EngineUnavailable
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.model.decision import Decision
+from tests.servers import RedisServer
+
+GENEROUS = 3.0  # a busy machine may take its time
+
+
+def used(server: RedisServer, text: str, key: str, amount: int) -> int:
+    """How much of the limit is spent, as somebody else sees it."""
+    with Limiter(text, server.unix_url) as outside:
+        return amount - outside.peek(key).remaining
+
+
+async def outcome(limiter: AsyncLimiter, key: str, cost: int = 1) -> object:
+    """A Decision, or the error."""
+    try:
+        return await limiter.take(key, cost)
+    except EngineUnavailable as error:
+        return error
+
+
+async def prepared(limiter: AsyncLimiter, count: int) -> None:
+    """Key n has n units less than all."""
+    await asyncio.gather(*(limiter.take(f"key {n}", n) for n in range(count)))
+
+
+def own(limiter_amount: int, n: int, answer: object) -> bool:
+    return isinstance(answer, Decision) and (answer.remaining, answer.key) == (limiter_amount - n, f"key {n}")
+
+
+async def until_answered(limiter: AsyncLimiter, key: str = "key 0") -> None:
+    """A server that comes back may take its time on a busy machine."""
+    by = time.monotonic() + GENEROUS
+    while isinstance(await outcome(limiter, key, 0), EngineUnavailable):
+        assert time.monotonic() < by
+        await asyncio.sleep(0.01)
