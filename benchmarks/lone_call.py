@@ -56,7 +56,7 @@ def answer(report: Report) -> None:
 
 
 def _case(report: Report, case: str, subjects: list[Subject], core: int) -> None:
-    samples = in_turn(report, case, subjects, rounds=60, seconds=0.1, core=core)
+    samples = in_turn(report, case, subjects, rounds=25, seconds=0.1, core=core)
     tell(report, case, samples, OURS)
     report.target(f"{case}: p50 of the bare call's", ratio(samples, OURS, BARE, "p50_us"), at_most=1.15)
 

@@ -195,7 +195,7 @@ def test_a_line_that_died_while_idle_is_replaced(redis_server: RedisServer) -> N
         assert crowd(8, lambda n: limiter.take("key").allowed) == [True] * 8
         for _ in range(10):
             link.cut()
-            time.sleep(0.005)
+            time.sleep(0.02)  # a line that was used a moment ago is trusted
             assert limiter.take("key")
             assert crowd(4, lambda n: limiter.take("key").allowed) == [True] * 4
         assert limiter.peek("key").remaining == 10_000 - 8 - 10 * 5

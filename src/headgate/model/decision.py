@@ -132,7 +132,7 @@ class Decision:
         self.cost = cost
 
     def __bool__(self) -> bool:
-        return self.allowed
+        return self.facts[ALLOWED]
 
     @property
     def allowed(self) -> bool:

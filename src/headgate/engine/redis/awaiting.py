@@ -182,7 +182,7 @@ class AsyncRedisEngine:
         await self.ask(wire.member(self.prefix, "leave", member_id))
 
     def shard(self, key: str) -> Hashable:
-        return 0 if self.topology.joins else self.topology.node(naming.escaped(key))
+        return 0 if self.topology.joins else self.topology.owner(naming.escaped(key))
 
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"

@@ -45,7 +45,7 @@ class RedisEngine:
         self.topology = topology(url)
         self._lines: dict[Address, Lines] = {}
         only = None if self.topology.moves else self.topology.node(b"")
-        self._only = None if only is None else self.lines(only)
+        self.only = None if only is None else self.lines(only)
         self._looking = Lock()
         self._crew: ThreadPoolExecutor | None = None  # for questions that go to several servers
         on_fork(self.forget)
@@ -67,10 +67,22 @@ class RedisEngine:
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
+    def take(self, questions: Questions, key: str, cost: int) -> Facts:
+        """A take of a limit that is not a calendar's, of the only server there is."""
+        by = time.monotonic() + self.deadline
+        try:
+            facts: Facts = self.only.take(questions, key, cost, by)  # type: ignore[union-attr]
+            return facts
+        except Trouble as trouble:
+            if not not_charged(trouble):
+                raise self._failure(trouble) from trouble
+            forgot = isinstance(trouble, Forgot)
+        return wire.facts(self._ask_around(questions.decide(key, cost, None, 0), by, forgot))
+
     def ask(self, question: Question) -> Any:
         """One question, one reply."""
         by = time.monotonic() + self.deadline
-        lines = self._only or self._lines_of(question.tag)
+        lines = self.only or self._lines_of(question.tag)
         forgot = False
         if lines is not None:
             try:
@@ -146,7 +158,7 @@ class RedisEngine:
         self.ask(wire.member(self.prefix, "leave", member_id))
 
     def shard(self, key: str) -> Hashable:
-        return 0 if self.topology.joins else self.topology.node(naming.escaped(key))
+        return 0 if self.topology.joins else self.topology.owner(naming.escaped(key))
 
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
@@ -184,13 +196,14 @@ class RedisMeter:
         self.name = name
         self.questions = Questions(limit, name, engine.prefix)
         self._ask = engine.ask
+        self._take = engine.take
         self._now_us = engine.clock.now_us
+        self._straight = engine.only is not None and not self.questions.calendar
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        questions = self.questions
-        if not questions.calendar:
-            return wire.facts(self._ask(questions.decide(key, cost, patience_us, 0)))
-        return run(flows.decide(self._ask, questions, key, cost, patience_us, self._now_us()))
+        if patience_us is None and self._straight:
+            return self._take(self.questions, key, cost)
+        return run(flows.decide(self._ask, self.questions, key, cost, patience_us, self._now_us()))
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
         return run(flows.refund(self._ask, self.questions, key, units, receipt, cancel, self._now_us()))

@@ -23,7 +23,7 @@ from typing import Any
 
 from headgate.engine.redis import wire
 from headgate.engine.redis.address import Address
-from headgate.engine.redis.connection import Connection, Hear
+from headgate.engine.redis.connection import IDLE, Connection, Hear
 from headgate.engine.redis.trouble import Forgot, Late, Trouble, Unreached
 from headgate.engine.redis.wire import Question, Questions
 
@@ -52,6 +52,28 @@ class _Unit:
         self.left = 0  # replies that have not come
 
 
+class _Lone(_Unit):
+    """A take that nobody came with: what a unit is, without what only many need."""
+
+    __slots__ = ("channel", "connection", "question")
+
+    def __init__(self, channel: Channel, connection: Connection, asked: _Asked, question: Question) -> None:
+        self.asked = (asked,)
+        self.channel = channel
+        self.connection = connection
+        self.question = question
+
+    def hear(self, reply: Any) -> None:
+        seat = self.asked[0][1]
+        if reply.__class__ is list:
+            if not seat.done():
+                seat.set_result(wire.facts(reply))
+            self.channel.heard(self)
+        else:
+            self.left = 1
+            self.channel.hear(self.connection, self, self.question, self.channel.settle_takes, (seat,), reply)
+
+
 class Channel:
     """The way to one server; opened when it is needed."""
 
@@ -77,11 +99,25 @@ class Channel:
 
     def taker(self, questions: Questions) -> Callable[[str, int], Seat]:
         """What takes under one limit that is not a calendar's: given a key and a cost, the facts."""
-        new_seat, schedule = self._seat, self._schedule
+        new_seat, schedule, units, pack = self._seat, self._schedule, self._units, questions.decide
 
         def take(key: str, cost: int) -> Seat:
-            seat = new_seat()
-            self._pending.append((monotonic(), seat, questions, key, cost))
+            seat, now, connection = new_seat(), monotonic(), self._connection
+            asked = now, seat, questions, key, cost
+            if (
+                self._alone
+                and not units
+                and not self._pending
+                and self._watch is not None
+                and connection is not None
+                and now - connection.heard_at < IDLE
+            ):
+                question = pack(key, cost, None, 0)
+                lone = _Lone(self, connection, asked, question)
+                units.append(lone)
+                connection.write(question.packed, (lone.hear,))
+                return seat
+            self._pending.append(asked)
             if not self._scheduled:
                 schedule()
             return seat
@@ -134,20 +170,17 @@ class Channel:
                         hears.append(partial(self._settle_trouble, seat))
                         asking += 1
                     packed.append(question.packed)
-                    hears.append(partial(self._hear, connection, unit, question, self._settle, seat))
+                    hears.append(partial(self.hear, connection, unit, question, self._settle, seat))
                 continue
-            if len(seats) == 1:
-                question, settle = limit.decide(asked[0], costs[0], None, 0), self._settle_take
-            else:
-                question, settle = limit.decide_many(asked, costs), self._settle_takes
+            question = limit.decide_each(asked, costs)
             packed.append(question.packed)
-            hears.append(partial(self._hear, connection, unit, question, settle, seats))
+            hears.append(partial(self.hear, connection, unit, question, self.settle_takes, seats))
         unit.left = len(hears) - asking
         self._alone = len(unit.asked) == 1
         self._units.append(unit)
         connection.write(b"".join(packed), hears)
 
-    def _hear(
+    def hear(
         self,
         connection: Connection,
         unit: _Unit,
@@ -163,10 +196,14 @@ class Channel:
         settle(seats, reply)
         unit.left -= 1
         if not unit.left:
-            self._units.remove(unit)
-            if self._pending and not self._scheduled:
-                self._scheduled = True
-                self._loop.call_soon(self._flush)
+            self.heard(unit)
+
+    def heard(self, unit: _Unit) -> None:
+        """All of it was answered; there is room for another."""
+        self._units.remove(unit)
+        if self._pending and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
 
     def _teach(
         self,
@@ -180,23 +217,18 @@ class Channel:
         """The script was loaded: ask again, and teach again what is forgotten again while somebody may wait."""
         if monotonic() - unit.asked[-1][0] > self._deadline:
             question = question._replace(script=None)
-        hear = partial(self._hear, connection, unit, question, settle, seats)
+        hear = partial(self.hear, connection, unit, question, settle, seats)
         if isinstance(loaded, Trouble):
             hear(loaded)
         else:
             connection.write(question.packed, [hear])
 
-    def _settle_takes(self, seats: Sequence[Seat], reply: Any) -> None:
-        facts = wire.many_facts(reply) if reply.__class__ is list else [reply] * len(seats)
-        for seat, each in zip(seats, facts, strict=True):
+    def settle_takes(self, seats: Sequence[Seat], reply: Any) -> None:
+        for seat, each in zip(seats, wire.each_facts(reply, len(seats)), strict=True):
             if each.__class__ is not tuple:
                 self._settle(seat, each)
             elif not seat.done():
                 seat.set_result(each)
-
-    def _settle_take(self, seats: Sequence[Seat], reply: Any) -> None:
-        (seat,) = seats
-        self._settle(seat, wire.facts(reply) if reply.__class__ is list else reply)
 
     def _settle_trouble(self, seat: Seat, reply: Any) -> None:
         if isinstance(reply, Trouble):
@@ -224,7 +256,7 @@ class Channel:
             self._settle(self._pending.pop(0)[1], Late("no reply in time; it was not sent"))
         if self._connection is not None and self._units:
             sent, *_ = self._units[0].asked[-1]
-            if max(sent, self._connection.heard) < late - SILENCE:
+            if max(sent, self._connection.heard_at) < late - SILENCE:
                 self._connection.connection_lost(OSError("the server fell silent"))
         waiting = [since for unit in self._units for since, *_ in unit.asked if since > late]
         waiting += [since for since, *_ in self._pending[:1]]

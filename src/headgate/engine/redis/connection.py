@@ -31,7 +31,7 @@ class Connection(asyncio.Protocol):
         self._lost: Callable[[Trouble], None] | None = lost
         self._hears: deque[Hear] = deque()
         self._reader = hiredis.Reader(replyError=said)
-        self._heard_at = monotonic()
+        self.heard_at = monotonic()  # when the server last said anything
 
     async def open(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
         """Connect and be let in; raises Trouble."""
@@ -64,14 +64,9 @@ class Connection(asyncio.Protocol):
         self._poll = poll.poll
 
     @property
-    def heard(self) -> float:
-        """When the server last said anything."""
-        return self._heard_at
-
-    @property
     def doubtful(self) -> bool:
         """Whether the server has said something that nobody asked, unheard so far: probably its farewell."""
-        return not self._hears and monotonic() - self._heard_at > IDLE and bool(self._poll(0))
+        return not self._hears and monotonic() - self.heard_at > IDLE and bool(self._poll(0))
 
     def write(self, packed: bytes, hears: Sequence[Hear]) -> None:
         """Send questions; each of `hears` is called with one reply, an error among them, in that order."""
@@ -79,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(packed)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = monotonic()
+        self.heard_at = monotonic()
         reader, hears = self._reader, self._hears
         reader.feed(data)
         try:

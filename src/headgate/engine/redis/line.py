@@ -24,10 +24,11 @@ _CHUNK = 4096  # a decision's reply is about 100 bytes, and recv makes room for 
 class Line:
     """An open connection. Whatever it raises but Said, it is of no more use."""
 
-    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "_timeout", "closed", "used")
+    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "_timeout", "by", "closed", "used")
 
     def __init__(self, address: Address, opening: float, timeout: float) -> None:
         self.closed = self.used = False
+        self.by = 0.0  # when the last reply was due
         self._timeout = timeout
         try:
             self._sock = sock = address.connect(opening)

@@ -2,8 +2,8 @@
 
 The common way is straight: a line, a question, a reply. Whoever finds all lines taken joins a queue, and one of
 those who wait, with a free line, asks for everybody, in one round trip; a thread that is alone waits for nobody.
-Each question is its own, and so is its reply: sharing a round trip changes no decision. The youngest of them asks:
-it has the most time left, and nobody's reply is given up before its time.
+Takes under one limit become one script call, in the order in which they came, and each is decided by itself: sharing
+changes no decision. The youngest asks: it has the most time left, and nobody's reply is given up before its time.
 
 A line is opened in a thread of its own: however long that takes, who waits for it waits no longer than the
 deadline, and the line serves those who come later.
@@ -15,19 +15,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
+from headgate.engine.redis import wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.line import Line
-from headgate.engine.redis.trouble import Late, Lost, Said, Trouble
+from headgate.engine.redis.script import Script
+from headgate.engine.redis.trouble import Forgot, Late, Lost, Said, Trouble
+from headgate.engine.redis.wire import Questions
 
 LINES = 2  # to each server: while one is being read, another can be written
 TOGETHER = 64  # questions in one round trip
+IDLE = 0.01  # seconds after which a line is looked at before it is trusted
 OPENING = 1.0  # seconds that opening a line may take at least, whatever the deadline
 
 _NONE_YET = object()  # a server's reply may be None
+
+Take = tuple[Questions, str, int]
 
 
 class Lines:
@@ -43,6 +50,12 @@ class Lines:
         self._idle: list[Line | None] = [None] * LINES  # None: a line that is not open
         self._queue: deque[_Waiting] = deque()
 
+    def take(self, questions: Questions, key: str, cost: int, by: float) -> Any:
+        """A take of a limit that is not a calendar's; its facts. Raises Trouble."""
+        if self._queue or not self._idle:
+            return self._wait(_Waiting((questions, key, cost), b"", 1), by)
+        return wire.facts(self.ask(questions.decide(key, cost, None, 0).packed, by))
+
     def ask(self, packed: bytes, by: float) -> Any:
         """One question, one reply; raises Trouble."""
         idle = self._idle
@@ -54,7 +67,9 @@ class Lines:
             return self.ask_in_turn(packed, by)
         reply, whole = None, False  # not whole: a reply may still be on its way, however this ends
         try:
-            if line is not None and line.alive:
+            # A line that was used a moment ago is trusted: looking costs a system call.
+            if line is not None and (by - line.by < IDLE or line.alive):
+                line.by = by
                 reply = line.exchange(packed, by)
                 whole = True
         except Said:
@@ -71,7 +86,9 @@ class Lines:
 
     def ask_in_turn(self, packed: bytes, by: float, replies: int = 1) -> Any:
         """The same, behind those who wait; the reply is the last of `replies`, or the trouble of the first."""
-        mine = _Waiting(packed, replies)
+        return self._wait(_Waiting(None, packed, replies), by)
+
+    def _wait(self, mine: _Waiting, by: float) -> Any:
         self._queue.append(mine)
         try:
             while mine.reply is _NONE_YET:
@@ -101,7 +118,6 @@ class Lines:
     def _ask_for_all(self, line: Line | None, by: float) -> bool:
         """Ask whatever is in the queue, on a line that is nobody else's; or open another if it is of no use."""
         waiting: list[_Waiting] = []
-        replies: list[Any] = []
         whole = opening = False
         try:
             dead = line is None or not line.alive
@@ -113,18 +129,12 @@ class Lines:
                 while len(waiting) < TOGETHER:
                     waiting.append(self._queue.popleft())
             if dead:  # it was let in only to be sent away: too many clients, perhaps
-                replies = [line.farewell()] * sum(each.replies for each in waiting)
+                _answer(waiting, line.farewell())
                 return True
-            packed = b"".join([each.packed for each in waiting])
-            replies = line.exchange_all(packed, sum(each.replies for each in waiting), by)
-            whole = not line.closed
+            whole = _exchange(line, _joined(waiting), by)
             return True
         finally:
-            for each in waiting:
-                own, replies = replies[: each.replies], replies[each.replies :]
-                own = own or [Lost("the thread that asked was interrupted")]
-                each.reply = own[0] if isinstance(own[0], Trouble) else own[-1]
-                each.ring()
+            _answer(waiting, Lost("the thread that asked was interrupted"))  # those who have no reply
             if not opening:
                 self._give_back(line, broken=not whole)
 
@@ -140,9 +150,7 @@ class Lines:
             self._idle.insert(0, None)
             with suppress(IndexError):  # the queue is empty
                 while True:
-                    waiting = self._queue.popleft()
-                    waiting.reply = trouble
-                    waiting.ring()
+                    _answer([self._queue.popleft()], trouble)
         else:
             self._give_back(line)
 
@@ -174,9 +182,10 @@ class Lines:
 class _Waiting:
     """Somebody's question, and the bell that is rung when there is a reply, or a line to ask on."""
 
-    __slots__ = ("bell", "packed", "replies", "reply")
+    __slots__ = ("bell", "packed", "replies", "reply", "take")
 
-    def __init__(self, packed: bytes, replies: int) -> None:
+    def __init__(self, take: Take | None, packed: bytes, replies: int) -> None:
+        self.take = take
         self.packed = packed
         self.replies = replies
         self.reply: Any = _NONE_YET
@@ -184,5 +193,60 @@ class _Waiting:
         self.bell.acquire()
 
     def ring(self) -> None:
-        with suppress(RuntimeError):  # it was rung already
+        try:  # noqa: SIM105 - suppress() takes longer than ringing
             self.bell.release()
+        except RuntimeError:
+            pass  # it was rung already
+
+
+class _Joint(NamedTuple):
+    """One question for those who take under one limit, or for one who asked anything else."""
+
+    who: Sequence[_Waiting]
+    packed: bytes
+    replies: int
+    script: Script | None  # to be loaded here if the server does not know it
+
+
+def _joined(waiting: Sequence[_Waiting]) -> list[_Joint]:
+    """What is asked, takes under one limit together."""
+    joints: list[_Joint] = []
+    takes: dict[Questions, list[_Waiting]] = {}
+    for each in waiting:
+        if each.take is None:
+            joints.append(_Joint((each,), each.packed, each.replies, None))
+        else:
+            takes.setdefault(each.take[0], []).append(each)
+    for questions, who in takes.items():
+        _, keys, costs = zip(*[each.take for each in who if each.take], strict=True)
+        question = questions.decide_each(keys, costs)
+        # Who is alone loads the script by itself, as it would have done had there been no queue.
+        joints.append(_Joint(who, question.packed, 1, question.script if len(who) > 1 else None))
+    return joints
+
+
+def _exchange(line: Line, joints: Sequence[_Joint], by: float) -> bool:
+    """Ask, and answer everybody; whether the line is still of use."""
+    packed = b"".join([joint.packed for joint in joints])
+    replies = line.exchange_all(packed, sum([joint.replies for joint in joints]), by)
+    at, forgotten = 0, []
+    for joint in joints:
+        own, at = replies[at : at + joint.replies], at + joint.replies
+        if isinstance(own[-1], Forgot) and joint.script is not None:
+            forgotten.append(joint._replace(packed=joint.script.load + joint.packed, replies=2, script=None))
+            continue
+        reply = own[0] if isinstance(own[0], Trouble) else own[-1]
+        facts = [reply] if joint.who[0].take is None else wire.each_facts(reply, len(joint.who))
+        for each, answer in zip(joint.who, facts, strict=True):
+            each.reply = answer
+            each.ring()
+    if forgotten and not line.closed:
+        return _exchange(line, forgotten, by)
+    return not line.closed
+
+
+def _answer(waiting: Sequence[_Waiting], trouble: Trouble) -> None:
+    for each in waiting:
+        if each.reply is _NONE_YET:
+            each.reply = trouble
+            each.ring()

@@ -42,6 +42,9 @@ class Topology(Protocol):
     def node(self, tag: bytes) -> Address | None:
         """Who answers for the key with this hash tag; None: ask `discover` first."""
 
+    def owner(self, tag: bytes) -> Address | None:
+        """Who answered for it when that was last heard, in doubt or not."""
+
     @property
     def servers(self) -> Sequence[Address]:
         """Every server that is known to answer for keys, now or should another one fail."""
@@ -123,6 +126,9 @@ class One:
     def node(self, tag: bytes) -> Address | None:
         return self._address
 
+    def owner(self, tag: bytes) -> Address | None:
+        return self._address
+
     @property
     def servers(self) -> Sequence[Address]:
         return [self._address]
@@ -151,6 +157,9 @@ class Sentinels:
         self.text = f"{name} of {', '.join(map(str, watchers))}"
 
     def node(self, tag: bytes) -> Address | None:
+        return self._master
+
+    def owner(self, tag: bytes) -> Address | None:
         return self._master
 
     @property
@@ -191,6 +200,9 @@ class Cluster:
     def node(self, tag: bytes) -> Address | None:
         if self._doubtful and time.monotonic() - self._looked_at > _AGAIN:
             return None
+        return self._owners[slot(tag)]
+
+    def owner(self, tag: bytes) -> Address | None:
         return self._owners[slot(tag)]
 
     @property

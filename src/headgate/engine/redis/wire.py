@@ -6,7 +6,7 @@ the cost change. -1 stands for "never" and "take" on the wire, and dies here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -45,6 +45,13 @@ def facts(reply: list[int]) -> Facts:
     """The server's seven numbers, as the model would have given them."""
     allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = reply
     return allowed == 1, remaining, None if retry_us == _NEVER else retry_us, reset_us, delay_us, at_us, mark
+
+
+def each_facts(reply: Any, count: int) -> Iterable[Any]:
+    """The answer to takes of so many keys: for each its facts, or an error."""
+    if reply.__class__ is not list:
+        return [reply] * count
+    return [facts(reply)] if count == 1 else many_facts(reply)
 
 
 def many_facts(reply: list[Any]) -> Iterator[Facts | Exception]:
@@ -99,8 +106,11 @@ class Questions:
         around = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%")
         return script, bulks(("EVALSHA", script.sha)), around, len(self.head) + 1
 
+    def decide_each(self, keys: Sequence[str], costs: Sequence[int]) -> Question:
+        """Takes of one or several keys, each by itself, in one question. Not for a calendar's windows."""
+        return self.decide(keys[0], costs[0], None, 0) if len(keys) == 1 else self.decide_many(keys, costs)
+
     def decide_many(self, keys: Sequence[str], costs: Sequence[int]) -> Question:
-        """Takes of several keys, each by itself, in one question. Not for a calendar's windows."""
         script, start, around, known = self._many
         count = len(keys)
         last = b"" if costs.count(1) == count else bulks([min(cost, EXACT) for cost in costs])
