@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from headgate.clock import Clock
-from headgate.engine.fallback_flows import REMEMBERED, SETTLE_US, Fallback, Instead
+from headgate.engine.fallback_flows import DEADLINE, REMEMBERED, SETTLE_US, Fallback, Instead
 from headgate.engine.fallback_shard import Shard, Tag
 from headgate.engine.fallback_shares import Asked
 from headgate.engine.fallback_slots import FallbackSlots
@@ -36,6 +36,7 @@ class FallbackEngine(Fallback):
     fallback    "allow", "deny" or "local": by this member's share of the limit
     members     who else shares the limits; without it this process thinks itself alone
     settle_us   how long a call must pass both, share and engine, once that is back
+    deadline    how long a question of the engine may take, in seconds
     remembered  how many counts' last facts are kept for the start of a share
     """
 
@@ -49,9 +50,10 @@ class FallbackEngine(Fallback):
         members: Members | None = None,
         clock: Clock | None = None,
         settle_us: int = SETTLE_US,
+        deadline: float = DEADLINE,
         remembered: int = REMEMBERED,
     ) -> None:
-        super().__init__(inner, fallback, members or Members(), clock, settle_us, remembered)
+        super().__init__(inner, fallback, members or Members(), clock, settle_us, deadline, remembered)
         self._settlers: set[Hashable] = set()
         on_fork(self.forget)
         if self.shares:
@@ -109,9 +111,10 @@ class AsyncFallbackEngine(Fallback):
         members: AsyncMembers | None = None,
         clock: Clock | None = None,
         settle_us: int = SETTLE_US,
+        deadline: float = DEADLINE,
         remembered: int = REMEMBERED,
     ) -> None:
-        super().__init__(inner, fallback, members or AsyncMembers(), clock, settle_us, remembered)
+        super().__init__(inner, fallback, members or AsyncMembers(), clock, settle_us, deadline, remembered)
         self._settlers: dict[Hashable, asyncio.Task[None]] = {}
         on_fork(self.forget)
         if self.shares:

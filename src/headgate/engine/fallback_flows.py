@@ -39,11 +39,12 @@ from headgate.engine.share import share
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, MARK, REMAINING, DegradedFacts, Facts, Receipt
-from headgate.model.limit import Limit
+from headgate.model.limit import SECOND, Limit
 
 Instead = Literal["allow", "deny", "local"]
 
 SETTLE_US = 1_000_000
+DEADLINE = 0.05
 REMEMBERED = 10_000
 
 _OURS = -(2**60)
@@ -53,7 +54,14 @@ class Fallback(Shares):
     """The flows of both engines."""
 
     def __init__(
-        self, inner: Any, fallback: Instead, members: Roll, clock: Clock | None, settle_us: int, remembered: int
+        self,
+        inner: Any,
+        fallback: Instead,
+        members: Roll,
+        clock: Clock | None,
+        settle_us: int,
+        deadline: float,
+        remembered: int,
     ) -> None:
         if fallback not in ("allow", "deny", "local"):
             raise InvalidRule(f'A fallback is "allow", "deny" or "local", not {fallback!r}.')
@@ -63,7 +71,9 @@ class Fallback(Shares):
         self.leases: Recent[tuple[int, int, int | None]] = Recent(remembered)
         self._names: dict[tuple[str, str], int] = {}
         self._numbers = numbers()
-        super().__init__(inner, members, clock or SystemClock(), settle_us if self.shares else 0, remembered)
+        deadline_us = round(deadline * SECOND)
+        settle_us = settle_us if self.shares else 0
+        super().__init__(inner, members, clock or SystemClock(), settle_us, deadline_us, remembered)
 
     def drop_all(self) -> None:
         """Drop all that was remembered and kept, without asking anybody: a fork's child must not share it."""
@@ -145,7 +155,11 @@ class Fallback(Shares):
         try:
             if self.shares:
                 for meter, key, _ in asked:
-                    yield from self.tell(self.shard_of(key), meter.tag(key))
+                    told = yield from self.tell(self.shard_of(key), meter.tag(key), hurried=True)
+                    if not told:
+                        for shard, way in ways.items():
+                            self.succeeded(shard, way)
+                        return self.instead(asked, patience_us)
                 if self._both_must_pass(ways) and any(cost for _, _, cost in asked):
                     passed = self.by_share(asked, patience_us)
                     if not _all(passed):
@@ -241,7 +255,11 @@ class Fallback(Shares):
         """The share refused what was to be the probe: look whether the engine is there without charging it."""
         for shard, way in ways.items():
             if way is PROBE:
-                meter, key, _ = next(each for each in asked if self.shard_of(each[1]) is shard)
+                own = [(meter, key) for meter, key, _ in asked if self.shard_of(key) is shard]
+                if not own:  # another part answers for the key by now
+                    shard.withdrawn(way, self.clock.now_us())
+                    continue
+                meter, key = own[0]
                 facts = yield partial(meter.meter.decide, key, 0)
                 self.answered([(meter, key, 0)], [facts])
                 self.succeeded(shard, way)
@@ -249,6 +267,7 @@ class Fallback(Shares):
     def waking(self) -> Flow[None]:
         """The members' beat was heard, so the engine is there: who has nothing to ask still has accounts."""
         for shard in tuple(self.shards.values()):
+            self.send_home(shard)
             for count in tuple(shard.owing.values())[:1]:
                 shard.heard(self.clock.now_us())
                 yield from self.trying(count.key, partial(count.asked.meter.decide, count.key, 0))

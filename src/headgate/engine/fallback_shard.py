@@ -179,6 +179,18 @@ class Shard:
             self.counts[tag] = added = self.count(tag) or count
             return added
 
+    def hand_over(self, tag: Tag, to: Shard) -> None:
+        """Another part answers for the key of this count: the count goes there, with what it owes."""
+        with self.lock:
+            count, owing = self.counts.pop(tag, None), self.owing.pop(tag, None)
+            self._look()
+        if count is not None:
+            with to.lock:
+                kept = to.counts.setdefault(tag, count)
+                if owing is kept:
+                    to.owing[tag] = kept
+                to._look()
+
     def _become(self, after: Breaker, now_us: int, why: str = "") -> None:
         before, self.breaker = self.breaker, after
         if after is before:

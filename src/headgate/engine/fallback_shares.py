@@ -34,11 +34,14 @@ _SHORTEST_RETRY_US = 1000
 class Shares:
     """What this process keeps of the engine's parts and counts."""
 
-    def __init__(self, inner: Any, members: Roll, clock: Clock, settle_us: int, remembered: int) -> None:
+    def __init__(
+        self, inner: Any, members: Roll, clock: Clock, settle_us: int, deadline_us: int, remembered: int
+    ) -> None:
         self.inner = inner
         self.members = members
         self.clock = clock
         self.settle_us = settle_us
+        self.hurry_us = deadline_us // 4
         self.recent: Recent[tuple[Facts, int]] = Recent(remembered)
         self.shards: dict[Hashable, Shard] = {}
         self.drop_all()
@@ -88,7 +91,7 @@ class Shares:
     def _count(self, meter: Any, key: str) -> Count | None:
         """The share of this count; None if this member has none."""
         shard, tag = self.shard_of(key), meter.tag(key)
-        known = shard.count(tag)
+        known = shard.count(tag) or self._moved(shard, tag)
         if known is not None:
             return known
         count, rank = self.members.place
@@ -105,6 +108,20 @@ class Shares:
             if used:
                 new.judged(new.meter.decide(key, used))
         return added
+
+    def _moved(self, shard: Shard, tag: Tag) -> Count | None:
+        """The count, if it was kept for a part that no longer answers for its key: nobody gets two shares."""
+        for other in tuple(self.shards.values()):
+            if other is not shard and tag in other.counts:
+                other.hand_over(tag, shard)
+        return shard.count(tag)
+
+    def send_home(self, shard: Shard) -> None:
+        """Counts go to the part that answers for their keys by now, with what they owe."""
+        for tag, count in tuple(shard.counts.items()):
+            home = self.shard_of(count.key)
+            if home is not shard:
+                shard.hand_over(tag, home)
 
     def _remaining(self, limit: Limit, tag: Tag, now_us: int) -> int:
         """What was left of the count when the engine last spoke of it."""
@@ -127,29 +144,36 @@ class Shares:
             if count is not None and cost and facts[ALLOWED]:
                 count.meter.refund(key, cost, Receipt.of(facts, cost))
 
-    def tell(self, shard: Shard, tag: Tag) -> Flow[None]:
+    def tell(self, shard: Shard, tag: Tag, *, hurried: bool = False, there: bool = False) -> Flow[bool]:
         """Charge the engine with what a share still holds, before it is asked about that count.
 
-        Whether it is there is asked first, for telling is done once: if no answer comes, it may have been heard.
+        Unless it has just answered, it is asked first whether it is there, for telling is done once: if no answer
+        comes, it may have been heard. A caller is hurried: with its own there are up to four questions to ask, and
+        if the first one takes more than a quarter of the deadline, it leaves the telling to the background. Then
+        this is False.
         """
         count = shard.owing.get(tag)
         if count is None:
-            return
-        ask, key = count.asked.meter.decide, count.key
-        facts = yield partial(ask, key, 0)
+            return True
+        ask, key, asked_us = count.asked.meter.decide, count.key, self.clock.now_us()
+        facts = None if there else (yield partial(ask, key, 0))
+        if hurried and self.clock.now_us() - asked_us > self.hurry_us:
+            return tag not in shard.owing  # or somebody else has told it meanwhile
         owed = shard.take_owed(tag)
         if owed:
             facts = yield partial(ask, key, owed)
             if not facts[ALLOWED] and facts[REMAINING]:
                 facts = yield partial(ask, key, facts[REMAINING])
-        self.remember([(count.asked, key, owed)], [facts])
+        if facts is not None:
+            self.remember([(count.asked, key, owed)], [facts])
         shard.told(tag, count)
+        return True
 
     def settling(self, shard: Shard) -> Flow[None]:
         """Tell the engine of every count that owes, one after the other; for as long as settling lasts."""
-        until_us = self.clock.now_us() + self.settle_us
+        until_us, there = self.clock.now_us() + self.settle_us, False
         try:
             while shard.owing and self.clock.now_us() < until_us:
-                yield from self.tell(shard, next(iter(shard.owing), ()))
+                there = yield from self.tell(shard, next(iter(shard.owing), ()), there=there)
         except EngineUnavailable as why:
             self.failed(shard, ASK, why)

@@ -172,20 +172,12 @@ class LeaseMeter:
         self.meter = meter
         self.shelf = shelf
         self._counter = engine.counter(meter, shelf)
-        self.decide: Decide = self._leased(engine) if bound(meter.limit) else meter.decide
+        self.decide: Decide = self._counter.or_else(self._ask) if bound(meter.limit) else meter.decide
 
-    def _leased(self, engine: LeaseEngine) -> Decide:
-        counter, now, decide_inside = self._counter, engine.clock.now_us, self.meter.decide
-        hand_out = counter.hand_out
-
-        def decide(key: str, cost: int, patience_us: int | None = None) -> Facts:
-            if patience_us is not None:
-                return decide_inside(key, cost, patience_us)
-            if not cost:
-                return run(counter.peek(key))
-            return hand_out(key, cost, now()) or run(counter.take(key, cost))
-
-        return decide
+    def _ask(self, key: str, cost: int, patience_us: int | None) -> Facts:
+        if patience_us is not None:
+            return self.meter.decide(key, cost, patience_us)
+        return run(self._counter.take(key, cost) if cost else self._counter.peek(key))
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
         return run(self._counter.refund(key, units, receipt, cancel))
@@ -308,18 +300,18 @@ class AsyncLeaseMeter:
         self.name = meter.name
         self.meter = meter
         self.shelf = shelf
-        self._now_us = engine.clock.now_us
         self._counter = engine.counter(meter, shelf)
-        self._hand_out = self._counter.hand_out
-        self._leased = bound(meter.limit) > 0
+        self._decide = self._counter.or_else(self._ask) if bound(meter.limit) else meter.decide
 
     async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        if patience_us is not None or not self._leased:
+        answer = self._decide(key, cost, patience_us)
+        facts: Facts = answer if answer.__class__ is tuple else await answer
+        return facts
+
+    async def _ask(self, key: str, cost: int, patience_us: int | None) -> Facts:
+        if patience_us is not None:
             return await self.meter.decide(key, cost, patience_us)
-        if not cost:
-            return await arun(self._counter.peek(key))
-        facts = self._hand_out(key, cost, self._now_us())
-        return facts if facts is not None else await arun(self._counter.take(key, cost))
+        return await arun(self._counter.take(key, cost) if cost else self._counter.peek(key))
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
         return await arun(self._counter.refund(key, units, receipt, cancel))

@@ -242,27 +242,27 @@ class Counter:
         self.leases, self.shelf, self.meter = leases, shelf, meter
         self._now, self._watch = now, watch
         self._bound = bound(meter.limit, leases.units)
-        self.hand_out = self._over_the_counter()
 
-    def _over_the_counter(self) -> Callable[[str, int, int], Facts | None]:
-        """The busiest way of all, as a closure: what is in stock, if that is enough."""
-        leases, meter, in_stock = self.leases, self.meter, self.shelf.stocks.get
+    def or_else(self, otherwise: Callable[[str, int, int | None], Any]) -> Callable[..., Any]:
+        """The busiest way of all, as a closure: the facts of what is in stock, if that is enough."""
+        leases, meter, in_stock, now = self.leases, self.meter, self.shelf.stocks.get, self._now
 
-        def hand_out(key: str, cost: int, now_us: int) -> Facts | None:
-            with leases.lock:
-                stock = in_stock(key)
-                if stock is None or stock.meter is not meter or not stock.since_us <= now_us < stock.until_us:
-                    return None
-                left = stock.left - cost
-                if left < 0:
-                    return None
-                stock.left = left
-                stock.calls += 1
-            # As Stock.facts, without the call.
-            end_us = stock.end_us + -left * stock.spread // stock.rate
-            return True, stock.told + left, 0, end_us, 0, stock.at_us, stock.mark
+        def decide(key: str, cost: int, patience_us: int | None = None) -> Any:
+            if patience_us is None and cost:
+                now_us = now()
+                with leases.lock:
+                    stock = in_stock(key)
+                    if stock is not None and stock.meter is meter and stock.since_us <= now_us < stock.until_us:
+                        left = stock.left - cost
+                        if left >= 0:
+                            stock.left = left
+                            stock.calls += 1
+                            # As Stock.facts, without the call.
+                            end_us = stock.end_us + -left * stock.spread // stock.rate
+                            return True, stock.told + left, 0, end_us, 0, stock.at_us, stock.mark
+            return otherwise(key, cost, patience_us)
 
-        return hand_out
+        return decide
 
     def take(self, key: str, cost: int) -> Flow[Facts]:
         """What is not in stock: ask for it, and for more if the key is hot."""

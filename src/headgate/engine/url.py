@@ -57,7 +57,9 @@ def open_engine(url: str, *, prefix: str = "hg", clock: Clock | None = None, **g
     if chosen.memo:
         engine = MemoEngine(engine, clock=clock)
     if chosen.fallback is not None:
-        engine = FallbackEngine(engine, fallback=chosen.fallback, members=members, clock=clock)
+        engine = FallbackEngine(
+            engine, fallback=chosen.fallback, members=members, clock=clock, deadline=chosen.patience
+        )
     return engine
 
 
@@ -82,7 +84,9 @@ def open_async_engine(url: str, *, prefix: str = "hg", clock: Clock | None = Non
     if chosen.memo:
         engine = AsyncMemoEngine(engine, clock=clock)
     if chosen.fallback is not None:
-        engine = AsyncFallbackEngine(engine, fallback=chosen.fallback, members=members, clock=clock)
+        engine = AsyncFallbackEngine(
+            engine, fallback=chosen.fallback, members=members, clock=clock, deadline=chosen.patience
+        )
     return engine
 
 

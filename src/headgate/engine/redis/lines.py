@@ -2,7 +2,7 @@
 
 The common way is straight: a line, a question, a reply. Whoever finds all lines taken joins a queue, and one of
 those who wait, with a free line, asks for everybody, in one round trip; a thread that is alone waits for nobody.
-Takes under one limit become one script call, in the order in which they came, and each is decided by itself: sharing
+Takes under one limit become one script call, in the order in which they came; each is decided by itself: sharing
 changes no decision. The youngest asks: it has the most time left, and nobody's reply is given up before its time.
 
 A line is opened in a thread of its own: however long that takes, who waits for it waits no longer than the
