@@ -6,7 +6,7 @@ the cost change. -1 stands for "never" and "take" on the wire, and dies here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -54,15 +54,15 @@ def each_facts(reply: Any, count: int) -> Iterable[Any]:
     return [facts(reply)] if count == 1 else many_facts(reply)
 
 
-def many_facts(reply: list[Any]) -> Iterator[Facts | Exception]:
+def many_facts(reply: list[Any]) -> list[Any]:
     """The answer to takes of many keys: seven numbers for each, or an error in the first one's place."""
-    numbers = iter(reply)
-    for allowed, remaining, retry_us, reset_us, delay_us, at_us, mark in zip(*[numbers] * 7, strict=True):
-        if allowed.__class__ is int:
-            retry_us = None if retry_us == _NEVER else retry_us
-            yield allowed == 1, remaining, retry_us, reset_us, delay_us, at_us, mark
-        else:
-            yield allowed
+    allowed, remaining, retry_us, *rest = (reply[column::7] for column in range(7))
+    if _NEVER in retry_us:
+        retry_us = [None if each == _NEVER else each for each in retry_us]
+    found: list[Any] = list(zip([each == 1 for each in allowed], remaining, retry_us, *rest, strict=True))
+    if allowed.count(1) + allowed.count(0) != len(allowed):
+        return [facts if said.__class__ is int else said for facts, said in zip(found, allowed, strict=True)]
+    return found
 
 
 def outside(reply: list[int]) -> int | None:
