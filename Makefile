@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3 picks the interpreter; otherwise scripts/python finds one.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-quick test-all bench conform bootstrap clean
+.PHONY: help demo test check test-quick test-all bench conform faults bootstrap clean
 
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -q
@@ -33,6 +33,9 @@ bench:  ## measure headgate beside its peers
 conform: bootstrap  ## replay recorded decisions: make conform VECTORS=DIR
 	@test -n "$(VECTORS)" || { echo "conform: say where the vectors are: make conform VECTORS=DIR" >&2; exit 2; }
 	@$(VENV)/python -m tests.conform "$(VECTORS)"
+
+faults: bootstrap  ## break real servers under load and print what callers saw: make faults FAULT=kill
+	@$(VENV)/python -m tests.outages $(FAULT)
 
 bootstrap:  ## install what the tests need: Debian packages and .venv; instant when done before
 	@scripts/bootstrap

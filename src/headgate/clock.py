@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 _now_ns = time.time_ns
@@ -30,6 +31,11 @@ class SystemClock:
 
     async def asleep_us(self, duration_us: int) -> None:
         await asyncio.sleep(duration_us / 1_000_000)
+
+
+def nanoseconds(clock: Clock) -> Callable[[], int]:
+    """The same clock, read in nanoseconds: the system's without a detour, for who reads it most."""
+    return _now_ns if type(clock) is SystemClock else lambda: clock.now_us() * 1000
 
 
 class ManualClock:

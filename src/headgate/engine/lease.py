@@ -102,7 +102,7 @@ class LeaseEngine:
         return latest
 
     def counter(self, meter: Meter, shelf: Shelf) -> Counter:
-        return Counter(self._leases, shelf, meter, self.clock.now_us, self._watch)
+        return Counter(self._leases, shelf, meter, self.clock, self._watch)
 
     def slots(self, limit: Slots, name: str) -> SlotMeter:
         return self.inner.slots(limit, name)
@@ -233,7 +233,7 @@ class AsyncLeaseEngine:
         return latest
 
     def counter(self, meter: AsyncMeter, shelf: Shelf) -> Counter:
-        return Counter(self._leases, shelf, meter, self.clock.now_us, self._watch)
+        return Counter(self._leases, shelf, meter, self.clock, self._watch)
 
     def slots(self, limit: Slots, name: str) -> AsyncSlotMeter:
         return self.inner.slots(limit, name)

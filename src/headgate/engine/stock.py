@@ -1,7 +1,7 @@
 """What a process holds of hot keys: how they are asked, how much is fetched ahead, until when it lasts.
 
-The table behind lease.py, where the story and the law stand. It knows no clock and no engine: time is given to
-it, and what has to be asked it yields as steps, so the sync and the async engine drive the same.
+The table behind lease.py, where the story and the law stand. It knows no engine: what has to be asked it yields as
+steps, so the sync and the async engine drive the same.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
+from headgate.clock import Clock, nanoseconds
 from headgate.errors import EngineUnavailable
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, AT_US, MARK, REMAINING, RESET_AFTER_US, Facts, Receipt
@@ -27,6 +29,7 @@ from headgate.model.token_bucket import TokenBucket
 HOT = 4  # asked so often during one hold time, a key is hot
 
 _REMEMBERED = 4096  # keys of a name whose demand is known
+_TRAY = 64  # units laid out at once
 _LOOKED_AT = 2  # old keys examined for each new one
 
 
@@ -81,19 +84,24 @@ class Demand:
 
 
 class Stock:
-    """The extra units of one lease, and what is left of them."""
+    """The extra units of one lease, and what is left of them.
+
+    Some are laid out on a tray, each as the facts of the call that will take it. list.pop is atomic, so whoever
+    takes one unit takes it without a lock; all else about a stock is done under the leases' lock.
+    """
 
     __slots__ = (
         *("at_us", "calls", "demand", "end_us", "extra", "key", "left", "mark", "meter", "rate"),
-        *("receipt", "shelf", "since_us", "spread", "told", "until_us"),
+        *("receipt", "shelf", "since_ns", "since_us", "spread", "told", "tray", "until_ns", "until_us"),
     )
 
     def __init__(
         self, meter: Any, key: str, facts: Facts, cost: int, extra: int, shelf: Shelf, demand: Demand
     ) -> None:
         self.meter, self.key, self.shelf, self.demand = meter, key, shelf, demand
-        self.since_us = self.until_us = 0
-        self.extra = self.left = extra
+        self.since_us = self.until_us = self.since_ns = self.until_ns = 0
+        self.extra = self.left = extra  # left: those on the tray are not
+        self.tray: list[Facts] = []
         self.calls = 0
         self.receipt = Receipt.of(facts, cost + extra)
         self.told, self.at_us = facts[REMAINING], facts[AT_US]
@@ -109,8 +117,37 @@ class Stock:
     def on_shelf(self) -> bool:
         return self.shelf.stocks.get(self.key) is self
 
+    def last(self, since_us: int, until_us: int) -> None:
+        self.since_us, self.until_us = since_us, until_us
+        self.since_ns, self.until_ns = since_us * 1000, until_us * 1000
+
     def lasts(self, now_us: int) -> bool:
         return self.since_us <= now_us < self.until_us  # a clock that stepped back behind a stock ends it
+
+    @property
+    def held(self) -> int:
+        return self.left + len(self.tray)
+
+    def lay_out(self) -> None:
+        """Units onto the tray, which is empty."""
+        count = min(_TRAY, self.left)
+        self.left -= count
+        self.calls += count
+        told, at_us, mark = self.told, self.at_us, self.mark
+        end_us, spread, rate = self.end_us, self.spread, self.rate
+        # As facts() has them, without so many calls.
+        self.tray += [
+            (True, told + left, 0, end_us + -left * spread // rate, 0, at_us, mark)
+            for left in range(self.left, self.left + count)
+        ]
+
+    def clear(self) -> None:
+        """What is on the tray goes back."""
+        with suppress(IndexError):  # the tray is empty
+            while True:
+                self.tray.pop()
+                self.left += 1
+                self.calls -= 1
 
     def facts(self, left: int) -> Facts:
         """The facts of the call after which so many units are left."""
@@ -170,7 +207,7 @@ class Leases:
             # The key was reset meanwhile, before or after this charge: nobody knows.
             self.lost += stock.extra
             return False
-        stock.since_us, stock.until_us = since_us, since_us + min(self.hold_us, stock.receipt.reset_after_us)
+        stock.last(since_us, since_us + min(self.hold_us, stock.receipt.reset_after_us))
         stock.shelf.stocks[stock.key] = stock
         heapq.heappush(self._dues, (stock.until_us, next(self._number), stock))
         return True
@@ -188,6 +225,7 @@ class Leases:
         stock = shelf.stocks.pop(key, None)
         if stock is None:
             return None
+        stock.clear()
         used = max(0, stock.extra - stock.left)
         self._handed_out += used
         stock.demand.add(stock.calls, used, min(now_us, stock.until_us))
@@ -229,40 +267,55 @@ class Leases:
         """Units handed out from stock."""
         with self.lock:
             held = [stock for *_, stock in self._dues if stock.on_shelf]
-            return self._handed_out + sum(max(0, stock.extra - stock.left) for stock in held)
+            return self._handed_out + sum(max(0, stock.extra - stock.held) for stock in held)
 
 
 class Counter:
-    """Where the units of one limit are handed out. `now` and `watch` are the shell's: the time, and who sees
-    to it that a stock ends in time."""
+    """Where the units of one limit are handed out. The clock and `watch` are the shell's: who sees to it that a
+    stock ends in time."""
 
     def __init__(
-        self, leases: Leases, shelf: Shelf, meter: Any, now: Callable[[], int], watch: Callable[[Stock], Any]
+        self, leases: Leases, shelf: Shelf, meter: Any, clock: Clock, watch: Callable[[Stock], Any]
     ) -> None:
         self.leases, self.shelf, self.meter = leases, shelf, meter
-        self._now, self._watch = now, watch
+        self._now, self._now_ns, self._watch = clock.now_us, nanoseconds(clock), watch
         self._bound = bound(meter.limit, leases.units)
 
     def or_else(self, otherwise: Callable[[str, int, int | None], Any]) -> Callable[..., Any]:
         """The busiest way of all, as a closure: the facts of what is in stock, if that is enough."""
-        leases, meter, in_stock, now = self.leases, self.meter, self.shelf.stocks.get, self._now
+        meter, in_stock, now, from_stock = self.meter, self.shelf.stocks.get, self._now_ns, self._from_stock
 
         def decide(key: str, cost: int, patience_us: int | None = None) -> Any:
             if patience_us is None and cost:
-                now_us = now()
-                with leases.lock:
-                    stock = in_stock(key)
-                    if stock is not None and stock.meter is meter and stock.since_us <= now_us < stock.until_us:
-                        left = stock.left - cost
-                        if left >= 0:
-                            stock.left = left
-                            stock.calls += 1
-                            # As Stock.facts, without the call.
-                            end_us = stock.end_us + -left * stock.spread // stock.rate
-                            return True, stock.told + left, 0, end_us, 0, stock.at_us, stock.mark
+                stock = in_stock(key)
+                if stock is not None and stock.since_ns <= now() < stock.until_ns and stock.meter is meter:
+                    if cost == 1 and stock.tray:
+                        try:
+                            return stock.tray.pop()
+                        except IndexError:
+                            pass  # another thread was faster
+                    facts = from_stock(key, cost)
+                    if facts is not None:
+                        return facts
             return otherwise(key, cost, patience_us)
 
         return decide
+
+    def _from_stock(self, key: str, cost: int) -> Facts | None:
+        """What the tray does not hold, or does not hold any more."""
+        with self.leases.lock:
+            stock = self.shelf.stocks.get(key)
+            if stock is None or not self._usable(stock, self._now()):
+                return None
+            stock.clear()
+            if stock.left < cost:
+                return None
+            stock.left -= cost
+            stock.calls += 1
+            facts = stock.facts(stock.left)
+            if cost == 1:
+                stock.lay_out()
+            return facts
 
     def take(self, key: str, cost: int) -> Flow[Facts]:
         """What is not in stock: ask for it, and for more if the key is hot."""
@@ -271,7 +324,7 @@ class Counter:
             demand = shelf.demand(key, now_us)
             stock = shelf.stocks.get(key)
             # Another thread may have put one there a moment ago.
-            enough = stock is not None and self._usable(stock, now_us) and stock.left >= cost
+            enough = stock is not None and self._usable(stock, now_us) and stock.held >= cost
             old = None if enough else leases.end(shelf, key, now_us)
             demand.note(now_us, leases.hold_us, cost)
         if old:
@@ -311,15 +364,16 @@ class Counter:
         facts: Facts = yield partial(self.meter.decide, key, 0)
         with self.leases.lock:
             stock = self.shelf.stocks.get(key)
-            if stock is None or not stock.left or not self._usable(stock, self._now()):
+            if stock is None or not stock.held or not self._usable(stock, self._now()):
                 return facts
-            return True, facts[REMAINING] + stock.left, 0, *facts[RESET_AFTER_US:]
+            return True, facts[REMAINING] + stock.held, 0, *facts[RESET_AFTER_US:]
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Facts]:
         """Into the stock that the units came from, never more than was taken from it; else into the count."""
         with self.leases.lock:
             stock = self.shelf.stocks.get(key)
             if stock is not None and not cancel and self._usable(stock, self._now()):
+                stock.clear()
                 left = stock.left + max(0, min(units, receipt.cost - receipt.returned))
                 its_own = receipt.at_us == stock.at_us and receipt.mark == stock.mark
                 if its_own and left <= min(stock.receipt.cost, self._bound):

@@ -115,7 +115,7 @@ class Channel:
                 question = pack(key, cost, None, 0)
                 lone = _Lone(self, connection, asked, question)
                 units.append(lone)
-                connection.write(question.packed, (lone.hear,))
+                connection.write_one(question.packed, lone.hear)
                 return seat
             self._pending.append(asked)
             if not self._scheduled:

@@ -73,6 +73,11 @@ class Connection(asyncio.Protocol):
         self._hears.extend(hears)
         self._transport.write(packed)
 
+    def write_one(self, packed: bytes, hear: Hear) -> None:
+        """The same for one question, by the shortest way."""
+        self._hears.append(hear)
+        self._transport.write(packed)
+
     def data_received(self, data: bytes) -> None:
         self.heard_at = monotonic()
         reader, hears = self._reader, self._hears
