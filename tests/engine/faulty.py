@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.clock import ManualClock
 from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback_shard import Shard
+from headgate.engine.fallback.shard import Shard
 from headgate.engine.local import LocalEngine
 from headgate.engine.port import Meter
 from headgate.errors import EngineUnavailable

@@ -5,11 +5,11 @@ import logging
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.engine.breaker import CLOSED, OPEN, SETTLING
 from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback_flows import Instead
+from headgate.engine.fallback.breaker import CLOSED, OPEN, SETTLING
+from headgate.engine.fallback.members import Members
 from headgate.engine.local import LocalEngine
-from headgate.engine.members import Members
+from headgate.engine.options import Instead
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limiter import Limiter
 from headgate.model.decision import DegradedFacts, Receipt

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
-from headgate.engine.breaker import CLOSED
+from headgate.engine.fallback.breaker import CLOSED
+from headgate.engine.fallback.members import Members
 from headgate.engine.local import LocalEngine
-from headgate.engine.members import Members
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.limit import SECOND, Limit
 from headgate.model.token_bucket import TokenBucket

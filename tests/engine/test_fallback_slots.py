@@ -4,10 +4,10 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.breaker import CLOSED
 from headgate.engine.fallback import AsyncFallbackEngine
-from headgate.engine.fallback_flows import Instead
-from headgate.engine.members import Members
+from headgate.engine.fallback.breaker import CLOSED
+from headgate.engine.fallback.members import Members
+from headgate.engine.options import Instead
 from headgate.errors import RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.model.slots import Slots

@@ -9,10 +9,10 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.breaker import CLOSED, OPEN
 from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engine.fallback_flows import Instead
-from headgate.engine.members import AsyncMembers, Members
+from headgate.engine.fallback.breaker import CLOSED, OPEN
+from headgate.engine.fallback.members import AsyncMembers, Members
+from headgate.engine.options import Instead
 from headgate.engine.redis.blocking import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import AsyncLimiter, Limiter

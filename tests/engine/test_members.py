@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.engine.fallback import FallbackEngine
+from headgate.engine.fallback.members import BELIEVED, TTL_US, AsyncMembers, Members, Roll
 from headgate.engine.local import LocalEngine
-from headgate.engine.members import BELIEVED, TTL_US, AsyncMembers, Members, Roll
 from headgate.errors import EngineUnavailable
 from tests.servers import RedisServer
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
+from headgate.engine.fallback.share import fresh, held, share, units
 from headgate.engine.local import LocalEngine
-from headgate.engine.share import fresh, held, share, units
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.leaky_bucket import LeakyBucket
 from headgate.model.limit import HORIZON_US, Limit

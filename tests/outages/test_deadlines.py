@@ -6,7 +6,7 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback_shard import Shard
+from headgate.engine.fallback.shard import Shard
 from headgate.engine.local import LocalEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import run

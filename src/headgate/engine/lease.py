@@ -42,9 +42,10 @@ from weakref import WeakValueDictionary, ref
 
 from headgate.clock import Clock, SystemClock
 from headgate.engine.forked import on_fork
+from headgate.engine.leases import Counter, Leases
 from headgate.engine.local import Decide
 from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
-from headgate.engine.stock import Counter, Leases, Shelf, Stock, bound
+from headgate.engine.stock import Shelf, Stock, bound
 from headgate.errors import InvalidCharge
 from headgate.flow import arun, run
 from headgate.model.decision import Facts, Receipt

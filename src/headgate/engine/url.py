@@ -16,9 +16,9 @@ from headgate.clock import Clock, SystemClock
 from headgate.engine import options
 from headgate.engine.awaited import AwaitedEngine
 from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
+from headgate.engine.fallback.members import AsyncMembers, Members
 from headgate.engine.lease import AsyncLeaseEngine, LeaseEngine
 from headgate.engine.local import LocalEngine
-from headgate.engine.members import AsyncMembers, Members
 from headgate.engine.memo import AsyncMemoEngine, MemoEngine
 from headgate.engine.options import Options
 from headgate.engine.port import AsyncEngine, Engine

@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.fallback.members import TTL_US
 from headgate.engine.forked import on_fork
-from headgate.engine.members import TTL_US
 from headgate.engine.port import AsyncMeter, Slot
 from headgate.engine.redis import flows, naming, wire
 from headgate.engine.redis.address import Address

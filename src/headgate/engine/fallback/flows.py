@@ -4,7 +4,7 @@
     deny    every call is refused, until the breaker's pause is over
     local   every call is judged by this process's share of the limit (share.py)
 
-While it is gone, whoever decides by a share keeps account of it (fallback_shares.py). When it answers again, a
+While it is gone, whoever decides by a share keeps account of it (shares.py). When it answers again, a
 second begins in which accounts are settled: what a share admitted is told to the engine before the engine is
 asked about that count, and the counts that nobody asks about are told in the background. Meanwhile a call must
 pass both, its share and the engine, for other members may not have noticed yet. After that the shares are dropped.
@@ -28,20 +28,19 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import count as numbers
-from typing import Any, Literal
+from typing import Any
 
 from headgate.clock import Clock, SystemClock
-from headgate.engine.breaker import ASK, CLOSED, FALL_BACK, PROBE, SETTLING, Phase, Way
-from headgate.engine.fallback_shard import Recent, Shard
-from headgate.engine.fallback_shares import Asked, Shares
-from headgate.engine.members import Roll
-from headgate.engine.share import share
+from headgate.engine.fallback.breaker import ASK, CLOSED, FALL_BACK, PROBE, SETTLING, Phase, Way
+from headgate.engine.fallback.members import Roll
+from headgate.engine.fallback.shard import Recent, Shard
+from headgate.engine.fallback.share import share
+from headgate.engine.fallback.shares import Asked, Shares
+from headgate.engine.options import FALLBACKS, Instead
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, MARK, REMAINING, DegradedFacts, Facts, Receipt
 from headgate.model.limit import SECOND, Limit
-
-Instead = Literal["allow", "deny", "local"]
 
 SETTLE_US = 1_000_000
 DEADLINE = 0.05
@@ -63,7 +62,7 @@ class Fallback(Shares):
         deadline: float,
         remembered: int,
     ) -> None:
-        if fallback not in ("allow", "deny", "local"):
+        if fallback not in FALLBACKS:
             raise InvalidRule(f'A fallback is "allow", "deny" or "local", not {fallback!r}.')
         self.fallback = fallback
         self.shares = fallback == "local"

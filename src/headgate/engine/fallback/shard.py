@@ -19,9 +19,9 @@ from collections.abc import Hashable
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from headgate.engine.breaker import CLOSED, OPEN, SETTLING, Breaker, Phase, Way
+from headgate.engine.fallback.breaker import CLOSED, OPEN, SETTLING, Breaker, Phase, Way
+from headgate.engine.fallback.share import held
 from headgate.engine.local import LocalMeter
-from headgate.engine.share import held
 from headgate.model.decision import AT_US, RESET_AFTER_US, Facts
 from headgate.model.limit import SECOND
 

@@ -3,7 +3,7 @@
     FallbackEngine(engine, fallback="local", members=Members(...))
 
 stands around an engine. While that answers, calls go straight through, and only the last facts of each count are
-remembered. When it does not, the fallback answers, with DegradedFacts; fallback_flows.py tells how, and the laws.
+remembered. When it does not, the fallback answers, with DegradedFacts; flows.py tells how, and the laws.
 Here are the two spellings: a straight way and the long one, which is a flow.
 """
 
@@ -16,12 +16,13 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from headgate.clock import Clock
-from headgate.engine.fallback_flows import DEADLINE, REMEMBERED, SETTLE_US, Fallback, Instead
-from headgate.engine.fallback_shard import Shard, Tag
-from headgate.engine.fallback_shares import Asked
-from headgate.engine.fallback_slots import FallbackSlots
+from headgate.engine.fallback.flows import DEADLINE, REMEMBERED, SETTLE_US, Fallback
+from headgate.engine.fallback.members import AsyncMembers, Members
+from headgate.engine.fallback.shard import Shard, Tag
+from headgate.engine.fallback.shares import Asked
+from headgate.engine.fallback.slots import FallbackSlots
 from headgate.engine.forked import on_fork
-from headgate.engine.members import AsyncMembers, Members
+from headgate.engine.options import Instead
 from headgate.engine.port import AsyncEngine, AsyncMeter, Engine, Meter, Slot
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import arun, run

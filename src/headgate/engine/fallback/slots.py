@@ -19,11 +19,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from headgate.engine.breaker import CLOSED, SETTLING
-from headgate.engine.fallback_flows import Fallback
+from headgate.engine.fallback.breaker import CLOSED, SETTLING
+from headgate.engine.fallback.flows import Fallback
+from headgate.engine.fallback.share import share
 from headgate.engine.local import LocalSlotMeter
 from headgate.engine.port import Slot
-from headgate.engine.share import share
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, AT_US, MARK, DegradedFacts, Facts
 from headgate.model.slots import Slots, renewed_us

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 from headgate.clock import Clock
-from headgate.engine.breaker import ASK, Way
-from headgate.engine.fallback_shard import Count, Recent, Shard, Tag
+from headgate.engine.fallback.breaker import ASK, Way
+from headgate.engine.fallback.members import Roll
+from headgate.engine.fallback.shard import Count, Recent, Shard, Tag
+from headgate.engine.fallback.share import fresh, share, units
 from headgate.engine.local import LocalEngine
-from headgate.engine.members import Roll
-from headgate.engine.share import fresh, share, units
 from headgate.errors import EngineUnavailable
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, REMAINING, RESET_AFTER_US, Facts, Receipt
