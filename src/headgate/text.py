@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import NoReturn
 
 from headgate.calendar import time_zone
@@ -48,6 +49,7 @@ _digits = re.compile(r"[0-9]{1,30}")
 _span = re.compile(r"(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
 
 
+@lru_cache(maxsize=4096)  # take_all is given limits in words, call after call
 def parse_all(text: str) -> tuple[Limit, ...]:
     """Every limit in the text: "10/s; 500/hour" are two."""
     parts = [part.strip() for part in text.split(";")]

@@ -34,7 +34,11 @@ def command(*words: bytes | str | int | float) -> bytes:
 
 
 def bulks(words: Sequence[bytes | str | int | float]) -> bytes:
-    return b"".join([bulk(word if isinstance(word, bytes) else str(word).encode()) for word in words])
+    return b"".join(bulked(*words))
+
+
+def bulked(*words: bytes | str | int | float) -> list[bytes]:
+    return [bulk(word if isinstance(word, bytes) else str(word).encode()) for word in words]
 
 
 def bulk(word: bytes) -> bytes:
@@ -79,6 +83,7 @@ class Questions:
         self.retunes = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
         self.calendar = limit.algorithm == "fixed_window" and limit.args[1] == 0
         self._args = bulks(limit.args)
+        self._algorithm = bulk(limit.algorithm.encode())
 
     @cached_property
     def _take(self) -> tuple[Script, bytes, int]:
@@ -119,6 +124,11 @@ class Questions:
         start = b"*%d\r\n%b%b" % (words, start, bulk(b"%d" % count))
         return Question(b"".join([start, *named, self._args, last]), script)
 
+    def charge(self, cost: int, now_us: int) -> bytes:
+        """One of several charges: algorithm, cost, and the limit's own numbers."""
+        numbers = bulks(self.args(now_us)) if self.calendar else self._args
+        return b"%b%b%b" % (self._algorithm, bulk(b"%d" % cost), numbers)
+
     def args(self, now_us: int) -> tuple[int | float, ...]:
         return resolve(self.limit, now_us).args if self.calendar else self.limit.args
 
@@ -146,13 +156,15 @@ def together(
     charges: Sequence[tuple[Questions, str, int]], patience_us: int | None, now_us: int, *, commit: bool = True
 ) -> Question:
     """Several charges in one question; without `commit` only whether they would pass."""
-    script = several("take_all", (questions.limit.algorithm for questions, _, _ in charges))
-    words: list[bytes | str | int | float] = ["EVALSHA", script.sha, len(charges)]
-    words += [questions.key(key) for questions, key, _ in charges]
-    words += [-1 if patience_us is None else patience_us, int(commit)]
+    script = several("take_all", [questions.limit.algorithm for questions, _, _ in charges])
+    named = [questions.key(key) for questions, key, _ in charges]
+    words = [*bulked("EVALSHA", script.sha, len(charges)), *map(bulk, named)]
+    words += bulked(-1 if patience_us is None else patience_us, int(commit))
+    count = len(words)
     for questions, _, cost in charges:
-        words += [questions.limit.algorithm, min(cost, EXACT), *questions.args(now_us)]
-    return Question(command(*words), script, naming.escaped(charges[0][1]))
+        words.append(questions.charge(min(cost, EXACT), now_us))
+        count += 2 + len(questions.limit.args)
+    return Question(b"*%d\r\n%b" % (count, b"".join(words)), script, naming.escaped(charges[0][1]))
 
 
 def all_facts(reply: list[Any]) -> list[Facts]:
