@@ -67,11 +67,11 @@ class RedisEngine:
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
-    def take(self, questions: Questions, key: str, cost: int) -> Facts:
+    def take(self, only: Lines, questions: Questions, key: str, cost: int) -> Facts:
         """A take of a limit that is not a calendar's, of the only server there is."""
         by = time.monotonic() + self.deadline
         try:
-            facts: Facts = self.only.take(questions, key, cost, by)  # type: ignore[union-attr]
+            facts: Facts = only.take(questions, key, cost, by)
             return facts
         except Trouble as trouble:
             if not not_charged(trouble):
@@ -198,11 +198,11 @@ class RedisMeter:
         self._ask = engine.ask
         self._take = engine.take
         self._now_us = engine.clock.now_us
-        self._straight = engine.only is not None and not self.questions.calendar
+        self._only = None if self.questions.calendar else engine.only
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        if patience_us is None and self._straight:
-            return self._take(self.questions, key, cost)
+        if patience_us is None and self._only is not None:
+            return self._take(self._only, self.questions, key, cost)
         return run(flows.decide(self._ask, self.questions, key, cost, patience_us, self._now_us()))
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
