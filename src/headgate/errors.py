@@ -2,6 +2,7 @@
 
     HeadgateError
     ├── InvalidRule         a limit or rule that cannot be: what was expected, and the nearest valid form
+    │   └── InvalidRulebook     carries .problems: all that was found in a rulebook, each with its line
     ├── InvalidCharge       a call that cannot be judged: a cost below zero, an empty key
     ├── RateLimited         carries .decision; raised only for callers who asked for raising
     └── EngineUnavailable   no decision could be made; the cause is chained; never swallowed silently
@@ -12,7 +13,8 @@ they are to a program that has never heard of headgate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headgate.model.decision import Decision
@@ -24,6 +26,32 @@ class HeadgateError(Exception):
 
 class InvalidRule(HeadgateError, ValueError):
     """A limit or rule that cannot be what it says."""
+
+
+class InvalidRulebook(InvalidRule):
+    """A rulebook that cannot be read. ``problems``: line and sentence of all that was found, in order; the line is
+    None where the book was no text, and the sentence then begins with the path. ``told``: the same, to be printed.
+    """
+
+    def __init__(self, problems: Sequence[tuple[int | None, str]], source: str | None = None) -> None:
+        self.problems = tuple(problems)
+        self.source = source
+        more = len(self.problems) - 1
+        super().__init__(
+            self.told[0] + (f"\n({more} more {'problem' if more == 1 else 'problems'})" if more else "")
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems, self.source)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return tuple(self._told(line, sentence) for line, sentence in self.problems)
+
+    def _told(self, line: int | None, sentence: str) -> str:
+        if line is None:
+            return f"{self.source}: {sentence}" if self.source else sentence
+        return f"{self.source}:{line}: {sentence}" if self.source else f"line {line}: {sentence}"
 
 
 class InvalidCharge(HeadgateError, ValueError):

@@ -61,6 +61,11 @@ def parse(text: str) -> Limit:
     return _Reader(text).limit()
 
 
+def parse_span(text: str) -> int:
+    """The length of time that the text means, in microseconds: "50ms", "10m"."""
+    return _SpanReader(text).span(text.strip())
+
+
 class _Reader:
     """One text, read from left to right."""
 
@@ -186,6 +191,16 @@ class _Reader:
 
     def fail(self, why: str = "") -> NoReturn:
         _fail(self.text, why)
+
+
+class _SpanReader(_Reader):
+    """A length of time by itself."""
+
+    def fail(self, why: str = "") -> NoReturn:
+        hint = f" {why}" if why.startswith(("Did", "A period")) else ""
+        raise InvalidRule(
+            f'"{self.text}" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m.{hint}'
+        )
 
 
 def _unknown(what: str, word: str, known: tuple[str, ...]) -> str:

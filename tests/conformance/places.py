@@ -84,8 +84,9 @@ class Place:
         """Everything that is kept, so that two moments can be compared."""
         if self.server is None:
             tables: dict[object, object] = {
-                (name, key): repr(state)
-                for name, table in self._local._tables.items()
+                (name, pace, key): repr(state)
+                for name, family in self._local._families.items()
+                for pace, table in family.items()
                 for key, state in table.states.items()
                 if state is not None
             }

@@ -7,6 +7,7 @@ import pytest
 from headgate.clock import ManualClock
 from headgate.engine.local import LocalEngine, LocalMeter
 from headgate.engine.port import Meter
+from headgate.engine.terms import Terms
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.testing import Blocking, Story, engine_stories
@@ -27,22 +28,24 @@ def test_our_engines_keep_their_promises(story: Story, place: Place) -> None:
 class Spendthrift(LocalEngine):
     """Charges what it can of a joint question, one by one."""
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
         return [meter.decide(key, cost, patience_us) for meter, key, cost in charges]
 
 
 class Forgetful(LocalEngine):
     """Has one count for everybody."""
 
-    def meter(self, limit: Limit, name: str) -> LocalMeter:
-        return super().meter(limit, "everybody")
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+        return super().meter(limit, "everybody", terms)
 
 
 class Generous(LocalEngine):
     """Gives back as often as it is asked, and what was served too."""
 
-    def meter(self, limit: Limit, name: str) -> LocalMeter:
-        meter = super().meter(limit, name)
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+        meter = super().meter(limit, name, terms)
         refund = meter.refund
 
         def again(key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
@@ -55,8 +58,8 @@ class Generous(LocalEngine):
 class Impatient(LocalEngine):
     """Knows no reservations."""
 
-    def meter(self, limit: Limit, name: str) -> LocalMeter:
-        meter = super().meter(limit, name)
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+        meter = super().meter(limit, name, terms)
         decide = meter.decide
 
         def at_once(key: str, cost: int, patience_us: int | None = None) -> Facts:

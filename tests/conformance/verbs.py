@@ -19,7 +19,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES = {
-    "TokenBucket": Example("10/s", 10, 0, 0.1, 0.1, 11, "20/s burst 40", 20),
+    "TokenBucket": Example("10/s", 10, 0, 0.1, 0.1, 11, "20/s burst 40", 29),
     "LeakyBucket": Example("10/s queue 9", 10, 0.9, 0.1, 1.0, 11, "10/s queue 19", 10),
     "FixedWindow": Example("10/s fixed", 10, 0, 1.0, 1.0, 11, "15/s fixed", 5),
     "SlidingWindow": Example("10/s sliding", 10, 0, 1.0, 1.0, 11, "15/s sliding", 5),
@@ -64,7 +64,7 @@ TABLE: dict[str, dict[str, str]] = {
     "reset": _rates() | {"Slots": "yes"},
     "set_limit": _rates(
         "yes, its units still count",
-        TokenBucket="yes, keeps the time until full",
+        TokenBucket="yes, what was used stays used",
         LeakyBucket="yes, keeps the queue",
         Smooth="yes, as setRate",
     )

@@ -12,6 +12,7 @@ from headgate.engine.fallback import FallbackEngine
 from headgate.engine.fallback.shard import Shard
 from headgate.engine.local import LocalEngine
 from headgate.engine.port import Meter
+from headgate.engine.terms import Terms
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
 from headgate.model.decision import Facts
@@ -26,6 +27,7 @@ class FaultyHand:
         self.meter = meter
         self.limit = meter.limit
         self.name = meter.name
+        self.terms: Terms | None = getattr(meter, "terms", None)
         self._engine = engine
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
@@ -54,20 +56,25 @@ class Faulty:
             raise EngineUnavailable("The answer was lost.")
         return answer
 
-    def meter(self, limit: Limit, name: str) -> Any:
-        return FaultyHand(self, self.engine.meter(limit, name))
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> Any:
+        return FaultyHand(self, self.engine.meter(limit, name, terms))
 
-    def slots(self, limit: Slots, name: str) -> Any:
-        return FaultyHand(self, self.engine.slots(limit, name))
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> Any:
+        return FaultyHand(self, self.engine.slots(limit, name, terms))
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
         inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, FaultyHand)]
         answers = [self.ask(key, lambda _: None, key) for _, key, _ in inner[1:]]
         assert not any(answers)
         decided: list[Facts] = self.ask(
-            inner[0][1], lambda _: self.engine.decide_all(inner, patience_us), inner[0][1]
+            inner[0][1], lambda _: self.engine.decide_all(inner, patience_us, commit), inner[0][1]
         )
         return decided
+
+    def overrides(self, rule: str) -> Any:
+        return self.engine.overrides(rule)
 
     def shard(self, key: str) -> object:
         return key[0] if self._parts else 0

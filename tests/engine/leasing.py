@@ -12,6 +12,7 @@ from headgate.clock import ManualClock
 from headgate.engine.lease import LeaseEngine
 from headgate.engine.local import LocalEngine, LocalMeter
 from headgate.engine.redis.blocking import RedisEngine
+from headgate.engine.terms import Terms
 from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
 from headgate.model.decision import Decision, Facts, Receipt
@@ -31,8 +32,8 @@ class Warehouse(LocalEngine):
         self.reachable = True
         self.meanwhile: Callable[[], object] | None = None  # happens while a lease is on its way
 
-    def meter(self, limit: Limit, name: str) -> LocalMeter:
-        meter = super().meter(limit, name)
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+        meter = super().meter(limit, name, terms)
         decide, refund = meter.decide, meter.refund
 
         def noted_decide(key: str, cost: int, patience_us: int | None = None) -> Facts:

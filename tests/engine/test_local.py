@@ -115,7 +115,7 @@ def test_a_log_of_joint_charges_stays_true_to_the_clock() -> None:
         return sum(limiter.take("key").allowed for _ in range(500))
 
     at_once(take)
-    table = limiter.engine._tables["sliding_log", "100000/hour log"]  # type: ignore[attr-defined]
+    table = limiter.engine._families["sliding_log", "100000/hour log"][0]  # type: ignore[attr-defined]
     ahead_us = table.states["key"][4]
     assert ahead_us == 0
 
@@ -186,7 +186,7 @@ def test_reset_keys_leave_the_queue_bounded() -> None:
         limiter.take("one")
         limiter.reset("one")
     assert len(engine) <= 1
-    assert len(engine._tables["token_bucket", "1/s"].queue) < 10
+    assert len(next(iter(engine._families["token_bucket", "1/s"].values())).queue) < 10
 
 
 def test_a_hundred_thousand_keys_at_one_instant_cost_alike() -> None:

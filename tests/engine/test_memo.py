@@ -27,6 +27,7 @@ from headgate.engine.local import LocalEngine, LocalMeter
 from headgate.engine.memo import AsyncMemoEngine, MemoEngine
 from headgate.engine.port import Meter
 from headgate.engine.redis.blocking import RedisEngine
+from headgate.engine.terms import Terms
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.limiter import Limiter
 from headgate.model.decision import RETRY_AFTER_US, ApartFacts, Charge, Decision, DegradedFacts, Facts, Receipt
@@ -55,13 +56,15 @@ class Watched(LocalEngine):
         self.spoken: Callable[[Facts], Facts] = lambda facts: facts
         self.meanwhile: Callable[[], object] = lambda: None
 
-    def meter(self, limit: Limit, name: str) -> Any:
-        return WatchedMeter(self, super().meter(limit, name))
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> Any:
+        return WatchedMeter(self, super().meter(limit, name, terms))
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
         self.asked_together += 1
         inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, WatchedMeter)]
-        told = [self.spoken(facts) for facts in super().decide_all(inner, patience_us)]
+        told = [self.spoken(facts) for facts in super().decide_all(inner, patience_us, commit)]
         self.meanwhile()
         return told
 
@@ -69,7 +72,7 @@ class Watched(LocalEngine):
 class WatchedMeter:
     def __init__(self, engine: Watched, meter: LocalMeter) -> None:
         self.engine, self.meter = engine, meter
-        self.limit, self.name = meter.limit, meter.name
+        self.limit, self.name, self.terms = meter.limit, meter.name, meter.terms
         self.retune, self.reset = meter.retune, meter.reset
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.redis import flows
+from headgate.engine.redis import apart, flows
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.naming import escaped
 from headgate.engine.redis.topology import Cluster, One, Sentinels, slot, topology
@@ -229,17 +229,18 @@ FACTS = [1, 9, 0, 1000, 0, 10**15, 0]
 
 
 def test_a_calendar_that_turned_between_asking_and_charging() -> None:
-    """One group of a call has a new month, the other was charged: it is taken back, and nothing is decided."""
+    """One group of a call has a new month each time it is asked, the other was charged: it is taken back, and
+    nothing is decided."""
     questions = Questions(parse("10/month fixed"), "n", "hg")
     groups = [[(questions, "a", 1)], [(questions, "b", 1)]]
     asked: list[list[Question]] = []
 
-    def ask_all(all_questions: list[Question]) -> list[Any]:
+    def ask_all(all_questions: list[Question], deadlines: list[float | None]) -> list[Any]:
         asked.append(all_questions)
-        replies: Any = [[FACTS], [FACTS]], [[FACTS], [[-2, 10**15]]], [FACTS]
+        replies: Any = [[FACTS], [FACTS]], [[FACTS], [[-2, 10**15]]], [[[-2, 10**15]]], [FACTS]
         return replies[len(asked) - 1]  # type: ignore[no-any-return]
 
     with pytest.raises(NotNow):
-        run(flows.decide_apart(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
+        run(apart.decide_apart(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
     receipt = Receipt(1, 10**15, 1000, 0, 0)
-    assert asked[2] == [questions.refund("a", 1, receipt, False, 10**15)]
+    assert asked[3] == [questions.refund("a", 1, receipt, False, 10**15)]

@@ -20,6 +20,7 @@ import redis
 
 from headgate.clock import SystemClock
 from headgate.engine.port import AsyncEngine, Engine, Meter
+from headgate.engine.terms import Terms
 from headgate.engine.url import open_async_engine, open_engine
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
@@ -62,14 +63,19 @@ class RacingEngine:
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
-    def meter(self, limit: Limit, name: str) -> RacingMeter:
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> RacingMeter:
         return RacingMeter(self.client, limit, name)
 
-    def slots(self, limit: Slots, name: str) -> NoReturn:
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> NoReturn:
         raise NotImplementedError("There are no slots in the race.")
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
         return [meter.decide(key, cost) for meter, key, cost in charges]
+
+    def overrides(self, rule: str) -> NoReturn:
+        raise NotImplementedError("Nobody overrides in the race.")
 
     def shard(self, key: str) -> int:
         return 0
@@ -79,6 +85,8 @@ class RacingEngine:
 
 
 class RacingMeter:
+    terms: Terms | None = None
+
     def __init__(self, client: Any, limit: Limit, name: str) -> None:
         self.limit = limit
         self.name = name

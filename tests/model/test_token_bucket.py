@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import HORIZON_US, SECOND, YEAR
-from headgate.model.token_bucket import State, TokenBucket, decide, pack, refund, unpack
+from headgate.model.token_bucket import State, TokenBucket, carried, decide, pack, refund, unpack
 
 BASE_US = 1_700_000_000_000_000
 LONG = 10**9
@@ -279,7 +281,78 @@ def test_a_step_back_keeps_the_debt() -> None:
     assert key.ask(0, 1, LONG)[4] == 600_000
 
 
-def test_a_changed_limit_keeps_the_time_until_the_bucket_is_dry() -> None:
+LIMITS = st.builds(
+    TokenBucket,
+    st.integers(1, 1000),
+    st.sampled_from([0.001, 1, 60, 3600, 86400]),
+    st.none() | st.integers(1, 1000),
+)
+
+
+@given(LIMITS, LIMITS, st.integers(1, 1000), st.floats(0, 2))
+def test_another_pace_keeps_the_units(old: TokenBucket, new: TokenBucket, used: int, wait: float) -> None:
+    """Nobody gets a fresh burst by a change: what was used and has not come back yet is still used, rounded up."""
+    used = min(used, old.burst)
+    _, state = decide(old, None, BASE_US, used)
+    now_us = BASE_US + round(wait * old.period_us / old.amount * used)
+    held, _ = decide(old, state, now_us, 0)
+    assert state is not None
+    seen = carried(new, state, old.pace, now_us)
+    facts, _ = decide(new, seen, now_us, 0)
+    still_used = old.burst - held[1]
+    assert facts[1] <= max(0, new.burst - still_used)
+    assert new.burst - facts[1] <= min(new.burst, still_used * 17 // 16 + 2)
+
+
+@given(LIMITS, LIMITS, st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=30))
+def test_whoever_alternates_between_two_limits_gets_no_more_than_the_larger_burst(
+    one: TokenBucket, other: TokenBucket, calls: list[tuple[bool, int]]
+) -> None:
+    """At one instant: two editions of a rulebook at work on one key mint nothing."""
+    passed, kept, text = 0, one, ""
+    for first, cost in calls:
+        limit = one if first else other
+        state = unpack(text, limit, str(limit.pace), BASE_US) if text else None
+        facts, after = decide(limit, state, BASE_US, cost)
+        if facts[0] and after is not None:
+            passed, kept, text = passed + cost, limit, pack(after, str(limit.pace))
+    assert passed <= max(one.burst, other.burst), kept
+
+
+def test_the_pace_is_kept_with_the_state() -> None:
+    minute, hour = TokenBucket(10, 60), TokenBucket(10, 3600)
+    _, state = decide(minute, None, BASE_US, 10)
+    assert state is not None
+    assert (minute.pace, hour.pace) == (522, 617)
+    assert pack(state, "522") == f"{BASE_US + 60 * SECOND}522"
+    assert unpack(pack(state, "522"), minute, "522") == state
+    assert decide(hour, unpack(pack(state, "522"), hour, "617", BASE_US), BASE_US, 1)[0][0] is False
+    in_debt = (BASE_US + 90 * SECOND, 3, BASE_US)
+    assert unpack(pack(in_debt, "522"), minute, "522") == in_debt
+    assert unpack(pack(in_debt, "522"), hour, "617", BASE_US) == BASE_US + 3600 * SECOND  # at most a full bucket
+    assert unpack(pack(in_debt, "522"), hour, "617", BASE_US + HORIZON_US) == BASE_US + HORIZON_US
+    back_us = BASE_US - 40 * SECOND
+    assert unpack(pack(in_debt, "522"), hour, "617", back_us) == back_us + 3600 * SECOND
+
+
+def test_counts_that_are_named_after_their_limit_need_no_pace() -> None:
+    minute, hour = TokenBucket(10, 60), TokenBucket(10, 3600)
+    _, state = decide(minute, None, BASE_US, 10)
+    assert state is not None
+    text = pack(state)
+    assert text == f"{BASE_US + 60 * SECOND}"
+    assert unpack(text, minute) == state
+    assert unpack(text, hour, "617522", BASE_US) == BASE_US + 3600 * SECOND  # named after the first
+    assert unpack(text, hour, "617", BASE_US) == state  # of an unknown pace the time is kept
+    assert unpack(pack(state, "522"), hour) == state
+
+
+@pytest.mark.parametrize(("amount", "per"), [(10**9, 1), (1, 100 * YEAR / SECOND), (1000000, 1)])
+def test_every_pace_has_three_digits(amount: int, per: float) -> None:
+    assert 100 <= TokenBucket(amount, per, 1).pace <= 999
+
+
+def test_a_state_judged_as_its_own_keeps_the_time_until_the_bucket_is_dry() -> None:
     key = Key(TokenBucket(10))
     key.take(0, 10)
     key.limit = TokenBucket(100, burst=1000)

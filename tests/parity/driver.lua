@@ -10,7 +10,7 @@
 -- and each answers one line: the seven facts (or 0 / 1 for a refund), then the packed state ("-" for none).
 
 local model = dofile(arg[1] .. "/" .. arg[2] .. ".lua")
-local limit, state
+local limit, state, written  -- the last: the limit that the state was kept under
 
 -- A log's units are kept beside its state: what is to be kept is first written there.
 local function kept(after) return after end
@@ -30,8 +30,14 @@ end
 
 -- A packed state may be a bare number, which a server would write out by itself.
 local function packed()
-  local text = state and model.pack(state) or "-"
+  local text = state and model.pack(state, written) or "-"
   return type(text) == "number" and string.format("%.17g", text) or text
+end
+
+-- The state as one of the limit that asks: one of another pace is carried over.
+local function seen(now_us)
+  if not state or not limit.pace or limit.pace == written.pace then return state end
+  return model.unpack(model.pack(state, written), limit, now_us)
 end
 
 for line in io.lines() do
@@ -43,15 +49,16 @@ for line in io.lines() do
     state = nil
   elseif verb == "decide" then
     local now_us, cost, patience_us = tonumber(word[1]), tonumber(word[2]), tonumber(word[3])
-    local verdict, after = model.decide(limit, state, now_us, cost, patience_us)
-    if after ~= state then state = kept(after) end
+    local before = seen(now_us)
+    local verdict, after = model.decide(limit, before, now_us, cost, patience_us)
+    if after ~= before then state, written = kept(after), limit end
     print(numbers(verdict) .. " " .. packed())
   elseif verb == "refund" then
     local n = {}
     for i, text in ipairs(word) do n[i] = tonumber(text) end
     local receipt = { cost = n[4], at_us = n[5], reset_after_us = n[6], delay_us = n[7], mark = n[8], returned = n[9] }
-    local after = model.refund(limit, state, n[1], n[2], receipt, n[3] == 1)
-    if after then state = kept(after) end
+    local after = model.refund(limit, seen(n[1]), n[1], n[2], receipt, n[3] == 1)
+    if after then state, written = kept(after), limit end
     print((after and "1 " or "0 ") .. packed())
   end
 end

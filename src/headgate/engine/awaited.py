@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 
-from headgate.engine.port import AsyncMeter, Engine, Meter, Slot, SlotMeter
+from headgate.engine.port import AsyncMeter, Engine, Meter, Overrides, Slot, SlotMeter
+from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
@@ -16,6 +17,7 @@ class AwaitedMeter:
         self.meter = meter
         self.limit = meter.limit
         self.name = meter.name
+        self.terms = meter.terms
 
     async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
         return self.meter.decide(key, cost, patience_us)
@@ -55,20 +57,42 @@ class AwaitedSlotMeter:
         self.meter.reset(key)
 
 
+class AwaitedOverrides:
+    def __init__(self, overrides: Overrides) -> None:
+        self.overrides = overrides
+
+    async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        return self.overrides.set(key, limits, absent=absent, ttl=ttl)
+
+    async def get(self, key: str) -> str | None:
+        return self.overrides.get(key)
+
+    async def unset(self, key: str) -> bool:
+        return self.overrides.unset(key)
+
+    async def list(self, limit: int | None = None) -> AsyncIterator[tuple[str, str]]:
+        for found in self.overrides.list(limit):
+            yield found
+
+
 class AwaitedEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def meter(self, limit: Limit, name: str) -> AwaitedMeter:
-        return AwaitedMeter(self.engine.meter(limit, name))
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AwaitedMeter:
+        return AwaitedMeter(self.engine.meter(limit, name, terms))
 
-    def slots(self, limit: Slots, name: str) -> AwaitedSlotMeter:
-        return AwaitedSlotMeter(self.engine.slots(limit, name))
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AwaitedSlotMeter:
+        return AwaitedSlotMeter(self.engine.slots(limit, name, terms))
 
     async def decide_all(
-        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
-        return self.engine.decide_all([(_own(meter), key, cost) for meter, key, cost in charges], patience_us)
+        own = [(_own(meter), key, cost) for meter, key, cost in charges]
+        return self.engine.decide_all(own, patience_us, commit)
+
+    def overrides(self, rule: str) -> AwaitedOverrides:
+        return AwaitedOverrides(self.engine.overrides(rule))
 
     def shard(self, key: str) -> Hashable:
         return self.engine.shard(key)

@@ -25,6 +25,8 @@ from headgate.model.decision import (
     ApartFacts,
     DegradedFacts,
     Facts,
+    LockedFacts,
+    OverriddenFacts,
 )
 from headgate.model.limit import EXACT, SECOND, Limit, whole
 
@@ -64,13 +66,15 @@ class Denials:
         self.answered = 0
         self.together = Drawer()
         self.eras: list[object] = [object()] * _ERAS
-        self._drawers: WeakValueDictionary[tuple[str, str], Drawer] = WeakValueDictionary()
+        self._drawers: WeakValueDictionary[tuple[str, str, bool], Drawer] = WeakValueDictionary()
         self._oldest_first: deque[tuple[Drawer, Hashable, Denial]] = deque()
         self._lock = Lock()
 
-    def drawer(self, limit: Limit, name: str) -> Drawer:
+    def drawer(self, limit: Limit, name: str, locks: bool = False) -> Drawer:
+        """Where the refusals of this name lie. Those of a rule with a lockout lie apart: what others may repeat,
+        it may not."""
         with self._lock:
-            return self._drawers.setdefault((limit.algorithm, name), Drawer())
+            return self._drawers.setdefault((limit.algorithm, name, locks), Drawer())
 
     def era(self, key: str) -> object:
         return self.eras[hash(key) % _ERAS]
@@ -165,7 +169,11 @@ def _aged(facts: Facts, by_us: int) -> Facts:
         wait_us = max(1, wait_us - by_us)
     reset_us = max(0, facts[RESET_AFTER_US] - by_us)
     later = facts[ALLOWED], facts[REMAINING], wait_us, reset_us, facts[DELAY_US], facts[AT_US] + by_us, facts[MARK]
-    return ApartFacts(later) if isinstance(facts, ApartFacts) else later
+    if isinstance(facts, OverriddenFacts):
+        told = OverriddenFacts(later)
+        told.limit = facts.limit
+        return told
+    return type(facts)(later) if isinstance(facts, ApartFacts | LockedFacts) else later
 
 
 def _discard(drawer: Drawer, place: Hashable, denial: Denial) -> None:

@@ -31,6 +31,11 @@ back what they hold of the forgotten count, at most U each. "For at most hold" i
 Not leased: leaky bucket and smooth, because they say when each call goes and a stock would let calls go together;
 slots, which are held and not spent; reservations, peeks, and several limits at once, which the inner engine
 decides as ever. (What is in stock here adds to what a peek shows.)
+
+Whether, for how long and how much is the rule's to say, where there is one: U and `hold` are then those of its
+Terms, and terms that say nothing are exact. Nor is a rule leased that has a lockout, because each of its refusals
+must be counted, or overrides, because only the engine knows them. Who is not leased asks the inner meter itself:
+nothing is counted here, and no time is lost.
 """
 
 from __future__ import annotations
@@ -38,14 +43,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Iterator, Sequence
 from threading import Event, Thread, current_thread
+from typing import Any
 from weakref import WeakValueDictionary, ref
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.deadlines import set_deadline
 from headgate.engine.forked import on_fork
-from headgate.engine.leases import Counter, Leases
+from headgate.engine.leases import Counter, Hold, Leases
 from headgate.engine.local import Decide
 from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engine.stock import Shelf, Stock, bound
+from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
 from headgate.flow import arun, run
 from headgate.model.decision import Facts, Receipt
@@ -75,47 +83,33 @@ def law(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None, nodes
     )
 
 
-class LeaseEngine:
-    """Around an engine: hands out units of hot keys that were fetched ahead. Thread-safe.
+class _Lending:
+    """What both engines have: what is held, on whose terms, and what becomes of it."""
 
-    hold_us   how long units may be held
-    units     how many of a key at most; a tenth of what its limit holds at once unless given
-    """
+    inner: Any
 
-    def __init__(
-        self, inner: Engine, *, hold_us: int = HOLD_US, units: int | None = None, clock: Clock | None = None
-    ) -> None:
-        self.inner = inner
+    def __init__(self, hold_us: int | None, units: int | None, clock: Clock | None) -> None:
         self.clock = clock or SystemClock()
-        self._leases = Leases(hold_us, units)
-        self._meters: WeakValueDictionary[tuple[str, str], LeaseMeter] = WeakValueDictionary()
-        self._watcher: _Watcher | None = None
-        on_fork(self.forget)
+        self._hold = None if hold_us is None else Hold.checked(hold_us, units)
+        self._leases = Leases()
 
-    def meter(self, limit: Limit, name: str) -> LeaseMeter:
-        with self._leases.lock:
-            latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text:
-                shelf = latest.shelf if latest else self._leases.shelf()
-                latest = self._meters[limit.algorithm, name] = LeaseMeter(
-                    self, self.inner.meter(limit, name), shelf
-                )
-        return latest
+    def _held(self, limit: Limit, terms: Terms | None) -> Hold | None:
+        """How units of this limit are held; None if they are not."""
+        return self._said(terms) if bound(limit) and (terms is None or terms.plain) else None
 
-    def counter(self, meter: Meter, shelf: Shelf) -> Counter:
-        return Counter(self._leases, shelf, meter, self.clock, self._watch)
+    def _said(self, terms: Terms | None) -> Hold | None:
+        if terms is None:
+            return self._hold
+        return None if terms.lease is None else Hold.checked(*terms.lease)
 
-    def slots(self, limit: Slots, name: str) -> SlotMeter:
-        return self.inner.slots(limit, name)
-
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
-        return self.inner.decide_all([(_own(meter), key, cost) for meter, key, cost in charges], patience_us)
-
-    def shard(self, key: str) -> Hashable:
-        return self.inner.shard(key)
-
-    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
-        yield "lease", law(limit, hold_us=self._leases.hold_us, units=self._leases.units, nodes=nodes)
+    def laws(self, limit: Limit, nodes: int, terms: Terms | None = None) -> Iterator[tuple[str, str]]:
+        said = self._said(terms)
+        if said is None:
+            return
+        if terms is not None and not terms.plain:
+            yield "lease", f"{limit} is never leased, because its rule has a lockout or overrides."
+        else:
+            yield "lease", law(limit, hold_us=said.us, units=said.units, nodes=nodes)
 
     @property
     def leased(self) -> int:
@@ -126,6 +120,74 @@ class LeaseEngine:
     def lost_units(self) -> int:
         """Units that could not be given back; the limit refills them by itself."""
         return self._leases.lost
+
+    def shard(self, key: str) -> Hashable:
+        shard: Hashable = self.inner.shard(key)
+        return shard
+
+    def overrides(self, rule: str) -> Any:
+        return self.inner.overrides(rule)
+
+    def set_deadline(self, seconds: float) -> None:
+        set_deadline(self.inner, seconds)
+
+
+class ExactMeter:
+    """A hand on a limit that is not leased, in either spelling: the verbs are those of the inner meter."""
+
+    def __init__(self, meter: Any, terms: Terms | None) -> None:
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+        self.terms = terms
+        self.meter = meter
+        self.decide, self.refund, self.retune, self.reset = meter.decide, meter.refund, meter.retune, meter.reset
+
+
+class LeaseEngine(_Lending):
+    """Around an engine: hands out units of hot keys that were fetched ahead. Thread-safe.
+
+    hold_us   how long units may be held; None: not at all, unless a rule's terms say so
+    units     how many of a key at most; a tenth of what its limit holds at once unless given
+    """
+
+    inner: Engine
+
+    def __init__(
+        self,
+        inner: Engine,
+        *,
+        hold_us: int | None = HOLD_US,
+        units: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(hold_us, units, clock)
+        self.inner = inner
+        self._meters: WeakValueDictionary[tuple[str, str], LeaseMeter] = WeakValueDictionary()
+        self._watcher: _Watcher | None = None
+        on_fork(self.forget)
+
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> Meter:
+        hold = self._held(limit, terms)
+        if hold is None:
+            return ExactMeter(self.inner.meter(limit, name, terms), terms)
+        with self._leases.lock:
+            latest = self._meters.get((limit.algorithm, name))
+            if latest is None or latest.limit.text != limit.text or latest.terms is not terms:
+                shelf = latest.shelf if latest else self._leases.shelf()
+                latest = LeaseMeter(self, self.inner.meter(limit, name, terms), terms, shelf, hold)
+                self._meters[limit.algorithm, name] = latest
+        return latest
+
+    def counter(self, meter: Meter, shelf: Shelf, hold: Hold) -> Counter:
+        return Counter(self._leases, shelf, meter, hold, self.clock, self._watch)
+
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter:
+        return self.inner.slots(limit, name, terms)
+
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
+        return self.inner.decide_all(_inside(charges, LeaseMeter), patience_us, commit)
 
     def give_back_expired(self) -> int | None:
         """Give back what has expired; how many microseconds until there is more to do, if anything is held."""
@@ -167,13 +229,14 @@ class LeaseEngine:
 class LeaseMeter:
     """The lease engine's hand on one limit."""
 
-    def __init__(self, engine: LeaseEngine, meter: Meter, shelf: Shelf) -> None:
+    def __init__(self, engine: LeaseEngine, meter: Meter, terms: Terms | None, shelf: Shelf, hold: Hold) -> None:
         self.limit = meter.limit
         self.name = meter.name
+        self.terms = terms
         self.meter = meter
         self.shelf = shelf
-        self._counter = engine.counter(meter, shelf)
-        self.decide: Decide = self._counter.or_else(self._ask) if bound(meter.limit) else meter.decide
+        self._counter = engine.counter(meter, shelf, hold)
+        self.decide: Decide = self._counter.or_else(self._ask)
 
     def _ask(self, key: str, cost: int, patience_us: int | None) -> Facts:
         if patience_us is not None:
@@ -211,55 +274,47 @@ class _Watcher(Thread):
             idle = due_us is None and not woken
 
 
-class AsyncLeaseEngine:
+class AsyncLeaseEngine(_Lending):
     """The same, awaited. Works from several event loops."""
 
+    inner: AsyncEngine
+
     def __init__(
-        self, inner: AsyncEngine, *, hold_us: int = HOLD_US, units: int | None = None, clock: Clock | None = None
+        self,
+        inner: AsyncEngine,
+        *,
+        hold_us: int | None = HOLD_US,
+        units: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        super().__init__(hold_us, units, clock)
         self.inner = inner
-        self.clock = clock or SystemClock()
-        self._leases = Leases(hold_us, units)
         self._meters: WeakValueDictionary[tuple[str, str], AsyncLeaseMeter] = WeakValueDictionary()
         self._returning: set[asyncio.Task[None]] = set()
         on_fork(self.forget)
 
-    def meter(self, limit: Limit, name: str) -> AsyncLeaseMeter:
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncMeter:
+        hold = self._held(limit, terms)
+        if hold is None:
+            return ExactMeter(self.inner.meter(limit, name, terms), terms)
         with self._leases.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text:
+            if latest is None or latest.limit.text != limit.text or latest.terms is not terms:
                 shelf = latest.shelf if latest else self._leases.shelf()
-                latest = AsyncLeaseMeter(self, self.inner.meter(limit, name), shelf)
+                latest = AsyncLeaseMeter(self, self.inner.meter(limit, name, terms), terms, shelf, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def counter(self, meter: AsyncMeter, shelf: Shelf) -> Counter:
-        return Counter(self._leases, shelf, meter, self.clock, self._watch)
+    def counter(self, meter: AsyncMeter, shelf: Shelf, hold: Hold) -> Counter:
+        return Counter(self._leases, shelf, meter, hold, self.clock, self._watch)
 
-    def slots(self, limit: Slots, name: str) -> AsyncSlotMeter:
-        return self.inner.slots(limit, name)
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter:
+        return self.inner.slots(limit, name, terms)
 
     async def decide_all(
-        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
-        inside = [(_own_async(meter), key, cost) for meter, key, cost in charges]
-        return await self.inner.decide_all(inside, patience_us)
-
-    def shard(self, key: str) -> Hashable:
-        return self.inner.shard(key)
-
-    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
-        yield "lease", law(limit, hold_us=self._leases.hold_us, units=self._leases.units, nodes=nodes)
-
-    @property
-    def leased(self) -> int:
-        """Units that were handed out from leases."""
-        return self._leases.leased
-
-    @property
-    def lost_units(self) -> int:
-        """Units that could not be given back; the limit refills them by itself."""
-        return self._leases.lost
+        return await self.inner.decide_all(_inside(charges, AsyncLeaseMeter), patience_us, commit)
 
     async def give_back_expired(self) -> None:
         for stock in self._leases.ended(self.clock.now_us()):
@@ -296,13 +351,16 @@ class AsyncLeaseEngine:
 class AsyncLeaseMeter:
     """The same hand, awaited."""
 
-    def __init__(self, engine: AsyncLeaseEngine, meter: AsyncMeter, shelf: Shelf) -> None:
+    def __init__(
+        self, engine: AsyncLeaseEngine, meter: AsyncMeter, terms: Terms | None, shelf: Shelf, hold: Hold
+    ) -> None:
         self.limit = meter.limit
         self.name = meter.name
+        self.terms = terms
         self.meter = meter
         self.shelf = shelf
-        self._counter = engine.counter(meter, shelf)
-        self._decide = self._counter.or_else(self._ask) if bound(meter.limit) else meter.decide
+        self._counter = engine.counter(meter, shelf, hold)
+        self._decide = self._counter.or_else(self._ask)
 
     async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
         answer = self._decide(key, cost, patience_us)
@@ -324,13 +382,7 @@ class AsyncLeaseMeter:
         await arun(self._counter.reset(key))
 
 
-def _own(meter: Meter) -> Meter:
-    if not isinstance(meter, LeaseMeter):
+def _inside(charges: Sequence[tuple[Any, str, int]], leased: type[Any]) -> list[tuple[Any, str, int]]:
+    if not all(isinstance(meter, leased | ExactMeter) for meter, _, _ in charges):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
-    return meter.meter
-
-
-def _own_async(meter: AsyncMeter) -> AsyncMeter:
-    if not isinstance(meter, AsyncLeaseMeter):
-        raise InvalidCharge("A charge of another engine cannot be decided here.")
-    return meter.meter
+    return [(meter.meter, key, cost) for meter, key, cost in charges]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from headgate.clock import Clock, nanoseconds
@@ -25,9 +25,7 @@ from headgate.model.limit import whole
 class Leases:
     """All that one engine holds, in the order in which it ends."""
 
-    def __init__(self, hold_us: int, units: int | None) -> None:
-        self.hold_us = whole("The time that leased units are held, in microseconds,", hold_us)
-        self.units = None if units is None else whole("The number of leased units", units)
+    def __init__(self) -> None:
         self._shelves: WeakSet[Shelf] = WeakSet()
         self._number = count()  # no two dues are alike
         self.forget()
@@ -45,13 +43,13 @@ class Leases:
         self._shelves.add(shelf)
         return shelf
 
-    def put(self, stock: Stock, since_us: int) -> bool:
+    def put(self, stock: Stock, since_us: int, hold_us: int) -> bool:
         """On the shelf, until it ends; whether it is there. The caller holds the lock."""
         if stock.shelf.demands.get(stock.key) is not stock.demand:
             # The key was reset meanwhile, before or after this charge: nobody knows.
             self.lost += stock.extra
             return False
-        stock.last(since_us, since_us + min(self.hold_us, stock.receipt.reset_after_us))
+        stock.last(since_us, since_us + min(hold_us, stock.receipt.reset_after_us))
         stock.shelf.stocks[stock.key] = stock
         heapq.heappush(self._dues, (stock.until_us, next(self._number), stock))
         return True
@@ -104,7 +102,10 @@ class Leases:
     def due_us(self, now_us: int) -> int | None:
         """How long until the next stock ends, if there is one."""
         with self.lock:
-            return min(self.hold_us, max(0, self._dues[0][0] - now_us)) if self._dues else None
+            if not self._dues:
+                return None
+            until_us, _, stock = self._dues[0]
+            return min(until_us - stock.since_us, max(0, until_us - now_us))  # the clock may have stepped back
 
     @property
     def leased(self) -> int:
@@ -114,16 +115,28 @@ class Leases:
             return self._handed_out + sum(max(0, stock.extra - stock.held) for stock in held)
 
 
+class Hold(NamedTuple):
+    """How long units may be held, and how many at most; a tenth of what the limit holds at once unless given."""
+
+    us: int
+    units: int | None
+
+    @classmethod
+    def checked(cls, us: int, units: int | None) -> Hold:
+        whole("The time that leased units are held, in microseconds,", us)
+        return cls(us, None if units is None else whole("The number of leased units", units))
+
+
 class Counter:
     """Where the units of one limit are handed out. The clock and `watch` are the shell's: who sees to it that a
     stock ends in time."""
 
     def __init__(
-        self, leases: Leases, shelf: Shelf, meter: Any, clock: Clock, watch: Callable[[Stock], Any]
+        self, leases: Leases, shelf: Shelf, meter: Any, hold: Hold, clock: Clock, watch: Callable[[Stock], Any]
     ) -> None:
         self.leases, self.shelf, self.meter = leases, shelf, meter
         self._now, self._now_ns, self._watch = clock.now_us, nanoseconds(clock), watch
-        self._bound = bound(meter.limit, leases.units)
+        self._hold_us, self._bound = hold.us, bound(meter.limit, hold.units)
 
     def or_else(self, otherwise: Callable[[str, int, int | None], Any]) -> Callable[..., Any]:
         """The busiest way of all, as a closure: the facts of what is in stock, if that is enough."""
@@ -170,7 +183,7 @@ class Counter:
             # Another thread may have put one there a moment ago.
             enough = stock is not None and self._usable(stock, now_us) and stock.held >= cost
             old = None if enough else leases.end(shelf, key, now_us)
-            demand.note(now_us, leases.hold_us, cost)
+            demand.note(now_us, self._hold_us, cost)
         if old:
             yield from leases.give_back(old)
         with leases.lock:
@@ -192,13 +205,13 @@ class Counter:
             if not leased:
                 return facts
             stock = Stock(meter, key, facts, cost, extra, shelf, demand)
-            there = leases.put(stock, since_us)
+            there = leases.put(stock, since_us, self._hold_us)
         if there:
             yield partial(self._watch, stock)
         return stock.facts(extra)
 
     def _extra(self, key: str, demand: Demand, cost: int) -> int:
-        calls, units = demand.lately(self.leases.hold_us)
+        calls, units = demand.lately(self._hold_us)
         if calls < HOT or demand.moving or key in self.shelf.stocks:
             return 0
         # A multiple of the cost, so that calls of one cost leave nothing behind.

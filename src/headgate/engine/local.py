@@ -1,44 +1,43 @@
-"""The embedded engine: states in a dict, one lock, no threads of its own.
+"""The embedded engine: states in tables that are bounded as they go, one lock, no threads of its own.
 
-Bounded as it goes. A state is dead once it says no more than "never seen"; each new key that arrives makes the
-engine look at the two oldest ones in its queue, drop them if they are dead and queue them again if not. So the
-queue never holds more than about twice the living, no call ever sweeps them all, and ten million different
-keys through a one-second limit stay as many as one second brings.
+One charge by itself is judged here; several together, and those of rules that lock out or can be overridden, in
+joint.py.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Any, Protocol
 
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
+from headgate.engine import joint
+from headgate.engine.overrides import Kept, Limits, LocalOverrides, of
 from headgate.engine.port import Meter, Slot
 from headgate.engine.slot_table import SlotTable
+from headgate.engine.state_table import StateTable
+from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
-from headgate.model import algorithm
-from headgate.model.decision import ALLOWED, AT_US, DELAY_US, MARK, REMAINING, RESET_AFTER_US, Facts, Receipt
+from headgate.model import algorithm, lockout
+from headgate.model.decision import Facts, Receipt
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
-
-_LOOKED_AT = 2  # old keys examined for each new one
 
 
 class Decide(Protocol):
     def __call__(self, key: str, cost: int, patience_us: int | None = None) -> Facts: ...
 
 
-class _Table:
-    """The states of one name, and the order in which they are looked at again."""
+# The states of one name, in a table for each pace that they were written at (see model/token_bucket.py). Nearly
+# always there is one: another one comes with a changed limit, or a limit of a key's own.
+Family = dict[int, StateTable[Any]]
 
-    __slots__ = ("queue", "states")
 
-    def __init__(self) -> None:
-        self.states: dict[str, Any] = {}
-        self.queue: deque[str] = deque()
+def pace(limit: Limit) -> int:
+    """What tells states apart that mean different things under one name; 0 where a state says all by itself."""
+    return getattr(limit, "pace", 0)
 
 
 class LocalEngine:
@@ -47,35 +46,42 @@ class LocalEngine:
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.lock = Lock()
-        self._tables: dict[tuple[str, str], _Table] = {}
+        self._families: dict[tuple[str, str], Family] = {}
+        self._lockouts: dict[str, StateTable[lockout.State]] = {}
         self._slots: dict[str, SlotTable] = {}
+        self._overrides: dict[str, StateTable[Kept]] = {}
 
-    def meter(self, limit: Limit, name: str) -> LocalMeter:
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
         with self.lock:
-            table = self._tables.setdefault((limit.algorithm, name), _Table())
-        return LocalMeter(self, table, limit, name)
+            family = self._families.setdefault((limit.algorithm, name), {})
+            family.setdefault(pace(limit), StateTable())
+        return LocalMeter(self, family, limit, name, terms)
 
-    def slots(self, limit: Slots, name: str) -> LocalSlotMeter:
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> LocalSlotMeter:
         with self.lock:
             table = self._slots.setdefault(name, SlotTable())
         return LocalSlotMeter(self, table, limit, name)
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
-        meters = [_own(meter) for meter, _, _ in charges]
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
+        own = [(_own(meter), key, cost) for meter, key, cost in charges]
         with self.lock:
-            now_us = self.clock.now_us()
-            judged = [
-                meter.judge(key, now_us, cost, patience_us)
-                for meter, (_, key, cost) in zip(meters, charges, strict=True)
-            ]
-            passed = all(facts[ALLOWED] for facts, _ in judged)
-            answers = []
-            for meter, (_, key, _), (facts, after) in zip(meters, charges, judged, strict=True):
-                if not passed and facts[ALLOWED]:
-                    facts, after = _uncharged(meter.judge(key, now_us, 0, None))
-                meter.save(key, after, now_us)
-                answers.append(facts)
-            return answers
+            return joint.decide(self, own, self.clock.now_us(), patience_us, commit)
+
+    def lockouts(self, rule: str) -> StateTable[lockout.State]:
+        """Who of a rule's keys is locked out, or near to it; the caller holds the lock."""
+        return self._lockouts.setdefault(rule, StateTable())
+
+    def overrides(self, rule: str) -> LocalOverrides:
+        with self.lock:
+            table = self._overrides.setdefault(rule, StateTable())
+        return LocalOverrides(table, self.lock, self.clock)
+
+    def own_limits(self, rule: str, key: str, now_us: int) -> Limits:
+        """The limits that a key has in place of the rule's; the caller holds the lock."""
+        table = self._overrides.get(rule)
+        return () if table is None else of(table, key, now_us)
 
     def shard(self, key: str) -> int:
         return 0
@@ -88,39 +94,48 @@ class LocalEngine:
 
     def __len__(self) -> int:
         """How many keys are remembered."""
-        states = sum(len(table.states) for table in self._tables.values())
+        tables = [table for family in self._families.values() for table in family.values()]
+        states = sum(len(table.states) for table in (*tables, *self._lockouts.values()))
         return states + sum(map(len, self._slots.values()))
 
 
 class LocalMeter:
     """The embedded engine's hand on one limit."""
 
-    def __init__(self, engine: LocalEngine, table: _Table, limit: Limit, name: str) -> None:
+    def __init__(
+        self, engine: LocalEngine, family: Family, limit: Limit, name: str, terms: Terms | None = None
+    ) -> None:
         self.limit = limit
         self.name = name
+        self.terms = terms
+        self._engine = engine
         self._clock = engine.clock
         self._now_us = engine.clock.now_us
         self._lock = engine.lock
-        self._table = table
-        self._states = table.states
+        self._family = family
+        self._states = family[pace(limit)].states
         self._algorithm = algorithm(limit)
         self._decide = self._algorithm.decide
         self._resolve = isinstance(limit, FixedWindow) and limit.unit is not None
         self.decide: Decide = self._by_the_calendar if self._resolve else self._straight()
+        if terms is not None and not terms.plain:
+            self.decide = self._by_its_terms
 
     def _straight(self) -> Decide:
         """The common way, as a closure: looking things up on self would take a tenth of a decision."""
         lock, now, states, seen, save = self._lock, self._now_us, self._states, self._states.get, self.save
-        judge, limit = self._algorithm.decide, self.limit
+        judge, limit, family, found = self._algorithm.decide, self.limit, self._family, self._found
         in_place = self._algorithm.settle is None
 
         def decide(key: str, cost: int, patience_us: int | None = None) -> Facts:
             with lock:
                 now_us = now()
-                state = seen(key)
+                state = kept = seen(key)
+                if kept is None and len(family) > 1:
+                    state = found(key, now_us, limit)
                 facts, after = judge(limit, state, now_us, cost, patience_us)
                 if after is not state:
-                    if in_place and state is not None:
+                    if in_place and kept is not None:
                         states[key] = after
                     else:
                         save(key, after, now_us)
@@ -135,30 +150,54 @@ class LocalMeter:
             self.save(key, after, now_us)
         return facts
 
-    def judge(self, key: str, now_us: int, cost: int, patience_us: int | None) -> tuple[Facts, Any]:
-        """Decide without saving; the caller holds the lock."""
-        return self._decide(self._resolved(now_us), self._states.get(key), now_us, cost, patience_us)
+    def _by_its_terms(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        return self._engine.decide_all([(self, key, cost)], patience_us)[0]
 
-    def save(self, key: str, state: Any, now_us: int) -> None:
+    def judge(
+        self, key: str, now_us: int, cost: int, patience_us: int | None, own: Limit | None = None
+    ) -> tuple[Facts, Any]:
+        """Decide without saving, by a limit of the key's own if it has one; the caller holds the lock."""
+        limit = self._resolved(now_us) if own is None else resolve(own, now_us)
+        return self._decide(limit, self._found(key, now_us, limit), now_us, cost, patience_us)
+
+    def _found(self, key: str, now_us: int, limit: Limit) -> Any:
+        """The state of a key, also one that was written at another pace."""
+        own = pace(limit)
+        table = self._family.get(own)
+        state = None if table is None else table.states.get(key)
+        if state is None and self._algorithm.carried is not None:
+            for other, table in self._family.items():
+                written = table.states.get(key)
+                if written is not None and other != own:
+                    return self._algorithm.carried(limit, written, other, now_us)
+        return state
+
+    def save(self, key: str, state: Any, now_us: int, own: Limit | None = None) -> None:
         """Keep the state, unless it is the one that is kept; the caller holds the lock."""
-        if state is self._states.get(key):
+        limit = own or self.limit
+        table = self._family.setdefault(pace(limit), StateTable())
+        if state is table.states.get(key):
             return
+        if len(self._family) > 1:
+            if state == self._found(key, now_us, limit):
+                return  # carried over, and nothing was charged: it stays as it was written
+            for other in self._family.values():
+                if other is not table:
+                    other.forget(key)
         if self._algorithm.settle is not None:
-            state = self._algorithm.settle(self.limit, state)
-        if key not in self._states:
-            self._table.queue.append(key)
-            self._look_at_old(now_us)
-        self._states[key] = state
+            state = self._algorithm.settle(limit, state)
+        if key in table.states:
+            table.states[key] = state
+        else:
+            table.put(key, state, lambda old, kept: self._dead(old, kept, now_us))
 
-    def _look_at_old(self, now_us: int) -> None:
-        queue, states = self._table.queue, self._states
-        for _ in range(min(_LOOKED_AT, len(queue) - 1)):
-            key = queue.popleft()
-            state = states.get(key)
-            if state is None or self._algorithm.dead_at_us(self._resolved(now_us), state) <= now_us:
-                states.pop(key, None)
-            else:
-                queue.append(key)
+    def _dead(self, key: str, state: Any, now_us: int) -> bool:
+        limits = [self.limit]
+        if self.terms is not None and self.terms.overrides:
+            # Which of them is this count's own is not known here: it lives as long as any of them lets it.
+            limits += self._engine.own_limits(self.terms.rule, key, now_us)
+        dead_at_us, kind = self._algorithm.dead_at_us, self.limit.algorithm
+        return all(dead_at_us(limit, state) <= now_us for limit in limits if limit.algorithm == kind)
 
     def _resolved(self, now_us: int) -> Limit:
         return resolve(self.limit, now_us) if self._resolve else self.limit
@@ -166,7 +205,8 @@ class LocalMeter:
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
         with self._lock:
             now_us = self._now_us()
-            limit, state = self._resolved(now_us), self._states.get(key)
+            limit = self._resolved(now_us)
+            state = self._found(key, now_us, limit)
             after = self._algorithm.refund(limit, state, now_us, units, receipt, cancel)
             if after is not None:
                 self.save(key, after, now_us)
@@ -177,12 +217,15 @@ class LocalMeter:
             return
         with self._lock:
             now_us = self._now_us()
-            self.save(key, self._algorithm.retune(self.limit, self._states.get(key), now_us), now_us)
+            state = self._found(key, now_us, self.limit)
+            self.save(key, self._algorithm.retune(self.limit, state, now_us), now_us)
 
     def reset(self, key: str) -> None:
         with self._lock:
-            if key in self._states:
-                self._states[key] = None  # never seen; it leaves when its turn in the queue comes
+            for table in self._family.values():
+                table.forget(key)
+            if self.terms is not None and self.terms.lockout is not None:
+                self._engine.lockouts(self.terms.rule).forget(key)
 
 
 class LocalSlotMeter:
@@ -224,10 +267,3 @@ def _own(meter: Meter) -> LocalMeter:
     if not isinstance(meter, LocalMeter):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
     return meter
-
-
-def _uncharged(judged: tuple[Facts, Any]) -> tuple[Facts, Any]:
-    """A charge that would have passed had not another one refused: nothing was taken."""
-    facts, after = judged
-    as_it_stands = facts[REMAINING], 0, facts[RESET_AFTER_US], facts[DELAY_US], facts[AT_US], facts[MARK]
-    return (True, *as_it_stands), after

@@ -20,6 +20,11 @@ Law:
     what a fallback decided, no peek, no reservation; slots go straight through;
   - charges decided together are remembered together, until the longest of their refusals ends, and answer the
     same charges only. What is known of one of them alone does not answer for all: the other verdicts are missing;
+  - a rule with a lockout is always asked, because each of its refusals must be counted; only that it is locked out
+    is repeated, which counts nothing. What is decided aside is always asked, because it is kept by itself. Charges
+    decided together with such a one are asked too, and so is a question that commits nothing;
+  - an override that is changed here ends what is remembered of its key; one that is changed elsewhere is like
+    what another process has freed;
   - it holds a fixed number of refusals. The oldest go first; dead ones go when they are met and, two for each new
     one, when they are the oldest. No call looks at all of them.
 
@@ -34,18 +39,22 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.deadlines import set_deadline
 from headgate.engine.denials import Denials
 from headgate.engine.forked import on_fork
 from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
+from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
-from headgate.model.decision import ALLOWED, Facts, Receipt
+from headgate.model.decision import ALLOWED, Facts, LockedFacts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 
 
 class _Memo:
     """What both engines have: the table, and the clock it is asked by."""
+
+    inner: Any
 
     def __init__(self, entries: int, clock: Clock | None) -> None:
         self.clock = clock or SystemClock()
@@ -64,39 +73,60 @@ class _Memo:
             "has freed meanwhile is refused for at most min(retry_after, 1 s)",
         )
 
+    def set_deadline(self, seconds: float) -> None:
+        set_deadline(self.inner, seconds)
+
     def forget(self) -> None:
         """Drop what this process remembers; a forked child does."""
         self.denials.forget()
 
 
 class _Hand:
-    """What both meters have: the drawer of their name."""
+    """What both meters have: the drawer of their name, and what may be kept in it."""
 
-    def __init__(self, memo: _Memo, limit: Limit, name: str) -> None:
+    def __init__(self, memo: _Memo, limit: Limit, name: str, terms: Terms | None) -> None:
         self.limit = limit
         self.name = name
+        self.terms = terms
         self._now_us = memo.clock.now_us
         self._denials = memo.denials
-        self._drawer = memo.denials.drawer(limit, name)
+        self._locks = terms is not None and terms.lockout is not None
+        self._drawer = memo.denials.drawer(limit, name, self._locks)
         self._ends = memo.denials.ends
+        self._aside = terms is not None and terms.aside
+        self.through = self._locks or self._aside  # together with others it is always asked
+
+    def _remember(self, key: str, cost: int, facts: Facts, asked_us: int, era: object) -> None:
+        """Keep a refusal."""
+        if not self._locks:
+            self._denials.remember(self._drawer, key, [(self.limit, key, cost)], [facts], asked_us, [era])
+        elif isinstance(facts, LockedFacts):  # whatever it costs
+            self._denials.remember(self._drawer, key, [(self.limit, key, 1)], [facts], asked_us, [era])
 
 
 class MemoEngine(_Memo):
     """Repeats refusals by itself, and asks the engine behind it everything else."""
 
+    inner: Engine
+
     def __init__(self, inner: Engine, *, entries: int = 10_000, clock: Clock | None = None) -> None:
         super().__init__(entries, clock)
         self.inner = inner
 
-    def meter(self, limit: Limit, name: str) -> MemoMeter:
-        return MemoMeter(self, self.inner.meter(limit, name))
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> MemoMeter:
+        return MemoMeter(self, self.inner.meter(limit, name, terms), terms)
 
-    def slots(self, limit: Slots, name: str) -> SlotMeter:
-        return self.inner.slots(limit, name)
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter:
+        return self.inner.slots(limit, name, terms)
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+    def overrides(self, rule: str) -> MemoOverrides:
+        return MemoOverrides(self.inner.overrides(rule), self.denials)
+
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
         own = [(_own(meter, MemoMeter), key, cost) for meter, key, cost in charges]
-        return run(_together(self, self.inner.decide_all, own, patience_us))
+        return run(_together(self, self.inner.decide_all, own, patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
         return self.inner.shard(key)
@@ -108,12 +138,12 @@ class MemoEngine(_Memo):
 class MemoMeter(_Hand):
     """The memo's hand on one limit."""
 
-    def __init__(self, memo: MemoEngine, meter: Meter) -> None:
-        super().__init__(memo, meter.limit, meter.name)
+    def __init__(self, memo: MemoEngine, meter: Meter, terms: Terms | None) -> None:
+        super().__init__(memo, meter.limit, meter.name, terms)
         self.meter = meter
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        if patience_us is not None or not cost:
+        if patience_us is not None or not cost or self._aside:
             return self.meter.decide(key, cost, patience_us)
         now_us, denials, drawer = self._now_us(), self._denials, self._drawer
         if key in drawer and (known := denials.recall(drawer, key, (self.limit,), (cost,), now_us)):
@@ -121,7 +151,7 @@ class MemoMeter(_Hand):
         era = denials.era(key)
         facts = self.meter.decide(key, cost)
         if not facts[ALLOWED]:
-            denials.remember(drawer, key, [(self.limit, key, cost)], [facts], now_us, [era])
+            self._remember(key, cost, facts, now_us, era)
         return facts
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
@@ -140,21 +170,26 @@ class MemoMeter(_Hand):
 class AsyncMemoEngine(_Memo):
     """The same, awaited."""
 
+    inner: AsyncEngine
+
     def __init__(self, inner: AsyncEngine, *, entries: int = 10_000, clock: Clock | None = None) -> None:
         super().__init__(entries, clock)
         self.inner = inner
 
-    def meter(self, limit: Limit, name: str) -> AsyncMemoMeter:
-        return AsyncMemoMeter(self, self.inner.meter(limit, name))
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncMemoMeter:
+        return AsyncMemoMeter(self, self.inner.meter(limit, name, terms), terms)
 
-    def slots(self, limit: Slots, name: str) -> AsyncSlotMeter:
-        return self.inner.slots(limit, name)
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter:
+        return self.inner.slots(limit, name, terms)
+
+    def overrides(self, rule: str) -> AsyncMemoOverrides:
+        return AsyncMemoOverrides(self.inner.overrides(rule), self.denials)
 
     async def decide_all(
-        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
         own = [(_own(meter, AsyncMemoMeter), key, cost) for meter, key, cost in charges]
-        return await arun(_together(self, self.inner.decide_all, own, patience_us))
+        return await arun(_together(self, self.inner.decide_all, own, patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
         return self.inner.shard(key)
@@ -166,12 +201,12 @@ class AsyncMemoEngine(_Memo):
 class AsyncMemoMeter(_Hand):
     """The same hand, awaited."""
 
-    def __init__(self, memo: AsyncMemoEngine, meter: AsyncMeter) -> None:
-        super().__init__(memo, meter.limit, meter.name)
+    def __init__(self, memo: AsyncMemoEngine, meter: AsyncMeter, terms: Terms | None) -> None:
+        super().__init__(memo, meter.limit, meter.name, terms)
         self.meter = meter
 
     async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        if patience_us is not None or not cost:
+        if patience_us is not None or not cost or self._aside:
             return await self.meter.decide(key, cost, patience_us)
         now_us, denials, drawer = self._now_us(), self._denials, self._drawer
         if key in drawer and (known := denials.recall(drawer, key, (self.limit,), (cost,), now_us)):
@@ -179,7 +214,7 @@ class AsyncMemoMeter(_Hand):
         era = denials.era(key)
         facts = await self.meter.decide(key, cost)
         if not facts[ALLOWED]:
-            denials.remember(drawer, key, [(self.limit, key, cost)], [facts], now_us, [era])
+            self._remember(key, cost, facts, now_us, era)
         return facts
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
@@ -195,6 +230,44 @@ class AsyncMemoMeter(_Hand):
             await self.meter.reset(key)
 
 
+class MemoOverrides:
+    """The engine's overrides of one rule; what is changed ends what is remembered of its key."""
+
+    def __init__(self, inner: Any, denials: Denials) -> None:
+        self.get, self.list = inner.get, inner.list
+        self._inner = inner
+        self._ends = denials.ends
+
+    def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        with self._ends(key):
+            done: bool = self._inner.set(key, limits, absent=absent, ttl=ttl)
+            return done
+
+    def unset(self, key: str) -> bool:
+        with self._ends(key):
+            done: bool = self._inner.unset(key)
+            return done
+
+
+class AsyncMemoOverrides:
+    """The same, awaited."""
+
+    def __init__(self, inner: Any, denials: Denials) -> None:
+        self.get, self.list = inner.get, inner.list
+        self._inner = inner
+        self._ends = denials.ends
+
+    async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        with self._ends(key):
+            done: bool = await self._inner.set(key, limits, absent=absent, ttl=ttl)
+            return done
+
+    async def unset(self, key: str) -> bool:
+        with self._ends(key):
+            done: bool = await self._inner.unset(key)
+            return done
+
+
 M = TypeVar("M", MemoMeter, AsyncMemoMeter)
 
 
@@ -205,13 +278,17 @@ def _own(meter: object, kind: type[M]) -> M:
 
 
 def _together(
-    memo: _Memo, decide_all: Callable[..., Any], charges: Sequence[tuple[M, str, int]], patience_us: int | None
+    memo: _Memo,
+    decide_all: Callable[..., Any],
+    charges: Sequence[tuple[M, str, int]],
+    patience_us: int | None,
+    commit: bool,
 ) -> Flow[list[Facts]]:
     """Charges decided together: recalled together, or asked together and remembered together."""
-    ask = partial(decide_all, [(meter.meter, key, cost) for meter, key, cost in charges], patience_us)
+    ask = partial(decide_all, [(meter.meter, key, cost) for meter, key, cost in charges], patience_us, commit)
     costs = tuple(cost for _, _, cost in charges)
     facts: list[Facts]
-    if patience_us is not None or not all(costs):
+    if patience_us is not None or not commit or not all(costs) or any(meter.through for meter, _, _ in charges):
         facts = yield ask
         return facts
     now_us, denials, drawer = memo.clock.now_us(), memo.denials, memo.denials.together

@@ -24,6 +24,9 @@ from headgate.errors import InvalidRule
 Instead = Literal["allow", "deny", "local"]
 FALLBACKS: tuple[Instead, ...] = get_args(Instead)
 
+PATIENT = 1.0  # seconds that an answer is waited for
+PROMPT = 0.05  # where something else can answer, or nobody needs it
+
 _span = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|)$")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _SWITCH = {"on": True, "1": True, "true": True, "yes": True, "off": False, "0": False, "false": False, "no": False}
@@ -49,14 +52,14 @@ class Options:
         return replace(self, **chosen)
 
     @property
-    def hold_us(self) -> int:
+    def hold_us(self) -> int | None:
         """How long permits may be held ahead."""
-        return round((self.lease or 0) * 1_000_000)
+        return None if self.lease is None else round(self.lease * 1_000_000)
 
     @property
     def patience(self) -> float:
         """The deadline, chosen or not."""
-        return self.deadline if self.deadline is not None else 0.05 if self.fallback else 1.0
+        return self.deadline if self.deadline is not None else PROMPT if self.fallback else PATIENT
 
 
 _NAMES = tuple(field.name for field in fields(Options))

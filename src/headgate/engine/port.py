@@ -2,7 +2,9 @@
 
 An Engine hands out a Meter for each limit: its hand on that limit, bound once and asked often. A meter answers
 with Facts and reads its own clock, once per question. A charge that is denied leaves no trace. Charges given
-together are all committed or none.
+together are all committed or none; what is aside by its Terms is decided and kept by itself. Consecutive
+charges with the same Terms and key are one rule's: too often refused, they are locked out together
+(LockedFacts); and where the key has limits of its own, those decide (OverriddenFacts).
 
 Two spellings of one port: Engine answers at once or blocks, AsyncEngine is awaited. Whatever the model decides,
 it decides the same in both.
@@ -10,9 +12,10 @@ it decides the same in both.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Hashable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from headgate.engine.terms import Terms
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
@@ -26,12 +29,14 @@ class Slot(NamedTuple):
 
 
 class Meter(Protocol):
-    """An engine's hand on one limit."""
+    """An engine's hand on one limit, on the terms of its rule if it has one."""
 
     @property
     def limit(self) -> Limit: ...
     @property
     def name(self) -> str: ...
+    @property
+    def terms(self) -> Terms | None: ...
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts: ...
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts: ...
@@ -56,14 +61,32 @@ class SlotMeter(Protocol):
     def reset(self, key: str) -> None: ...
 
 
+class Overrides(Protocol):
+    """The limits that keys have of their own, in place of one rule's. They hold from the next call on."""
+
+    def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        """Give the key these limits, for so many seconds or until they are unset. With `absent` only a key that
+        has none; False: it had some, and keeps them."""
+
+    def get(self, key: str) -> str | None: ...
+    def unset(self, key: str) -> bool:
+        """Whether there were any."""
+
+    def list(self, limit: int | None = None) -> Iterator[tuple[str, str]]:
+        """Keys and their limits' text, in no order, at most `limit`. A long key is told as it is stored."""
+
+
 class Engine(Protocol):
     """Where decisions are made atomic."""
 
-    def meter(self, limit: Limit, name: str) -> Meter: ...
-    def slots(self, limit: Slots, name: str) -> SlotMeter: ...
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> Meter: ...
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter: ...
     def decide_all(
-        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None
-    ) -> list[Facts]: ...
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
+        """Without `commit` only what would be answered: nothing is kept, no refusal counted."""
+
+    def overrides(self, rule: str) -> Overrides: ...
     def shard(self, key: str) -> Hashable:
         """Which part of the engine answers for the key: parts fail apart."""
 
@@ -77,6 +100,8 @@ class AsyncMeter(Protocol):
     def limit(self) -> Limit: ...
     @property
     def name(self) -> str: ...
+    @property
+    def terms(self) -> Terms | None: ...
 
     # Awaited like the others; not itself a coroutine, because on the busiest way one more of them can be felt.
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Facts]: ...
@@ -102,13 +127,23 @@ class AsyncSlotMeter(Protocol):
     async def reset(self, key: str) -> None: ...
 
 
+class AsyncOverrides(Protocol):
+    """The same, awaited."""
+
+    async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool: ...
+    async def get(self, key: str) -> str | None: ...
+    async def unset(self, key: str) -> bool: ...
+    def list(self, limit: int | None = None) -> AsyncIterator[tuple[str, str]]: ...
+
+
 class AsyncEngine(Protocol):
     """The same place, awaited."""
 
-    def meter(self, limit: Limit, name: str) -> AsyncMeter: ...
-    def slots(self, limit: Slots, name: str) -> AsyncSlotMeter: ...
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncMeter: ...
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter: ...
     async def decide_all(
-        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]: ...
+    def overrides(self, rule: str) -> AsyncOverrides: ...
     def shard(self, key: str) -> Hashable: ...
     async def close(self) -> None: ...

@@ -3,13 +3,17 @@ redis+sentinel://; with whatever is put around them, by the URL's options or by 
 
 The order is fixed: fallback( memo( lease( the engine ) ) ). What is inside decides, what is around it spares a
 round trip or stands in when there is no answer.
+
+`ruled`: whoever asks has a rulebook, and its rules may choose fallback and lease each for itself. So both stand
+around a server in any case, and do nothing for a rule that does not want them, unless the URL says otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock
@@ -24,70 +28,93 @@ from headgate.engine.options import Options
 from headgate.engine.port import AsyncEngine, Engine
 from headgate.errors import InvalidRule
 
+if TYPE_CHECKING:
+    from headgate.engine.redis.editions import Archive
+
 _ONE = ("redis", "rediss", "valkey", "valkeys")
 _REDIS = (
     *(*_ONE, "unix", "redis+unix", "valkey+unix"),
     *(f"{scheme}+{kind}" for scheme in _ONE for kind in ("cluster", "sentinel")),
 )
 
+_LARGE = 1.0  # seconds that a paper may take at least: it is larger than an answer
+
 # A process is one member of those who share a server's limits, however many engines it opens.
 _members: WeakValueDictionary[tuple[str, str], Members] = WeakValueDictionary()
 _async_members: WeakValueDictionary[tuple[str, str], AsyncMembers] = WeakValueDictionary()
 
 
-def open_engine(url: str, *, prefix: str = "hg", clock: Clock | None = None, **given: Any) -> Engine:
+def open_engine(
+    url: str, *, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False, **given: Any
+) -> Engine:
     """The engine that a URL stands for, with what is put around it: deadline, fallback, memo, lease, lease_units,
     nodes."""
     plain, chosen = _read(url, given)
     clock = clock or SystemClock()
+    ruled = ruled and plain is not None
     engine: Engine = LocalEngine(clock)
     members = Members(count=chosen.nodes or 1)
     if plain is not None:
         from headgate.engine.redis.blocking import RedisEngine
 
         engine = RedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
-        if chosen.fallback == "local" and chosen.nodes is None:
+        if (ruled or chosen.fallback == "local") and chosen.nodes is None:
             joined = _members.get((plain, prefix))
             if joined is None:
                 voice = RedisEngine(plain, prefix=prefix)
                 joined = _members[plain, prefix] = Members(voice.beat, voice.leave, done=voice.close)
             members = joined
-    if chosen.lease is not None:
+    if ruled or chosen.lease is not None:
         engine = LeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.lease_units, clock=clock)
     if chosen.memo:
         engine = MemoEngine(engine, clock=clock)
-    if chosen.fallback is not None:
+    if ruled or chosen.fallback is not None:
         engine = FallbackEngine(
             engine, fallback=chosen.fallback, members=members, clock=clock, deadline=chosen.patience
         )
     return engine
 
 
-def open_async_engine(url: str, *, prefix: str = "hg", clock: Clock | None = None, **given: Any) -> AsyncEngine:
+def open_async_engine(
+    url: str, *, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False, **given: Any
+) -> AsyncEngine:
     """The same, awaited."""
     plain, chosen = _read(url, given)
     clock = clock or SystemClock()
+    ruled = ruled and plain is not None
     engine: AsyncEngine = AwaitedEngine(LocalEngine(clock))
     members = AsyncMembers(count=chosen.nodes or 1)
     if plain is not None:
         from headgate.engine.redis.awaiting import AsyncRedisEngine
 
         engine = AsyncRedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
-        if chosen.fallback == "local" and chosen.nodes is None:
+        if (ruled or chosen.fallback == "local") and chosen.nodes is None:
             joined = _async_members.get((plain, prefix))
             if joined is None:
                 voice = AsyncRedisEngine(plain, prefix=prefix)
                 joined = _async_members[plain, prefix] = AsyncMembers(voice.beat, voice.leave, done=voice.close)
             members = joined
-    if chosen.lease is not None:
+    if ruled or chosen.lease is not None:
         engine = AsyncLeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.lease_units, clock=clock)
     if chosen.memo:
         engine = AsyncMemoEngine(engine, clock=clock)
-    if chosen.fallback is not None:
+    if ruled or chosen.fallback is not None:
         engine = AsyncFallbackEngine(
             engine, fallback=chosen.fallback, members=members, clock=clock, deadline=chosen.patience
         )
     return engine
+
+
+def open_archive(url: str, prefix: str = "hg") -> tuple[Archive, Callable[[], None]]:
+    """Where papers lie that all who share a server read, such as published rulebooks; and what closes it."""
+    plain, chosen = _read(url, {})
+    if plain is None:
+        raise InvalidRule("memory:// is this process alone: nothing can be published there.")
+    from headgate.engine.redis.blocking import RedisEngine
+    from headgate.engine.redis.editions import Archive
+
+    engine = RedisEngine(plain, prefix=prefix, deadline=max(chosen.deadline or 0, _LARGE))
+    return Archive(engine), engine.close
 
 
 def _read(url: str, given: dict[str, Any]) -> tuple[str | None, Options]:

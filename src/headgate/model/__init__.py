@@ -13,6 +13,8 @@ here reads a clock, draws a number or touches the world; engines load, ask and s
     refund(limit, state, now_us, units, receipt, cancel) -> State | None
         None: nothing to give back. With `cancel` the charge is a reservation that must not have been served.
     dead_at_us(limit, state) -> int         from when on the state says no more than None does
+    carried(limit, state, pace, now_us) -> State      for a state that was written at another pace, where limits
+        have one (limit.pace): the same units under this limit
     pack(state) -> str, unpack(text) -> State         the stored form, which is an API (docs/reference/storage.md)
 """
 
@@ -42,11 +44,12 @@ class Algorithm(NamedTuple):
     dead_at_us: Callable[[Any, Any], int]
     settle: Callable[[Any, Any], Any] | None
     retune: Callable[[Any, Any, int], Any] | None
+    carried: Callable[[Any, Any, int, int], Any] | None
 
 
 def _of(module: ModuleType) -> Algorithm:
-    settle, retune = getattr(module, "settle", None), getattr(module, "retune", None)
-    return Algorithm(module.decide, module.refund, module.dead_at_us, settle, retune)
+    optional = (getattr(module, name, None) for name in ("settle", "retune", "carried"))
+    return Algorithm(module.decide, module.refund, module.dead_at_us, *optional)
 
 
 ALGORITHMS = {

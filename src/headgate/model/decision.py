@@ -33,6 +33,18 @@ class ApartFacts(tuple[bool, int, "int | None", int, int, int, int]):
     __slots__ = ()
 
 
+class LockedFacts(tuple[bool, int, "int | None", int, int, int, int]):
+    """Facts of a charge whose rule is locked out: refused for longer, because it was refused too often."""
+
+    __slots__ = ()
+
+
+class OverriddenFacts(tuple[bool, int, "int | None", int, int, int, int]):
+    """Facts by a limit of the key's own, in place of the rule's."""
+
+    limit: Limit
+
+
 ALLOWED: Final = 0
 REMAINING: Final = 1
 RETRY_AFTER_US: Final = 2
@@ -90,6 +102,8 @@ class Verdict(NamedTuple):
     delay_us         how long an allowed charge must wait before it is served
     at_us            the engine's clock when it decided
     mark             the algorithm's own receipt (nginx's excess, a window's end, a lease's fence)
+    rule             the rule whose charge it was, where rules decide
+    aside            "shadow" or "candidate" if it was decided beside the call, and could not refuse it
     """
 
     allowed: bool
@@ -102,6 +116,8 @@ class Verdict(NamedTuple):
     limit: Limit
     key: str
     cost: int
+    rule: str | None = None
+    aside: str | None = None
 
     @property
     def retry_after(self) -> float | None:
@@ -123,6 +139,7 @@ class Decision:
     """
 
     rule: str | None = None
+    aside: str | None = None
     given_back: int = 0  # units already refunded, so that nothing is given back twice
 
     def __init__(self, facts: Facts, source: Limited, key: str, cost: int) -> None:
@@ -181,13 +198,18 @@ class Decision:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """One for each charge, in the order in which they were asked."""
-        return (Verdict(*self.facts, self.source.limit, self.key, self.cost),)
+        return (Verdict(*self.facts, self.source.limit, self.key, self.cost, self.rule, self.aside),)
 
     @property
     def parts(self) -> tuple[Decision, ...]:
         """The decision count by count: itself, unless several were decided together. What is given back is
         given back here, because charges on the same count were one to the engine."""
         return (self,)
+
+    @property
+    def beside(self) -> tuple[Decision, ...]:
+        """What was decided beside the call, count by count: shadows and candidates of rules."""
+        return ()
 
     def or_raise(self) -> Decision:
         """Itself if allowed; raises RateLimited if not."""

@@ -47,6 +47,21 @@ class Limit:
         return f"<{type(self).__name__} {self.text}>"
 
 
+class Unlimited(Limit):
+    """What speaks where no limit does. Nobody is asked about it."""
+
+    __slots__ = ()
+
+    algorithm = "unlimited"
+
+    def __init__(self) -> None:
+        self.args = ()
+        self.text = "unlimited"
+
+
+UNLIMITED = Unlimited()
+
+
 def whole(what: str, value: object, *, least: int = 1) -> int:
     """`value` if it is a whole number of at least `least`; a sentence otherwise."""
     if type(value) is not int or value < least:

@@ -12,6 +12,12 @@ in whole microseconds and the grains beyond it, which are none where the amount 
 
 "100/s burst 200": a bucket of 200 units. 200 pass at once, the next one 10 ms later, and so on each 10 ms.
 
+Pace. Time until dry says nothing about units by itself: a minute of water is a bucketful at 10/minute, and a
+sixth of a unit at 10/hour. So where a limit may change under its name, the pace that a state was written at is
+kept with it: the time of one unit to within a sixteenth, in three digits behind the instant. Who finds another
+pace than its own carries the units over instead of the time: in whole ones, rounded up. (Counts that are named
+after their limit need no pace, for another limit has another name.)
+
 Debt. A reservation may pour more than the bucket holds; it is served when the overflow has drained. Only
 then does the state also remember when it was stamped: without a stamp, more water than the bucket holds can
 only mean that the clock stepped back or the limit shrank, and then the bucket is simply full of water.
@@ -24,12 +30,13 @@ Laws (tests/model/test_token_bucket.py):
   - a refund gives back what the charge still holds: water drains oldest first, so a charge holds the part of
     its own water that lies ahead of now, and nothing once the bucket has drained past it;
   - a cancelled reservation gives back what later reservations did not build on, and nothing once served;
-  - a changed limit keeps the time until the bucket is dry, at most a full bucket of the new one.
+  - a changed limit keeps what was used, at most a full bucket of the new one: of another burst the water, of
+    another pace the units, rounded up by at most a sixteenth and one. So nobody gets a fresh burst by a change.
 """
 
 from __future__ import annotations
 
-from math import gcd
+from math import ceil, frexp, gcd
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
@@ -45,7 +52,7 @@ _LONGEST_FILL_US = 100 * YEAR
 class TokenBucket(Limit):
     """`amount` units per `per` seconds, and up to `burst` at once (as many as the amount, unless given)."""
 
-    __slots__ = ("amount", "burst", "capacity", "measure", "period_us")
+    __slots__ = ("amount", "burst", "capacity", "measure", "pace", "period_us")
     algorithm = "token_bucket"
 
     def __init__(self, amount: int, per: float = 1, burst: int | None = None) -> None:
@@ -65,7 +72,8 @@ class TokenBucket(Limit):
                 "Lower the burst, or round the amount."
             )
         self.measure = (self.amount, self.period_us, self.capacity)
-        self.args = (self.amount, self.period_us, self.burst)
+        self.pace = _pace(self.period_us / self.amount)
+        self.args = (self.amount, self.period_us, self.burst, self.pace)
 
 
 def decide(
@@ -164,15 +172,49 @@ def dead_at_us(limit: TokenBucket, state: State) -> int:
     return tat_us + (grains > 0)
 
 
-def pack(state: State) -> str:
+def carried(limit: TokenBucket, state: State, pace: int, now_us: int) -> State:
+    """A state that was written at another pace, as one of this limit: what was used stays used."""
     tat_us, grains, stamp_us = _parts(state)
+    if stamp_us is not None and stamp_us > now_us:
+        tat_us -= stamp_us - now_us
+    used_us = tat_us - now_us + (grains > 0)
+    if used_us <= 0:
+        return now_us
+    units = min(limit.burst, ceil(used_us / _unit_us(pace)))
+    us, grains = divmod(units * limit.period_us, limit.amount)
+    return _state(now_us + us, grains, None)
+
+
+# Sixteen paces for each doubling of the time that a unit takes, from a sixteenth of a microsecond on.
+_PACES, _FIRST, _LAST = 16, 100, 999
+
+
+def _pace(unit_us: float) -> int:
+    part, exponent = frexp(unit_us)  # part from a half to below one
+    return max(_FIRST, min(_LAST, _FIRST + (exponent + 3) * _PACES + int(part * 2 * _PACES) - _PACES))
+
+
+def _unit_us(pace: int) -> float:
+    """The least time that a unit takes at this pace."""
+    octave, step = divmod(pace - _FIRST, _PACES)
+    return (_PACES + step) * 2.0 ** (octave - 8)
+
+
+def pack(state: State, pace: str = "") -> str:
+    """The state, with the pace that it was written at, if that is to be kept."""
+    tat_us, grains, stamp_us = _parts(state)
+    tat = f"{tat_us}{pace[:3]}"
     if stamp_us is not None:
-        return f"{tat_us}:{grains}:{stamp_us}"
-    return f"{tat_us}:{grains}" if grains else f"{tat_us}"
+        return f"{tat}:{grains}:{stamp_us}"
+    return f"{tat}:{grains}" if grains else tat
 
 
-def unpack(text: str) -> State:
-    if text.isdigit():
-        return int(text)
-    tat_us, grains, stamp_us = (text + ":").split(":")[:3]
-    return int(tat_us), int(grains), int(stamp_us) if stamp_us else None
+def unpack(text: str, limit: TokenBucket | None = None, pace: str = "", now_us: int = 0) -> State:
+    """What was packed, as a state of the limit. `pace` is the limit's own, and that of the limit which the counts
+    are named after, if there is one; none: the state as it is."""
+    tat, grains, stamp_us = (text + "::").split(":")[:3]
+    own, written = pace[:3], pace[3:]
+    if len(tat) > 16:  # an instant has sixteen digits, from 2001 to 2286
+        tat, written = tat[:-3], tat[-3:]
+    state = _state(int(tat), int(grains or 0), int(stamp_us) if stamp_us else None)
+    return carried(limit, state, int(written), now_us) if limit and own and written not in ("", own) else state

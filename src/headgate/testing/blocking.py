@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Coroutine, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
-from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Meter, Slot
+from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncOverrides, AsyncSlotMeter, Meter, Slot
+from headgate.engine.terms import Terms
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
@@ -24,15 +25,20 @@ class Blocking:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
 
-    def meter(self, limit: Limit, name: str) -> BlockingMeter:
-        return BlockingMeter(self, self.engine.meter(limit, name))
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> BlockingMeter:
+        return BlockingMeter(self, self.engine.meter(limit, name, terms))
 
-    def slots(self, limit: Slots, name: str) -> BlockingSlotMeter:
-        return BlockingSlotMeter(self, self.engine.slots(limit, name))
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> BlockingSlotMeter:
+        return BlockingSlotMeter(self, self.engine.slots(limit, name, terms))
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
         inner = [(cast(BlockingMeter, meter).meter, key, cost) for meter, key, cost in charges]
-        return self.run(self.engine.decide_all(inner, patience_us))
+        return self.run(self.engine.decide_all(inner, patience_us, commit))
+
+    def overrides(self, rule: str) -> BlockingOverrides:
+        return BlockingOverrides(self, self.engine.overrides(rule))
 
     def shard(self, key: str) -> Hashable:
         return self.engine.shard(key)
@@ -48,6 +54,7 @@ class BlockingMeter:
         self.meter = meter
         self.limit = meter.limit
         self.name = meter.name
+        self.terms = meter.terms
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
         return self._run(self._decide(key, cost, patience_us))
@@ -63,6 +70,27 @@ class BlockingMeter:
 
     def reset(self, key: str) -> None:
         self._run(self.meter.reset(key))
+
+
+class BlockingOverrides:
+    def __init__(self, engine: Blocking, overrides: AsyncOverrides) -> None:
+        self._run = engine.run
+        self.overrides = overrides
+
+    def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        return self._run(self.overrides.set(key, limits, absent=absent, ttl=ttl))
+
+    def get(self, key: str) -> str | None:
+        return self._run(self.overrides.get(key))
+
+    def unset(self, key: str) -> bool:
+        return self._run(self.overrides.unset(key))
+
+    def list(self, limit: int | None = None) -> Iterator[tuple[str, str]]:
+        return iter(self._run(self._all(limit)))
+
+    async def _all(self, limit: int | None) -> Sequence[tuple[str, str]]:
+        return [found async for found in self.overrides.list(limit)]
 
 
 class BlockingSlotMeter:

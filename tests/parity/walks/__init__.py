@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from headgate.calendar import resolve
+from headgate.engine.local import pace
 from headgate.model import algorithm
 from headgate.model.decision import ALLOWED, Facts, Receipt
 from headgate.model.limit import DAY, HORIZON_US, HOUR, Limit
@@ -70,7 +71,7 @@ class Walker:
         self.limit = self.rng.choice(self.limits)
         if retunes and self.model.retune is not None and self.rng.random() < 0.5:
             yield from self._forget()
-            self._keep(self.model.retune(self._at_now(), self.state, self.now_us))
+            self._keep(self.model.retune(self._at_now(), self._seen(), self.now_us))
             yield self._step("retune")
 
     def _move(self) -> Iterator[Step]:
@@ -94,8 +95,9 @@ class Walker:
     def _decide(self) -> Step:
         cost = self.kinds.costs(self.rng, self.limit)
         patience_us = self.rng.choice((None, None, None, 0, self.rng.randrange(10**7), HORIZON_US, 10**14))
-        facts, after = self.model.decide(self._at_now(), self.state, self.now_us, cost, patience_us)
-        if after is not self.state:
+        before = self._seen()
+        facts, after = self.model.decide(self._at_now(), before, self.now_us, cost, patience_us)
+        if after is not before:
             self._keep(after)
         if facts[ALLOWED] and cost:
             # A receipt may be of a charge that was given back in part before.
@@ -107,17 +109,28 @@ class Walker:
         receipt = self.rng.choice((self.receipts[-1], self.rng.choice(self.receipts)))
         units = self.rng.choice((receipt.cost, self.rng.randrange(1, receipt.cost + 2)))
         cancel = self.rng.random() < 0.5
-        after = self.model.refund(self._at_now(), self.state, self.now_us, units, receipt, cancel)
+        after = self.model.refund(self._at_now(), self._seen(), self.now_us, units, receipt, cancel)
         if after is not None:
             self._keep(after)
-        facts, _ = self.model.decide(self._at_now(), self.state, self.now_us, 0, None)
+        facts, _ = self.model.decide(self._at_now(), self._seen(), self.now_us, 0, None)
         return self._step("refund", units, None, receipt, cancel, facts, after is not None)
+
+    def _seen(self) -> Any:
+        """The state, as one of the limit that asks."""
+        written, own = pace(self.kept_under), pace(self.limit)
+        if self.state is None or self.model.carried is None or written == own:
+            return self.state
+        return self.model.carried(self.limit, self.state, written, self.now_us)
 
     def _keep(self, state: Any) -> None:
         limit = self._at_now()
         self.state = state if self.model.settle is None else self.model.settle(limit, state)
         self.kept_under = self.limit
         self.dead_at_us = self.model.dead_at_us(limit, self.state)
+
+    def _pace(self) -> tuple[str, ...]:
+        """The pace that the state was written at, where one is kept with it."""
+        return () if self.model.carried is None else (str(pace(self.kept_under)),)
 
     def _at_now(self) -> Limit:
         return resolve(self.limit, self.now_us)
@@ -133,6 +146,6 @@ class Walker:
         given: bool = False,
     ) -> Step:
         limit, now_us = self._at_now(), self.now_us
-        state = "-" if self.state is None else self.pack(self.state)
+        state = "-" if self.state is None else self.pack(self.state, *self._pace())
         alive = self.state is not None and self.dead_at_us > now_us
         return Step(verb, limit, now_us, cost, patience_us, receipt, cancel, facts, given, state, alive)

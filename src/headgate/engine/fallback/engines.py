@@ -23,7 +23,8 @@ from headgate.engine.fallback.shares import Asked
 from headgate.engine.fallback.slots import FallbackSlots
 from headgate.engine.forked import on_fork
 from headgate.engine.options import Instead
-from headgate.engine.port import AsyncEngine, AsyncMeter, Engine, Meter, Slot
+from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, Slot, SlotMeter
+from headgate.engine.terms import Terms
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import arun, run
 from headgate.model.decision import Facts, Receipt
@@ -34,7 +35,8 @@ from headgate.model.slots import Slots
 class FallbackEngine(Fallback):
     """Decides by the inner engine, and by the fallback when that does not answer.
 
-    fallback    "allow", "deny" or "local": by this member's share of the limit
+    fallback    "allow", "deny" or "local": by this member's share of the limit; None: EngineUnavailable is raised,
+                as if this engine were not there, unless a rule's terms say otherwise
     members     who else shares the limits; without it this process thinks itself alone
     settle_us   how long a call must pass both, share and engine, once that is back
     deadline    how long a question of the engine may take, in seconds
@@ -47,7 +49,7 @@ class FallbackEngine(Fallback):
         self,
         inner: Engine,
         *,
-        fallback: Instead = "local",
+        fallback: Instead | None = "local",
         members: Members | None = None,
         clock: Clock | None = None,
         settle_us: int = SETTLE_US,
@@ -57,17 +59,21 @@ class FallbackEngine(Fallback):
         super().__init__(inner, fallback, members or Members(), clock, settle_us, deadline, remembered)
         self._settlers: set[Hashable] = set()
         on_fork(self.forget)
-        if self.shares:
-            self.members.join(self)
+        if fallback == "local":
+            self.share_from_now_on()
 
-    def meter(self, limit: Limit, name: str) -> FallbackMeter:
-        return FallbackMeter(self, self.inner.meter(limit, name))
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> FallbackMeter:
+        return FallbackMeter(self, self.inner.meter(limit, name, terms), terms)
 
-    def slots(self, limit: Slots, name: str) -> FallbackSlotMeter:
-        return FallbackSlotMeter(self, self.inner.slots(limit, name))
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter:
+        inner: SlotMeter = self.inner.slots(limit, name, terms)
+        instead = self.instead_of(terms)
+        return inner if instead is None else FallbackSlotMeter(self, inner, instead)
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
-        return run(self.deciding(_own(charges, FallbackMeter), patience_us))
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
+        return run(self.deciding(_own(charges, FallbackMeter), patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
         shard: Hashable = self.inner.shard(key)
@@ -108,7 +114,7 @@ class AsyncFallbackEngine(Fallback):
         self,
         inner: AsyncEngine,
         *,
-        fallback: Instead = "local",
+        fallback: Instead | None = "local",
         members: AsyncMembers | None = None,
         clock: Clock | None = None,
         settle_us: int = SETTLE_US,
@@ -118,20 +124,22 @@ class AsyncFallbackEngine(Fallback):
         super().__init__(inner, fallback, members or AsyncMembers(), clock, settle_us, deadline, remembered)
         self._settlers: dict[Hashable, asyncio.Task[None]] = {}
         on_fork(self.forget)
-        if self.shares:
-            self.members.join(self)
+        if fallback == "local":
+            self.share_from_now_on()
 
-    def meter(self, limit: Limit, name: str) -> AsyncFallbackMeter:
-        return AsyncFallbackMeter(self, self.inner.meter(limit, name))
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncFallbackMeter:
+        return AsyncFallbackMeter(self, self.inner.meter(limit, name, terms), terms)
 
-    def slots(self, limit: Slots, name: str) -> AsyncFallbackSlotMeter:
-        return AsyncFallbackSlotMeter(self, self.inner.slots(limit, name))
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter:
+        inner: AsyncSlotMeter = self.inner.slots(limit, name, terms)
+        instead = self.instead_of(terms)
+        return inner if instead is None else AsyncFallbackSlotMeter(self, inner, instead)
 
     async def decide_all(
-        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
         self.used()
-        return await arun(self.deciding(_own(charges, AsyncFallbackMeter), patience_us))
+        return await arun(self.deciding(_own(charges, AsyncFallbackMeter), patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
         shard: Hashable = self.inner.shard(key)
@@ -139,7 +147,7 @@ class AsyncFallbackEngine(Fallback):
 
     def used(self) -> None:
         """Beat on the loop where the engine is used."""
-        if self.shares:
+        if self.counts:
             self.members.start()
 
     async def close(self) -> None:
@@ -167,35 +175,47 @@ class AsyncFallbackEngine(Fallback):
         await arun(self.waking())
 
 
-class FallbackMeter:
-    """The engine's hand on one limit, and the share that stands in for it."""
+class _Hand:
+    """What both meters have: what stands in for the engine's hand on one limit."""
 
-    def __init__(self, engine: FallbackEngine, meter: Meter) -> None:
+    def __init__(self, engine: Fallback, meter: Any, terms: Terms | None) -> None:
         self.meter = meter
-        self.limit = meter.limit
-        self.name = meter.name
-        self._engine = engine
-        self._number = engine.number(meter.limit, meter.name)
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+        self.terms = terms
+        self.instead = engine.instead_of(terms)
+        self.shares = self.instead == "local"
+        self._number = engine.number(self.limit, self.name)
         self._ask = meter.decide
         self._shard = engine.inner.shard
         self._known = engine.shards.get
-        self._shares = engine.shares
         self._keep = engine.recent.keep
         self._now_us = engine.clock.now_us
 
     def tag(self, key: str) -> Tag:
         return key, self._number
 
+
+class FallbackMeter(_Hand):
+    """The engine's hand on one limit, and the share that stands in for it."""
+
+    def __init__(self, engine: FallbackEngine, meter: Meter, terms: Terms | None) -> None:
+        super().__init__(engine, meter, terms)
+        self._engine = engine
+
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        if self.instead is None:
+            straight: Facts = self._ask(key, cost, patience_us)
+            return straight
         engine = self._engine
         shard = self._known(self._shard(key)) or engine.shard_of(key)
         if not shard.straight:
             return run(engine.deciding([(self, key, cost)], patience_us))[0]
         try:
-            facts = self._ask(key, cost, patience_us)
+            facts: Facts = self._ask(key, cost, patience_us)
         except EngineUnavailable as why:
             return engine.unanswered(shard, (self, key, cost), patience_us, why)
-        if self._shares:
+        if self.shares:
             self._keep((key, self._number), (facts, self._now_us()))
         return facts
 
@@ -209,36 +229,27 @@ class FallbackMeter:
         run(self._engine.resetting(self, key))
 
 
-class AsyncFallbackMeter:
+class AsyncFallbackMeter(_Hand):
     """The same hand, awaited."""
 
-    def __init__(self, engine: AsyncFallbackEngine, meter: AsyncMeter) -> None:
-        self.meter = meter
-        self.limit = meter.limit
-        self.name = meter.name
+    def __init__(self, engine: AsyncFallbackEngine, meter: AsyncMeter, terms: Terms | None) -> None:
+        super().__init__(engine, meter, terms)
         self._engine = engine
-        self._number = engine.number(meter.limit, meter.name)
-        self._ask = meter.decide
-        self._shard = engine.inner.shard
-        self._known = engine.shards.get
-        self._shares = engine.shares
-        self._keep = engine.recent.keep
-        self._now_us = engine.clock.now_us
-
-    def tag(self, key: str) -> Tag:
-        return key, self._number
 
     async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
         engine = self._engine
-        shard = self._known(self._shard(key)) or engine.shard_of(key)
         engine.used()
+        if self.instead is None:
+            straight: Facts = await self._ask(key, cost, patience_us)
+            return straight
+        shard = self._known(self._shard(key)) or engine.shard_of(key)
         if not shard.straight:
             return (await arun(engine.deciding([(self, key, cost)], patience_us)))[0]
         try:
-            facts = await self._ask(key, cost, patience_us)
+            facts: Facts = await self._ask(key, cost, patience_us)
         except EngineUnavailable as why:
             return engine.unanswered(shard, (self, key, cost), patience_us, why)
-        if self._shares:
+        if self.shares:
             self._keep((key, self._number), (facts, self._now_us()))
         return facts
 

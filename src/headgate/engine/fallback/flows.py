@@ -1,78 +1,72 @@
-"""What is done when the engine does not answer: the steps, for both spellings.
-
-    allow   every call passes, with nothing remaining
-    deny    every call is refused, until the breaker's pause is over
-    local   every call is judged by this process's share of the limit (share.py)
+"""What is done when the engine does not answer: the steps, for both spellings. What is answered instead is told in
+answers.py.
 
 While it is gone, whoever decides by a share keeps account of it (shares.py). When it answers again, a
 second begins in which accounts are settled: what a share admitted is told to the engine before the engine is
 asked about that count, and the counts that nobody asks about are told in the background. Meanwhile a call must
 pass both, its share and the engine, for other members may not have noticed yet. After that the shares are dropped.
+All of this is for charges whose fallback is local; a call none of whose charges has a fallback goes straight to
+the engine, whatever the breaker says.
 
-Refunds. The facts of a fallback carry a mark that no engine gives (`_OURS` and below), so a receipt tells who made
+Refunds. The facts of a fallback carry a mark that no engine gives (`OURS` and below), so a receipt tells who made
 it. What a share admitted is given back to that share while it is there, and to nobody after: the engine was told
 a sum, maybe not all of it. What the engine admitted is given back to the engine, or lost.
 
-Laws (tests/engine/test_fallback.py, test_fallback_laws.py):
-  - no EngineUnavailable reaches a caller, whatever is asked;
+Laws (tests/engine/test_fallback.py, test_fallback_laws.py, test_fallback_rules.py, test_fallback_rules_back.py):
+  - no EngineUnavailable reaches a caller, whatever is asked, unless a charge of the call has no fallback. (What an
+    operator writes is no call: overrides fail as they fail);
   - with allow nothing is refused; with deny nothing passes while the breaker is open;
   - local: N members together admit at most twice the limit in a window in which an outage begins or is partial,
     and at most the limit and one share in any other;
   - two seconds after the engine is back it alone decides again;
   - an answer that was lost is not asked for again: it may have been charged;
-  - no refund gives back more than was charged where it is given back.
+  - no refund gives back more than was charged where it is given back;
+  - a question that commits nothing charges no share either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import count as numbers
 from typing import Any
 
-from headgate.clock import Clock, SystemClock
-from headgate.engine.fallback.breaker import ASK, CLOSED, FALL_BACK, PROBE, SETTLING, Phase, Way
+from headgate.clock import Clock
+from headgate.engine.deadlines import deadline_of, set_deadline
+from headgate.engine.fallback.answers import OURS, Answers, all_pass, ours
+from headgate.engine.fallback.breaker import ASK, CLOSED, FALL_BACK, OPEN, PROBE, PROBING, SETTLING, Phase, Way
 from headgate.engine.fallback.members import Roll
 from headgate.engine.fallback.shard import Recent, Shard
-from headgate.engine.fallback.share import share
-from headgate.engine.fallback.shares import Asked, Shares
-from headgate.engine.options import FALLBACKS, Instead
-from headgate.errors import EngineUnavailable, InvalidRule
+from headgate.engine.fallback.shares import Asked
+from headgate.engine.options import PROMPT, Instead
+from headgate.errors import EngineUnavailable
 from headgate.flow import Flow
-from headgate.model.decision import ALLOWED, MARK, REMAINING, DegradedFacts, Facts, Receipt
+from headgate.model.decision import REMAINING, DegradedFacts, Facts, Receipt
 from headgate.model.limit import SECOND, Limit
 
 SETTLE_US = 1_000_000
-DEADLINE = 0.05
+DEADLINE = PROMPT
 REMEMBERED = 10_000
 
-_OURS = -(2**60)
 
-
-class Fallback(Shares):
+class Fallback(Answers):
     """The flows of both engines."""
 
     def __init__(
         self,
         inner: Any,
-        fallback: Instead,
+        fallback: Instead | None,
         members: Roll,
         clock: Clock | None,
         settle_us: int,
         deadline: float,
         remembered: int,
     ) -> None:
-        if fallback not in FALLBACKS:
-            raise InvalidRule(f'A fallback is "allow", "deny" or "local", not {fallback!r}.')
-        self.fallback = fallback
-        self.shares = fallback == "local"
         # Of each lease: when it was given, when it ends, and its fence in the engine if that gave it.
         self.leases: Recent[tuple[int, int, int | None]] = Recent(remembered)
         self._names: dict[tuple[str, str], int] = {}
         self._numbers = numbers()
-        deadline_us = round(deadline * SECOND)
-        settle_us = settle_us if self.shares else 0
-        super().__init__(inner, members, clock or SystemClock(), settle_us, deadline_us, remembered)
+        super().__init__(inner, fallback, members, clock, settle_us, deadline, remembered)
 
     def drop_all(self) -> None:
         """Drop all that was remembered and kept, without asking anybody: a fork's child must not share it."""
@@ -108,26 +102,19 @@ class Fallback(Shares):
         known = self.shards.get(shard)
         return CLOSED if known is None else known.phase(self.clock.now_us())
 
-    def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
-        part = share(limit, nodes, 0)
-        own = "nothing" if part is None else part.text
-        yield (
-            "fallback",
-            {
-                "allow": "every call passes while the engine gives no answer",
-                "deny": "every call is refused while the engine gives no answer",
-                "local": f"while the engine gives no answer, each of {nodes} processes goes on with {own}: "
-                "at most twice the limit in the window in which an outage begins or is partial, at most the limit "
-                "and one share in any later one, and no second burst when the engine is back",
-            }[self.fallback],
-        )
+    def overrides(self, rule: str) -> Any:
+        return self.inner.overrides(rule)
+
+    def set_deadline(self, seconds: float) -> None:
+        self.hurry_us = round(seconds * SECOND) // 4
+        set_deadline(self.inner, seconds)
 
     def number(self, limit: Limit, name: str) -> int:
         """One number for all meters that share their counts."""
         return self._names.setdefault((limit.algorithm, name), next(self._numbers))
 
     def failed(self, shard: Shard, way: Way, why: BaseException) -> None:
-        shard.failed(way, self.clock.now_us(), why, self._in_words())
+        shard.failed(way, self.clock.now_us(), why, self.in_words())
 
     def succeeded(self, shard: Shard, way: Way) -> None:
         shard.succeeded(way, self.clock.now_us())
@@ -145,86 +132,108 @@ class Fallback(Shares):
 
     # Deciding.
 
-    def deciding(self, asked: Sequence[Asked], patience_us: int | None) -> Flow[list[Facts]]:
-        """The long way of a decision: something failed before, or is owed."""
+    def deciding(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> Flow[list[Facts]]:
+        """The long way of a decision: something failed before, or is owed, or there are several charges."""
+        if _has_no_fallback(asked):
+            return (yield from self._asking(asked, patience_us, commit))
+        near = self._near(asked)
+        if len(near) < len(asked):
+            found = iter((yield from self.deciding([asked[place] for place in near], patience_us, commit)))
+            passes = ours((True, 0, 0, 0, 0, self.clock.now_us(), 0))
+            return [next(found) if place in near else passes for place in range(len(asked))]
         ways = self._ways(asked)
         if ways is None:
-            return self.instead(asked, patience_us)
+            return self.instead(asked, patience_us, commit)
+        shared = [each for each in asked if each[0].shares]
+        hurry_us = self._hurry_us(asked)
         passed: list[Facts] = []
         try:
-            if self.shares:
-                for meter, key, _ in asked:
-                    told = yield from self.tell(self.shard_of(key), meter.tag(key), hurried=True)
-                    if not told:
-                        for shard, way in ways.items():
-                            self.succeeded(shard, way)
-                        return self.instead(asked, patience_us)
-                if self._both_must_pass(ways) and any(cost for _, _, cost in asked):
-                    passed = self.by_share(asked, patience_us)
-                    if not _all(passed):
-                        yield from self._probe(asked, ways)
-                        return self._degraded(asked, passed)
-            answers = yield from self._asking(asked, patience_us)
+            for meter, key, _ in shared:
+                told = yield from self.tell(self.shard_of(key), meter.tag(key), hurry_us=hurry_us)
+                if not told:
+                    for shard, way in ways.items():
+                        self.succeeded(shard, way)
+                    return self.instead(asked, patience_us, commit)
+            if self._both_must_pass(ways) and any(cost for _, _, cost in shared):
+                passed = self.by_share(shared, patience_us, commit)
+                if not all_pass(passed):
+                    yield from self._probe(asked, ways)
+                    return self.degraded_by(asked, self.beside(asked, passed))
+            answers = yield from self._asking(asked, patience_us, commit)
         except EngineUnavailable as why:
             for shard, way in ways.items():
                 if why.key is None or self.shard_of(why.key) is shard:
                     self.failed(shard, way, why)
                 else:
                     shard.withdrawn(way, self.clock.now_us())
-            if _all(passed):
-                self.owe(asked)
-                return self._degraded(asked, passed)
-            return self.instead(asked, patience_us)
+            if passed and all_pass(passed) and self.others_pass(asked):
+                if commit:
+                    self.owe(asked)
+                return self.degraded_by(asked, self.beside(asked, passed))
+            if commit:
+                self.give_back(shared, passed)
+            return self.instead(asked, patience_us, commit, why)
         except BaseException as why:
             self._interrupted(ways, why)
-            self.give_back(asked, passed)
+            if commit:
+                self.give_back(shared, passed)
             raise
         self.answered(asked, answers)
+        silent = self._silent(asked, answers)
         for shard, way in ways.items():
-            self.succeeded(shard, way)
-        if not _all(answers):
-            self.give_back(asked, passed)
+            if shard in silent:
+                shard.withdrawn(way, self.clock.now_us())
+            else:
+                self.succeeded(shard, way)
+        if commit and not _passes(asked, answers):
+            self.give_back(shared, passed)
         return answers
 
     def unanswered(self, shard: Shard, asked: Asked, patience_us: int | None, why: EngineUnavailable) -> Facts:
         """The short way ended without an answer."""
         self.failed(shard, ASK, why)
-        return self.instead([asked], patience_us)[0]
+        return self.instead([asked], patience_us, why=why)[0]
 
-    def _asking(self, asked: Sequence[Asked], patience_us: int | None) -> Flow[list[Facts]]:
-        if len(asked) == 1:
+    def _asking(self, asked: Sequence[Asked], patience_us: int | None, commit: bool) -> Flow[list[Facts]]:
+        if len(asked) == 1 and commit:
             meter, key, cost = asked[0]
             return [(yield partial(meter.meter.decide, key, cost, patience_us))]
         charges = [(meter.meter, key, cost) for meter, key, cost in asked]
-        answers: list[Facts] = yield partial(self.inner.decide_all, charges, patience_us)
+        answers: list[Facts] = yield partial(self.inner.decide_all, charges, patience_us, commit)
         return answers
 
     def answered(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> None:
         if self.shares:
             self.remember(asked, answers)
 
-    def instead(self, asked: Sequence[Asked], patience_us: int | None) -> list[Facts]:
-        """The fallback's own answer."""
-        answers = self._undegraded(asked, patience_us)
-        if self.shares and _all(answers):
-            self.owe(asked)
-        return self._degraded(asked, answers)
+    def _silent(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> set[Shard]:
+        """The parts that gave no answer, and were asked only for what is aside. Nobody waited long for that, so it
+        tells neither that they are there nor that they are gone."""
+        if not any(isinstance(facts, DegradedFacts) for facts in answers):
+            return set()
+        told: dict[bool, set[Shard]] = {True: set(), False: set()}
+        for (_, key, _), facts in zip(asked, answers, strict=True):
+            told[isinstance(facts, DegradedFacts)].add(self.shard_of(key))
+        return told[True] - told[False]
 
-    def as_it_stands(self, meter: Any, key: str) -> Facts:
-        """A peek without the engine."""
-        return _ours(self._undegraded([(meter, key, 0)], None)[0])
+    def _hurry_us(self, asked: Sequence[Asked]) -> int | None:
+        """How long the engine may take to be told what is owed; None: as long as it takes, for nothing else can
+        answer."""
+        if any(meter.instead is None for meter, _, _ in asked):
+            return None
+        deadline = deadline_of(meter for meter, _, _ in asked)
+        return self.hurry_us if deadline is None else min(self.hurry_us, round(deadline * SECOND) // 4)
 
-    def _undegraded(self, asked: Sequence[Asked], patience_us: int | None) -> list[Facts]:
-        if self.fallback == "local":
-            return self.by_share(asked, patience_us)
+    def _near(self, asked: Sequence[Asked]) -> list[int]:
+        """The places of what is to be asked: all but what is aside and lies where nobody answers, for that would
+        be in the way of those who are live elsewhere."""
+        live = {self.shard_of(key) for meter, key, _ in asked if not _aside(meter)}
         now_us = self.clock.now_us()
-        if self.fallback == "allow":
-            return [(True, 0, 0, 0, 0, now_us, 0)] * len(asked)
-        return [self.refusal(self.shard_of(key), now_us) for _, key, _ in asked]
-
-    def _degraded(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> list[Facts]:
-        self.shard_of(asked[0][1]).tally("degraded")
-        return [_ours(facts) for facts in answers]
+        return [
+            place
+            for place, shard in enumerate(self.shard_of(key) for _, key, _ in asked)
+            if not live or shard in live or shard.phase(now_us) not in (OPEN, PROBING)
+        ]
 
     def _ways(self, asked: Sequence[Asked]) -> dict[Shard, Way] | None:
         """How each part is to be asked; None if one of them is not to be."""
@@ -274,9 +283,13 @@ class Fallback(Shares):
     # The other verbs.
 
     def refunding(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Facts]:
-        if receipt.mark <= _OURS:
-            return self._refund_here(meter, key, units, receipt._replace(mark=_OURS - receipt.mark), cancel)
-        facts: Facts | None = yield from self.trying(key, partial(meter.meter.refund, key, units, receipt, cancel))
+        if receipt.mark <= OURS:
+            return self._refund_here(meter, key, units, receipt._replace(mark=OURS - receipt.mark), cancel)
+        step = partial(meter.meter.refund, key, units, receipt, cancel)
+        if meter.instead is None:
+            told: Facts = yield step
+            return told
+        facts: Facts | None = yield from self.trying(key, step)
         if facts is None:
             self.shard_of(key).tally("lost_refunds")
             return self.as_it_stands(meter, key)
@@ -292,10 +305,10 @@ class Fallback(Shares):
         facts = count.meter.refund(key, units, receipt, cancel)
         with shard.lock:
             count.owed -= min(count.owed, max(0, facts[REMAINING] - before[REMAINING]))
-        return _ours(facts)
+        return ours(facts)
 
     def retuning(self, meter: Any, key: str) -> Flow[None]:
-        yield from self._changing(key, partial(meter.meter.retune, key))
+        yield from self._changing(meter, key, partial(meter.meter.retune, key))
 
     def resetting(self, meter: Any, key: str) -> Flow[None]:
         shard, tag = self.shard_of(key), meter.tag(key)
@@ -306,9 +319,12 @@ class Fallback(Shares):
             if count is not None:
                 count.owed = 0
                 count.meter.reset(key)
-        yield from self._changing(key, partial(meter.meter.reset, key))
+        yield from self._changing(meter, key, partial(meter.meter.reset, key))
 
-    def _changing(self, key: str, step: Callable[[], Any]) -> Flow[None]:
+    def _changing(self, meter: Any, key: str, step: Callable[[], Any]) -> Flow[None]:
+        if meter.instead is None:
+            yield step
+            return
         done = yield from self.trying(key, step, boxed=True)
         if done is None:
             self.shard_of(key).tally("lost_resets")
@@ -331,18 +347,17 @@ class Fallback(Shares):
         self.succeeded(shard, way)
         return (said,) if boxed else said
 
-    def _in_words(self) -> str:
-        count, rank = self.members.place
-        return {
-            "allow": "Allowing every call",
-            "deny": "Refusing every call",
-            "local": f"Deciding locally by a share of 1/{count} (rank {rank})",
-        }[self.fallback]
+
+def _has_no_fallback(asked: Sequence[Asked]) -> bool:
+    """Whether nobody but the engine can answer: what is decided aside needs no answer."""
+    live = [meter.instead for meter, _, _ in asked if not _aside(meter)]
+    return bool(live) and all(instead is None for instead in live)
 
 
-def _all(answers: Sequence[Facts]) -> bool:
-    return bool(answers) and all(facts[ALLOWED] for facts in answers)
+def _passes(asked: Sequence[Asked], answers: Sequence[Facts]) -> bool:
+    """Whether the engine charged those that are not aside."""
+    return all_pass([facts for (meter, _, _), facts in zip(asked, answers, strict=True) if not _aside(meter)])
 
 
-def _ours(facts: Facts) -> Facts:
-    return DegradedFacts((*facts[:MARK], _OURS - facts[MARK]))
+def _aside(meter: Any) -> bool:
+    return meter.terms is not None and meter.terms.aside

@@ -26,6 +26,7 @@ from headgate.model.decision import AT_US, RESET_AFTER_US, Facts
 from headgate.model.limit import SECOND
 
 _LOOKED_AT = 2  # old counts examined for each new one
+_UNJUDGED_US = SECOND  # that a new count lives at least: others may be made before it is judged with them
 
 _log = logging.getLogger("headgate")
 
@@ -76,7 +77,8 @@ class Count:
         self.asked = asked
         self.key = key
         self.meter = meter
-        self.since_us = self.until_us = now_us
+        self.since_us = now_us
+        self.until_us = now_us + _UNJUDGED_US
         self.owed = 0
         self.told = True  # nothing that the engine does not know
 
@@ -100,7 +102,7 @@ class Shard:
         self.counts: OrderedDict[Tag, Count] = OrderedDict()
         self.owing: dict[Tag, Count] = {}
         self.tallies: Counter[str] = Counter()
-        self._settle_us = settle_us
+        self.settle_us = settle_us
         self._gone_us: int | None = None
         self._back_us = 0
         self._degraded = 0  # before this outage
@@ -118,7 +120,7 @@ class Shard:
 
     def succeeded(self, way: Way, now_us: int) -> None:
         with self.lock:
-            self._become(self.breaker.succeeded(way, now_us, self._settle_us), now_us)
+            self._become(self.breaker.succeeded(way, now_us, self.settle_us), now_us)
 
     def failed(self, way: Way, now_us: int, why: BaseException, instead: str) -> None:
         with self.lock:

@@ -3,10 +3,12 @@
 A share starts from what was known. For each count the last facts are remembered; while they are alive, the share
 starts with so many units used that it has left at most its part of what was remaining then. Conservative: what has
 come free since is not counted. (The debt of reservations is not carried over.) A count that was never asked, or is
-forgotten, because the memory is bounded, starts as a new one.
+forgotten, because the memory is bounded, starts as a new one. If the engine decided by an override, the share is
+one of that limit.
 
 Settling is telling the engine, before it is asked about a count, what the share still holds of the units that it
-admitted alone: one charge, or as much of it as fits.
+admitted alone: one charge, or as much of it as fits. Where a refusal would be counted towards a lockout, the
+engine is asked first how much fits.
 """
 
 from __future__ import annotations
@@ -34,13 +36,11 @@ _SHORTEST_RETRY_US = 1000
 class Shares:
     """What this process keeps of the engine's parts and counts."""
 
-    def __init__(
-        self, inner: Any, members: Roll, clock: Clock, settle_us: int, deadline_us: int, remembered: int
-    ) -> None:
+    def __init__(self, inner: Any, members: Roll, clock: Clock, deadline_us: int, remembered: int) -> None:
         self.inner = inner
         self.members = members
         self.clock = clock
-        self.settle_us = settle_us
+        self.settle_us = 0  # until anybody shares
         self.hurry_us = deadline_us // 4
         self.recent: Recent[tuple[Facts, int]] = Recent(remembered)
         self.shards: dict[Hashable, Shard] = {}
@@ -59,17 +59,20 @@ class Shares:
         raise NotImplementedError
 
     def remember(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> None:
-        """What the engine said last."""
+        """What the engine said last, of counts that may be shared."""
         now_us = self.clock.now_us()
         for (meter, key, _), facts in zip(asked, answers, strict=True):
-            self.recent.keep(meter.tag(key), (facts, now_us))
+            if meter.shares:
+                self.recent.keep(meter.tag(key), (facts, now_us))
 
     def refusal(self, shard: Shard, now_us: int) -> Facts:
         retry_us = max(_SHORTEST_RETRY_US, shard.breaker.pause_left_us(now_us))
         return False, 0, retry_us, 0, 0, now_us, 0
 
-    def by_share(self, asked: Sequence[Asked], patience_us: int | None) -> list[Facts]:
+    def by_share(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Facts]:
         """Judge by the shares alone; nothing is owed yet."""
+        if not asked:
+            return []
         counts = [self._count(meter, key) for meter, key, _ in asked]
         if any(count is None for count in counts):
             now_us = self.clock.now_us()
@@ -78,6 +81,8 @@ class Shares:
                 for count, (_, key, _) in zip(counts, asked, strict=True)
             ]
         charges = [(count.meter, key, cost) for count, (_, key, cost) in zip(counts, asked, strict=True) if count]
+        if not commit:
+            return self.local.decide_all(charges, patience_us, commit)
         if len(charges) == 1:
             meter, key, cost = charges[0]
             answers = [meter.decide(key, cost, patience_us)]
@@ -95,14 +100,15 @@ class Shares:
         if known is not None:
             return known
         count, rank = self.members.place
-        part = share(meter.limit, count, rank)
+        limit = self._limit(meter, tag)
+        part = share(limit, count, rank)
         if part is None:
             return None
         now_us = self.clock.now_us()
         new = Count(meter, key, self.local.meter(part, meter.name), now_us)
         added = shard.add(tag, new, now_us)
         if added is new:
-            left = units(self._remaining(meter.limit, tag, now_us), count, rank)
+            left = units(self._remaining(limit, tag, now_us), count, rank)
             new.meter.reset(key)
             used = max(0, fresh(part) - left)
             if used:
@@ -123,6 +129,12 @@ class Shares:
             if home is not shard:
                 shard.hand_over(tag, home)
 
+    def _limit(self, meter: Any, tag: Tag) -> Limit:
+        """The limit that the engine last decided by."""
+        known = self.recent.find(tag)
+        limit: Limit = meter.limit if known is None else getattr(known[0], "limit", meter.limit)
+        return limit
+
     def _remaining(self, limit: Limit, tag: Tag, now_us: int) -> int:
         """What was left of the count when the engine last spoke of it."""
         known = self.recent.find(tag)
@@ -132,6 +144,8 @@ class Shares:
 
     def owe(self, asked: Sequence[Asked]) -> None:
         for meter, key, cost in asked:
+            if not meter.shares:
+                continue
             shard, tag = self.shard_of(key), meter.tag(key)
             count = shard.counts.get(tag)
             if count is not None and cost:
@@ -144,22 +158,25 @@ class Shares:
             if count is not None and cost and facts[ALLOWED]:
                 count.meter.refund(key, cost, Receipt.of(facts, cost))
 
-    def tell(self, shard: Shard, tag: Tag, *, hurried: bool = False, there: bool = False) -> Flow[bool]:
+    def tell(self, shard: Shard, tag: Tag, *, hurry_us: int | None = None, there: bool = False) -> Flow[bool]:
         """Charge the engine with what a share still holds, before it is asked about that count.
 
         Unless it has just answered, it is asked first whether it is there, for telling is done once: if no answer
-        comes, it may have been heard. A caller is hurried: with its own there are up to four questions to ask, and
-        if the first one takes more than a quarter of the deadline, it leaves the telling to the background. Then
-        this is False.
+        comes, it may have been heard. A caller is in a hurry: with its own there are up to four questions to ask,
+        and if the first one takes more than a quarter of the deadline, it leaves the telling to the background.
+        Then this is False.
         """
         count = shard.owing.get(tag)
         if count is None:
             return True
         ask, key, asked_us = count.asked.meter.decide, count.key, self.clock.now_us()
-        facts = None if there else (yield partial(ask, key, 0))
-        if hurried and self.clock.now_us() - asked_us > self.hurry_us:
+        counted = count.asked.terms is not None and count.asked.terms.lockout is not None
+        facts: Facts | None = None if there and not counted else (yield partial(ask, key, 0))
+        if hurry_us is not None and self.clock.now_us() - asked_us > hurry_us:
             return tag not in shard.owing  # or somebody else has told it meanwhile
         owed = shard.take_owed(tag)
+        if counted and facts is not None:
+            owed = min(owed, facts[REMAINING])
         if owed:
             facts = yield partial(ask, key, owed)
             if not facts[ALLOWED] and facts[REMAINING]:

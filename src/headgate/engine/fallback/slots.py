@@ -23,6 +23,7 @@ from headgate.engine.fallback.breaker import CLOSED, SETTLING
 from headgate.engine.fallback.flows import Fallback
 from headgate.engine.fallback.share import share
 from headgate.engine.local import LocalSlotMeter
+from headgate.engine.options import Instead
 from headgate.engine.port import Slot
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, AT_US, MARK, DegradedFacts, Facts
@@ -32,8 +33,9 @@ from headgate.model.slots import Slots, renewed_us
 class FallbackSlots:
     """The flows of one limit's slots. `meter` is the engine's own."""
 
-    def __init__(self, engine: Fallback, meter: Any) -> None:
+    def __init__(self, engine: Fallback, meter: Any, instead: Instead) -> None:
         self.meter = meter
+        self.instead = instead
         self.limit: Slots = meter.limit
         self.name: str = meter.name
         self._engine = engine
@@ -41,13 +43,15 @@ class FallbackSlots:
         self._now_us = engine.clock.now_us
 
     def freeing(self, key: str) -> Flow[Facts]:
+        self._engine.used()
         facts: Facts | None = yield from self._engine.trying(key, partial(self.meter.free, key))
         return self._free_here(key) if facts is None else facts
 
     def acquiring(self, key: str, ticket: int | None, wait: bool) -> Flow[Slot]:
         engine, asked_us = self._engine, self._now_us()
+        engine.used()
         shard = engine.shard_of(key)
-        if engine.shares and shard.phase(asked_us) is SETTLING and not self._free_here(key)[ALLOWED]:
+        if self.instead == "local" and shard.phase(asked_us) is SETTLING and not self._free_here(key)[ALLOWED]:
             return self._acquire_here(key, ticket, wait)
         slot: Slot | None = yield from engine.trying(key, partial(self.meter.acquire, key, ticket, wait))
         if slot is None:
@@ -79,7 +83,7 @@ class FallbackSlots:
         """Its new end in a box, or None if it is no longer prolonged; and its fence in the engine, if it moved."""
         engine, here = self._engine, self._here()
         if here is None:
-            return ((renewed_us(self.limit, now_us),) if engine.fallback == "allow" else None), None
+            return ((renewed_us(self.limit, now_us),) if self.instead == "allow" else None), None
         if engine.shard_of(key).phase(now_us) is CLOSED:
             slot: Slot | None = yield from engine.trying(key, partial(self.meter.acquire, key))
             if slot is not None:
@@ -95,7 +99,7 @@ class FallbackSlots:
         self._engine.leases.drop(tag)
         if theirs is None:
             here = self._here()
-            return here.release(key, fence) if here is not None else self._engine.fallback == "allow"
+            return here.release(key, fence) if here is not None else self.instead == "allow"
         return bool((yield from self._engine.trying(key, partial(self.meter.release, key, theirs))))
 
     def leaving(self, key: str, ticket: int) -> Flow[None]:
@@ -114,7 +118,7 @@ class FallbackSlots:
 
     def _here(self) -> LocalSlotMeter | None:
         """The share of these slots; None if this member has none."""
-        if not self._engine.shares:
+        if self.instead != "local":
             return None
         part = share(self.limit, *self._engine.members.place)
         return self._engine.local.slots(part, self.name) if isinstance(part, Slots) else None
@@ -123,7 +127,7 @@ class FallbackSlots:
         here, now_us = self._here(), self._now_us()
         if here is not None:
             return DegradedFacts(here.free(key))
-        if self._engine.fallback == "allow":
+        if self.instead == "allow":
             return DegradedFacts((True, 0, 0, 0, 0, now_us, 0))
         return self._refusal(key, now_us)
 
@@ -133,7 +137,7 @@ class FallbackSlots:
         shard.tally("degraded")
         if here is not None:
             facts, ticket = here.acquire(key, ticket, wait)
-        elif engine.fallback == "allow":
+        elif self.instead == "allow":
             with shard.lock:
                 engine.last_fence = fence = max(engine.last_fence + 1, now_us)
             facts, ticket = (True, 0, 0, 0, 0, now_us, fence), None

@@ -12,19 +12,23 @@ import time
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.deadlines import deadline_of, within
 from headgate.engine.fallback.members import TTL_US
 from headgate.engine.forked import on_fork
 from headgate.engine.port import AsyncMeter, Slot
-from headgate.engine.redis import flows, naming, wire
+from headgate.engine.redis import apart, flows, naming, wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.blocking import DEADLINE, RULE
 from headgate.engine.redis.channel import Channel
+from headgate.engine.redis.overrides import AsyncRedisOverrides, Listing, OverrideQuestions
 from headgate.engine.redis.topology import topology
 from headgate.engine.redis.trouble import Late, Trouble, not_charged, unavailable
 from headgate.engine.redis.wire import Question, Questions
+from headgate.engine.terms import Terms
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import arun
 from headgate.model.decision import Facts, Receipt
@@ -56,38 +60,39 @@ class AsyncRedisEngine:
         self._ends: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._searches: dict[AbstractEventLoop, asyncio.Task[None]] = {}
 
-    def meter(self, limit: Limit, name: str) -> AsyncRedisMeter:
-        return AsyncRedisMeter(self, limit, name)
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncRedisMeter:
+        return AsyncRedisMeter(self, limit, name, terms)
 
-    def slots(self, limit: Slots, name: str) -> AsyncRedisSlotMeter:
-        return AsyncRedisSlotMeter(self, limit, name)
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncRedisSlotMeter:
+        return AsyncRedisSlotMeter(self, limit, name, terms)
 
     async def decide_all(
-        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
-        now_us = self.clock.now_us()
+        now_us, deadline = self.clock.now_us(), deadline_of(meter for meter, _, _ in charges)
+        ask = within(self.ask, deadline)
         if self.topology.joins:
-            return await arun(flows.decide_all(self.ask, asked, patience_us, now_us))
-        flow = flows.decide_by_slot(self.ask, self.ask_all, asked, patience_us, now_us)
+            return await arun(flows.decide_all(ask, asked, patience_us, now_us, commit))
+        flow = apart.decide_by_slot(ask, self.ask_all, asked, patience_us, now_us, commit, deadline)
         try:
             return await arun(flow)
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
-    def ask(self, question: Question) -> Awaitable[Any]:
-        """One question, one reply."""
+    def ask(self, question: Question, deadline: float | None = None) -> Awaitable[Any]:
+        """One question, one reply; in so many seconds, at most the engine's own deadline."""
         if self.only is not None:
-            return self.channel(self.only).ask(question)
-        return self.ask_around(question)
+            return self.channel(self.only).ask(question, False, deadline)
+        return self.ask_around(question, deadline)
 
-    async def ask_around(self, question: Question) -> Any:
+    async def ask_around(self, question: Question, deadline: float | None = None) -> Any:
         """One question, asked of whoever answers for its key, within the deadline."""
         address = self.topology.node(question.tag)
-        by = time.monotonic() + self.deadline
+        by = time.monotonic() + (self.deadline if deadline is None else min(deadline, self.deadline))
         if address is not None:
             try:
-                return await self.channel(address).ask(question)
+                return await self.channel(address).ask(question, False, deadline)
             except EngineUnavailable as error:
                 if not self.ask_again(error, address):
                     raise
@@ -140,13 +145,29 @@ class AsyncRedisEngine:
                 raise error.__cause__ from None
             raise
 
-    async def ask_all(self, questions: Sequence[Question]) -> list[Any]:
-        """Several questions at once, of several servers; trouble stands in the place of a reply."""
-        return await asyncio.gather(*(self._tried(question) for question in questions))
+    def overrides(self, rule: str) -> AsyncRedisOverrides:
+        questions = OverrideQuestions(rule, self.prefix)
 
-    async def _tried(self, question: Question) -> Any:
+        async def listing() -> Listing:
+            try:
+                if self.topology.node(b"") is None:
+                    await self._discover()
+            except Trouble as trouble:
+                raise self._failure(trouble) from trouble
+            return Listing(questions, self.topology, self._ask_master, self.ask_all)
+
+        return AsyncRedisOverrides(questions, self.ask, listing, self._failure)
+
+    async def _ask_master(self, address: Address, question: Question) -> Any:
+        return await self._send(address, question, False)
+
+    async def ask_all(self, questions: Sequence[Question], deadlines: Sequence[float | None] = ()) -> list[Any]:
+        """Several questions at once, of several servers; trouble stands in the place of a reply."""
+        return await asyncio.gather(*map(self._tried, questions, deadlines or repeat(None)))
+
+    async def _tried(self, question: Question, deadline: float | None) -> Any:
         try:
-            return await self.ask(question)
+            return await self.ask(question, deadline)
         except EngineUnavailable as error:
             return error.__cause__
 
@@ -190,6 +211,13 @@ class AsyncRedisEngine:
     def _failure(self, trouble: Trouble) -> EngineUnavailable:
         return unavailable(self.topology.text, self.prefix, trouble)
 
+    def set_deadline(self, seconds: float) -> None:
+        """Another deadline of the engine's own from now on."""
+        self.deadline = seconds
+        for channels in tuple(self._loops.values()):
+            for channel in tuple(channels.values()):
+                channel.set_deadline(seconds)
+
     async def close(self) -> None:
         """Close what leads to the servers from this loop. Whoever asks again opens it again."""
         for channel in self._loops.get(get_running_loop(), {}).values():
@@ -200,14 +228,16 @@ class AsyncRedisEngine:
 class AsyncRedisMeter:
     """The engine's hand on one limit."""
 
-    def __init__(self, engine: AsyncRedisEngine, limit: Limit, name: str) -> None:
+    def __init__(self, engine: AsyncRedisEngine, limit: Limit, name: str, terms: Terms | None = None) -> None:
         self.limit = limit
         self.name = name
-        self.questions = Questions(limit, name, engine.prefix)
+        self.terms = terms
+        self.questions = Questions(limit, name, engine.prefix, terms)
         self._engine = engine
-        self._ask = engine.ask
+        self._deadline = deadline_of([self])
+        self._ask = within(engine.ask, self._deadline)
         self._now_us = engine.clock.now_us
-        self._joins = engine.topology.joins and not self.questions.calendar
+        self._joins = engine.topology.joins and not self.questions.calendar and not self.questions.ruled
         self._here: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Facts]]] = None, self._take
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Facts]:
@@ -222,7 +252,7 @@ class AsyncRedisMeter:
         only = self._engine.only
         if only is None:
             return self._take_of_the_master(key, cost)
-        self._here = get_running_loop(), self._engine.channel(only).taker(self.questions)
+        self._here = get_running_loop(), self._engine.channel(only).taker(self.questions, self._deadline)
         return self._here[1](key, cost)
 
     async def _take_of_the_master(self, key: str, cost: int) -> Facts:
@@ -230,12 +260,12 @@ class AsyncRedisMeter:
         master = engine.topology.node(b"")
         if master is not None:
             try:
-                facts: Facts = await engine.channel(master).taker(self.questions)(key, cost)
+                facts: Facts = await engine.channel(master).taker(self.questions, self._deadline)(key, cost)
                 return facts
             except EngineUnavailable as error:
                 if not engine.ask_again(error, master):
                     raise
-        return wire.facts(await engine.ask_around(self.questions.decide(key, cost, None, 0)))
+        return wire.facts(await engine.ask_around(self.questions.decide(key, cost, None, 0), self._deadline))
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
         flow = flows.refund(self._ask, self.questions, key, units, receipt, cancel, self._now_us())
@@ -252,11 +282,12 @@ class AsyncRedisMeter:
 class AsyncRedisSlotMeter:
     """The engine's hand on the slots of one limit."""
 
-    def __init__(self, engine: AsyncRedisEngine, limit: Slots, name: str) -> None:
+    def __init__(self, engine: AsyncRedisEngine, limit: Slots, name: str, terms: Terms | None = None) -> None:
         self.limit = limit
         self.name = name
+        self.terms = terms
         self.questions = Questions(limit, name, engine.prefix)
-        self._ask = engine.ask
+        self._ask = within(engine.ask, deadline_of([self]))
 
     async def free(self, key: str) -> Facts:
         return wire.facts(await self._ask(self.questions.slots("peek", key)))

@@ -10,26 +10,31 @@ import time
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import repeat
 from threading import Lock
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.deadlines import deadline_of, within
 from headgate.engine.fallback.members import TTL_US
 from headgate.engine.forked import on_fork
+from headgate.engine.options import PATIENT
 from headgate.engine.port import Meter, Slot
-from headgate.engine.redis import flows, naming, wire
+from headgate.engine.redis import apart, flows, naming, wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.lines import Lines
+from headgate.engine.redis.overrides import Listing, OverrideQuestions, RedisOverrides
 from headgate.engine.redis.topology import topology
 from headgate.engine.redis.trouble import Forgot, Trouble, not_charged, unavailable
 from headgate.engine.redis.wire import Question, Questions
+from headgate.engine.terms import Terms
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import run
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 
-DEADLINE = 1.0  # seconds that a question may take, unless another number is given
+DEADLINE = PATIENT  # seconds that a question may take, unless another number is given
 RULE = "decided there, by one script and the server's clock, the same for every process"
 
 
@@ -50,28 +55,32 @@ class RedisEngine:
         self._crew: ThreadPoolExecutor | None = None  # for questions that go to several servers
         on_fork(self.forget)
 
-    def meter(self, limit: Limit, name: str) -> RedisMeter:
-        return RedisMeter(self, limit, name)
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> RedisMeter:
+        return RedisMeter(self, limit, name, terms)
 
-    def slots(self, limit: Slots, name: str) -> RedisSlotMeter:
-        return RedisSlotMeter(self, limit, name)
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> RedisSlotMeter:
+        return RedisSlotMeter(self, limit, name, terms)
 
-    def decide_all(self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None) -> list[Facts]:
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
-        now_us = self.clock.now_us()
+        now_us, deadline = self.clock.now_us(), deadline_of(meter for meter, _, _ in charges)
+        ask = within(self.ask, deadline)
         if self.topology.joins:
-            return run(flows.decide_all(self.ask, asked, patience_us, now_us))
-        flow = flows.decide_by_slot(self.ask, self.ask_all, asked, patience_us, now_us)
+            return run(flows.decide_all(ask, asked, patience_us, now_us, commit))
+        flow = apart.decide_by_slot(ask, self.ask_all, asked, patience_us, now_us, commit, deadline)
         try:
             return run(flow)
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
-    def take(self, only: Lines, questions: Questions, key: str, cost: int) -> Facts:
+    def take(self, only: Lines, questions: Questions, key: str, cost: int, deadline: float | None = None) -> Facts:
         """A take of a limit that is not a calendar's, of the only server there is."""
-        by = time.monotonic() + self.deadline
+        seconds = self.deadline if deadline is None else min(deadline, self.deadline)
+        by, hurried = time.monotonic() + seconds, seconds < self.deadline
         try:
-            facts: Facts = only.take(questions, key, cost, by)
+            facts: Facts = (only.take_in_turn if hurried else only.take)(questions, key, cost, by)
             return facts
         except Trouble as trouble:
             if not not_charged(trouble):
@@ -79,14 +88,15 @@ class RedisEngine:
             forgot = isinstance(trouble, Forgot)
         return wire.facts(self._ask_around(questions.decide(key, cost, None, 0), by, forgot))
 
-    def ask(self, question: Question) -> Any:
-        """One question, one reply."""
-        by = time.monotonic() + self.deadline
+    def ask(self, question: Question, deadline: float | None = None) -> Any:
+        """One question, one reply; in so many seconds, at most the engine's own deadline."""
+        seconds = self.deadline if deadline is None else min(deadline, self.deadline)
+        by, hurried = time.monotonic() + seconds, seconds < self.deadline
         lines = self.only or self._lines_of(question.tag)
         forgot = False
         if lines is not None:
             try:
-                return lines.ask(question.packed, by)
+                return lines.ask_in_turn(question.packed, by) if hurried else lines.ask(question.packed, by)
             except Trouble as trouble:
                 if not not_charged(trouble):
                     self.topology.suspect(lines.address)
@@ -126,15 +136,30 @@ class RedisEngine:
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
-    def ask_all(self, questions: Sequence[Question]) -> list[Any]:
+    def overrides(self, rule: str) -> RedisOverrides:
+        questions = OverrideQuestions(rule, self.prefix)
+
+        def listing() -> Listing:
+            try:
+                self._discover(b"", time.monotonic() + self.deadline)
+            except Trouble as trouble:
+                raise self._failure(trouble) from trouble
+            return Listing(questions, self.topology, self._ask_at, self.ask_all)
+
+        return RedisOverrides(questions, self.ask, listing, self._failure)
+
+    def _ask_at(self, address: Address, question: Question) -> Any:
+        return self.lines(address).ask_in_turn(question.packed, time.monotonic() + self.deadline)
+
+    def ask_all(self, questions: Sequence[Question], deadlines: Sequence[float | None] = ()) -> list[Any]:
         """Several questions at once, of several servers; trouble stands in the place of a reply."""
         if self._crew is None:
             self._crew = ThreadPoolExecutor(16, "headgate-asks")
-        return list(self._crew.map(self._tried, questions))
+        return list(self._crew.map(self._tried, questions, deadlines or repeat(None)))
 
-    def _tried(self, question: Question) -> Any:
+    def _tried(self, question: Question, deadline: float | None) -> Any:
         try:
-            return self.ask(question)
+            return self.ask(question, deadline)
         except EngineUnavailable as error:
             return error.__cause__
 
@@ -166,6 +191,12 @@ class RedisEngine:
     def _failure(self, trouble: Trouble) -> EngineUnavailable:
         return unavailable(self.topology.text, self.prefix, trouble)
 
+    def set_deadline(self, seconds: float) -> None:
+        """Another deadline of the engine's own from now on."""
+        self.deadline = seconds
+        for lines in tuple(self._lines.values()):
+            lines.deadline = seconds
+
     def close(self) -> None:
         crew, self._crew = self._crew, None
         if crew is not None:
@@ -191,14 +222,15 @@ def _halfway(by: float) -> float:
 class RedisMeter:
     """The engine's hand on one limit."""
 
-    def __init__(self, engine: RedisEngine, limit: Limit, name: str) -> None:
+    def __init__(self, engine: RedisEngine, limit: Limit, name: str, terms: Terms | None = None) -> None:
         self.limit = limit
         self.name = name
-        self.questions = Questions(limit, name, engine.prefix)
-        self._ask = engine.ask
-        self._take = engine.take
+        self.terms = terms
+        self.questions = Questions(limit, name, engine.prefix, terms)
+        self._ask = within(engine.ask, deadline_of([self]))
+        self._take = within(engine.take, deadline_of([self]))
         self._now_us = engine.clock.now_us
-        self._only = None if self.questions.calendar else engine.only
+        self._only = None if self.questions.calendar or self.questions.ruled else engine.only
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
         if patience_us is None and self._only is not None:
@@ -219,11 +251,12 @@ class RedisMeter:
 class RedisSlotMeter:
     """The engine's hand on the slots of one limit."""
 
-    def __init__(self, engine: RedisEngine, limit: Slots, name: str) -> None:
+    def __init__(self, engine: RedisEngine, limit: Slots, name: str, terms: Terms | None = None) -> None:
         self.limit = limit
         self.name = name
+        self.terms = terms
         self.questions = Questions(limit, name, engine.prefix)
-        self._ask = engine.ask
+        self._ask = within(engine.ask, deadline_of([self]))
 
     def free(self, key: str) -> Facts:
         return wire.facts(self._ask(self.questions.slots("peek", key)))

@@ -8,7 +8,8 @@ round trip.
 So the server works on one unit while the next ones gather; while UNITS of them are on their way, the rest waits
 here. LAW: exact. Each charge is decided by itself, after all those before it, and gets its own answer. A caller
 who has gone (cancelled, or too late) leaves an empty seat, which nobody is moved into. What was sent is never sent
-again, unless the server said that it has done nothing.
+again, unless the server said that it has done nothing. Nobody waits longer than the channel's deadline, which one
+timer watches for all; a question with a shorter one of its own has a timer of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from time import monotonic
@@ -97,7 +99,7 @@ class Channel:
         self._opening: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
 
-    def taker(self, questions: Questions) -> Callable[[str, int], Seat]:
+    def taker(self, questions: Questions, deadline: float | None = None) -> Callable[[str, int], Seat]:
         """What takes under one limit that is not a calendar's: given a key and a cost, the facts."""
         new_seat, schedule, units, pack = self._seat, self._schedule, self._units, questions.decide
 
@@ -122,15 +124,39 @@ class Channel:
                 schedule()
             return seat
 
-        return take
+        return take if deadline is None else lambda key, cost: self._hurried(take(key, cost), deadline)
 
-    def ask(self, question: Question, for_now: bool = False) -> Seat:
+    def ask(self, question: Question, for_now: bool = False, deadline: float | None = None) -> Seat:
         """Any other question; its reply."""
         seat = self._seat()
         self._pending.append((monotonic(), seat, None, question, int(for_now)))
         if not self._scheduled:
             self._schedule()
+        return seat if deadline is None else self._hurried(seat, deadline)
+
+    def _hurried(self, seat: Seat, deadline: float) -> Seat:
+        """With a timer of its own, if it is to wait for less than the others."""
+        if deadline < self._deadline:
+            timer = self._loop.call_later(deadline, self._too_late, seat)
+            seat.add_done_callback(lambda _: timer.cancel())
         return seat
+
+    def _too_late(self, seat: Seat) -> None:
+        unsent = [asked for asked in self._pending if asked[1] is seat]
+        for asked in unsent:
+            self._pending.remove(asked)
+        self._settle(seat, Late("no reply in time; it was not sent" if unsent else "no reply in time"))
+
+    def set_deadline(self, deadline: float) -> None:
+        """Another deadline, from any thread; for those who wait already, too."""
+        self._deadline = deadline
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(self._look_again)
+
+    def _look_again(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._look_at_the_time()
 
     def _schedule(self) -> None:
         if self._alone and not self._units and len(self._pending) == 1:

@@ -24,12 +24,12 @@ _CHUNK = 4096  # a decision's reply is about 100 bytes, and recv makes room for 
 class Line:
     """An open connection. Whatever it raises but Said, it is of no more use."""
 
-    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "_timeout", "by", "closed", "used")
+    __slots__ = ("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "by", "closed", "timeout", "used")
 
     def __init__(self, address: Address, opening: float, timeout: float) -> None:
         self.closed = self.used = False
         self.by = 0.0  # when the last reply was due
-        self._timeout = timeout
+        self.timeout = timeout
         try:
             self._sock = sock = address.connect(opening)
         except TimeoutError as error:
@@ -52,6 +52,12 @@ class Line:
             if isinstance(error, Lost):
                 raise Unreached(str(error)) from error
             raise
+
+    def retime(self, timeout: float) -> None:
+        """Another timeout from now on."""
+        self.timeout = timeout
+        self._set_timeout(timeout)
+        self.by = 0.0  # it was due by the old one: look at the line before it is trusted
 
     def _set_timeout(self, seconds: float) -> None:
         """How long the next piece of a reply may take."""
@@ -82,7 +88,7 @@ class Line:
         replies: list[Any] = []
         trouble: Trouble
         self.used = True
-        hurried = by - time.monotonic() < 0.9 * self._timeout
+        hurried = by - time.monotonic() < 0.9 * self.timeout
         try:
             if hurried:
                 self._set_timeout(by - time.monotonic())
@@ -90,7 +96,7 @@ class Line:
             while len(replies) < count:
                 replies.append(self._read(by))
             if hurried:
-                self._set_timeout(self._timeout)
+                self._set_timeout(self.timeout)
             return replies
         except (BlockingIOError, TimeoutError):
             trouble = Late("no reply in time")
@@ -115,7 +121,7 @@ class Line:
                 raise TimeoutError
             self._set_timeout(left)
             reply = self._next_piece()
-        self._set_timeout(self._timeout)
+        self._set_timeout(self.timeout)
         return reply
 
     def _next_piece(self) -> Any:

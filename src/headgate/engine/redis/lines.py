@@ -3,7 +3,9 @@
 The common way is straight: a line, a question, a reply. Whoever finds all lines taken joins a queue, and one of
 those who wait, with a free line, asks for everybody, in one round trip; a thread that is alone waits for nobody.
 Takes under one limit become one script call, in the order in which they came; each is decided by itself: sharing
-changes no decision. The youngest asks: it has the most time left, and nobody's reply is given up before its time.
+changes no decision. Whoever has the most time left asks, give or take NEAR: the youngest, unless questions have
+deadlines of their own, for which they go by the queue. So one in a hurry holds nobody up, nobody waits longer than
+it may, and nobody's reply is given up more than NEAR before its time.
 
 A line is opened in a thread of its own: however long that takes, who waits for it waits no longer than the
 deadline, and the line serves those who come later.
@@ -17,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from threading import Lock, Thread
 from typing import Any, NamedTuple
 
@@ -30,6 +33,7 @@ from headgate.engine.redis.wire import Questions
 LINES = 2  # to each server: while one is being read, another can be written
 TOGETHER = 64  # questions in one round trip
 IDLE = 0.01  # seconds after which a line is looked at before it is trusted
+NEAR = 0.005  # seconds that two who came together may lie apart
 OPENING = 1.0  # seconds that opening a line may take at least, whatever the deadline
 
 _NONE_YET = object()  # a server's reply may be None
@@ -42,7 +46,7 @@ class Lines:
 
     def __init__(self, address: Address, deadline: float) -> None:
         self.address = address
-        self._deadline = deadline
+        self.deadline = deadline  # may be changed: a line learns of it when it is used next
         self.drop()
 
     def drop(self) -> None:
@@ -53,11 +57,15 @@ class Lines:
     def take(self, questions: Questions, key: str, cost: int, by: float) -> Any:
         """A take of a limit that is not a calendar's; its facts. Raises Trouble."""
         if self._queue or not self._idle:
-            return self._wait(_Waiting((questions, key, cost), b"", 1), by)
+            return self.take_in_turn(questions, key, cost, by)
         return wire.facts(self.ask(questions.decide(key, cost, None, 0).packed, by))
 
+    def take_in_turn(self, questions: Questions, key: str, cost: int, by: float) -> Any:
+        """The same, behind those who wait, and by any time."""
+        return self._wait(_Waiting((questions, key, cost), b"", 1, by), by)
+
     def ask(self, packed: bytes, by: float) -> Any:
-        """One question, one reply; raises Trouble."""
+        """One question, one reply, by the deadline; raises Trouble."""
         idle = self._idle
         if self._queue or not idle:
             return self.ask_in_turn(packed, by)
@@ -67,6 +75,8 @@ class Lines:
             return self.ask_in_turn(packed, by)
         reply, whole = None, False  # not whole: a reply may still be on its way, however this ends
         try:
+            if line is not None and line.timeout != self.deadline:
+                line.retime(self.deadline)
             # A line that was used a moment ago is trusted: looking costs a system call.
             if line is not None and (by - line.by < IDLE or line.alive):
                 line.by = by
@@ -85,20 +95,25 @@ class Lines:
         return reply if whole else self.ask_in_turn(packed, by)
 
     def ask_in_turn(self, packed: bytes, by: float, replies: int = 1) -> Any:
-        """The same, behind those who wait; the reply is the last of `replies`, or the trouble of the first."""
-        return self._wait(_Waiting(None, packed, replies), by)
+        """The same, behind those who wait, and by any time; the reply is the last of `replies`, or the trouble of
+        the first."""
+        return self._wait(_Waiting(None, packed, replies, by), by)
 
     def _wait(self, mine: _Waiting, by: float) -> Any:
         self._queue.append(mine)
         try:
             while mine.reply is _NONE_YET:
                 if self._queue and self._idle:
-                    try:
-                        line = self._idle.pop()
-                    except IndexError:
-                        continue
-                    if self._ask_for_all(line, by):
-                        continue
+                    most = self._most_patient()
+                    if most is not None and most.by > by + NEAR:
+                        most.ring()
+                    else:
+                        try:
+                            line = self._idle.pop()
+                        except IndexError:
+                            continue
+                        if self._ask_for_all(line, by):
+                            continue
                 if not mine.bell.acquire(timeout=max(0.0, by - time.monotonic())):
                     raise Late("no reply in time")
         finally:
@@ -125,18 +140,33 @@ class Lines:
                 opening = True
                 self._open_another(line)
                 return False
-            with suppress(IndexError):  # the queue is empty
-                while len(waiting) < TOGETHER:
-                    waiting.append(self._queue.popleft())
+            waiting = self._those_who_wait(by)
+            if not waiting:  # somebody else asks for this thread
+                whole = not dead
+                return False
             if dead:  # it was let in only to be sent away: too many clients, perhaps
                 _answer(waiting, line.farewell())
                 return True
+            if line.timeout != self.deadline:
+                line.retime(self.deadline)
             whole = _exchange(line, _joined(waiting), by)
             return True
         finally:
             _answer(waiting, Lost("the thread that asked was interrupted"))  # those who have no reply
             if not opening:
                 self._give_back(line, broken=not whole)
+
+    def _those_who_wait(self, by: float) -> list[_Waiting]:
+        """Out of the queue: those whom one who asks until then can ask for."""
+        taken: list[_Waiting] = []
+        for each in tuple(self._queue):
+            if each.by <= by + NEAR:
+                with suppress(ValueError):  # it has left
+                    self._queue.remove(each)
+                    taken.append(each)
+                if len(taken) == TOGETHER:
+                    break
+        return taken
 
     def _open_another(self, dead: Line | None) -> None:
         if dead is not None:
@@ -145,7 +175,7 @@ class Lines:
 
     def _open(self) -> None:
         try:
-            line = Line(self.address, max(OPENING, self._deadline), self._deadline)
+            line = Line(self.address, max(OPENING, self.deadline), self.deadline)
         except Trouble as trouble:
             self._idle.insert(0, None)
             with suppress(IndexError):  # the queue is empty
@@ -165,8 +195,12 @@ class Lines:
             self._wake()
 
     def _wake(self) -> None:
-        with suppress(IndexError):  # nobody is left
-            self._queue[-1].ring()
+        most = self._most_patient()
+        if most is not None:
+            most.ring()
+
+    def _most_patient(self) -> _Waiting | None:
+        return max(tuple(self._queue), key=_by, default=None)
 
     def close(self) -> None:
         """Close what is idle. Whoever asks again opens it again."""
@@ -182,12 +216,13 @@ class Lines:
 class _Waiting:
     """Somebody's question, and the bell that is rung when there is a reply, or a line to ask on."""
 
-    __slots__ = ("bell", "packed", "replies", "reply", "take")
+    __slots__ = ("bell", "by", "packed", "replies", "reply", "take")
 
-    def __init__(self, take: Take | None, packed: bytes, replies: int) -> None:
+    def __init__(self, take: Take | None, packed: bytes, replies: int, by: float) -> None:
         self.take = take
         self.packed = packed
         self.replies = replies
+        self.by = by
         self.reply: Any = _NONE_YET
         self.bell = Lock()
         self.bell.acquire()
@@ -197,6 +232,9 @@ class _Waiting:
             self.bell.release()
         except RuntimeError:
             pass  # it was rung already
+
+
+_by = attrgetter("by")
 
 
 class _Joint(NamedTuple):

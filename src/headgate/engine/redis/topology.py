@@ -49,6 +49,10 @@ class Topology(Protocol):
     def servers(self) -> Sequence[Address]:
         """Every server that is known to answer for keys, now or should another one fail."""
 
+    @property
+    def masters(self) -> Sequence[Address]:
+        """Those of them that answer now."""
+
     def discover(self, ask: Ask) -> Flow[None]: ...
     def sent_on(self, told: Elsewhere, by: Address) -> Address: ...
     def suspect(self, address: Address) -> None: ...
@@ -133,6 +137,8 @@ class One:
     def servers(self) -> Sequence[Address]:
         return [self._address]
 
+    masters = servers
+
     def discover(self, ask: Ask) -> Flow[None]:
         yield from ()
 
@@ -165,6 +171,8 @@ class Sentinels:
     @property
     def servers(self) -> Sequence[Address]:
         return [] if self._master is None else [self._master]
+
+    masters = servers
 
     def discover(self, ask: Ask) -> Flow[None]:
         question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
@@ -208,6 +216,10 @@ class Cluster:
     @property
     def servers(self) -> Sequence[Address]:
         return [*self._masters, *self._replicas]
+
+    @property
+    def masters(self) -> Sequence[Address]:
+        return list(self._masters)
 
     def discover(self, ask: Ask) -> Flow[None]:
         self._looked_at = time.monotonic()  # whoever else doubts goes by what is known meanwhile

@@ -1,7 +1,7 @@
 """Questions and answers as bytes: what is asked of the server, and what its numbers mean. Pure.
 
 A question is packed by hand, because nearly all of it is known when the meter is made: only the key and, rarely,
-the cost change. -1 stands for "never" and "take" on the wire, and dies here.
+the cost change. -1 stands for "never" and "take" on the wire, and -3 for "locked out"; both die here.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from headgate.calendar import resolve
+from headgate.engine import overrides
 from headgate.engine.port import Slot
 from headgate.engine.redis import naming
 from headgate.engine.redis.script import Script, bare, several, single
+from headgate.engine.terms import Terms, parts
+from headgate.errors import InvalidRule
 from headgate.model import ALGORITHMS
-from headgate.model.decision import Facts, Receipt
+from headgate.model.decision import Facts, LockedFacts, Receipt
 from headgate.model.limit import EXACT, Limit
+from headgate.model.token_bucket import TokenBucket
+from headgate.text import parse
 
 _NEVER = -1
 _OUTSIDE = -2
+_LOCKED = -3
+
+TOLD, COMMIT, AHEAD = 0, 1, 2  # what becomes of several charges: nothing; kept; asked ahead of a commit elsewhere
 
 
 class Question(NamedTuple):
@@ -75,15 +83,42 @@ def outside(reply: list[int]) -> int | None:
 
 
 class Questions:
-    """Everything that can be asked about one limit."""
+    """Everything that can be asked about one limit, on its terms."""
 
-    def __init__(self, limit: Limit, name: str, prefix: str) -> None:
+    def __init__(self, limit: Limit, name: str, prefix: str, terms: Terms | None = None) -> None:
         self.limit = limit
+        self.name, self._prefix = name, prefix
         self.head = naming.head(prefix, limit.algorithm, name)
+        self.aside = terms is not None and terms.aside
+        self.ruled = terms is not None and not terms.plain  # a charge by itself is more than a take
+        # What the script must know beside the charges, None if nothing: its models, and what it is kept under.
+        self.terms = None if terms is None or terms.silent else terms
+        self.models: tuple[str, ...] = (limit.algorithm,)
+        self._beside: list[bytes] = []
+        self._said: tuple[bytes, ...] = (bulk(b""),)
+        if self.terms is not None:
+            self._say(self.terms, prefix)
         self.retunes = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
         self.calendar = limit.algorithm == "fixed_window" and limit.args[1] == 0
-        self._args = bulks(limit.args)
+        self._numbers = numbers(limit, name)
+        self._args = bulks(self._numbers)
         self._algorithm = bulk(limit.algorithm.encode())
+
+    def _say(self, terms: Terms, prefix: str) -> None:
+        letters = "a" if terms.aside else ""
+        numbers: tuple[int, ...] = ()
+        if terms.lockout is not None:
+            letters, numbers = f"{letters}l", terms.lockout
+            self.models = (*self.models, "lockout")
+            self._beside.append(naming.head(prefix, "lockout", terms.rule))
+        if terms.overrides:
+            letters = f"{letters}o"
+            self._beside.append(naming.head(prefix, "override", terms.rule))
+        self._said = tuple(bulked(letters, *numbers))
+
+    def under(self, limit: Limit) -> Questions:
+        """The same count under another limit of its algorithm."""
+        return Questions(limit, self.name, self._prefix)
 
     @cached_property
     def _take(self) -> tuple[Script, bytes, int]:
@@ -129,18 +164,25 @@ class Questions:
         numbers = bulks(self.args(now_us)) if self.calendar else self._args
         return b"%b%b%b" % (self._algorithm, bulk(b"%d" % cost), numbers)
 
-    def args(self, now_us: int) -> tuple[int | float, ...]:
-        return resolve(self.limit, now_us).args if self.calendar else self.limit.args
+    def part(self, key: str, count: int) -> tuple[list[bytes], list[bytes]]:
+        """What comes before so many charges of one rule: keys, and words."""
+        return [naming.tagged(head, key) for head in self._beside], [bulk(b"%d" % count), *self._said]
+
+    def args(self, now_us: int) -> tuple[int | float | str, ...]:
+        return resolve(self.limit, now_us).args if self.calendar else self._numbers
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> Question:
         script = single("refund", self.limit.algorithm)
         return self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
 
     def retune(self, key: str) -> Question:
-        return self._evalsha(single("retune", self.limit.algorithm), key, *self.limit.args)
+        return self._evalsha(single("retune", self.limit.algorithm), key, *self._numbers)
 
     def reset(self, key: str) -> Question:
-        return Question(command("UNLINK", self.key(key)), None, naming.escaped(key))
+        """The count goes, and a lockout with it; an override is no count, and stays."""
+        locked = self._beside[:1] if "lockout" in self.models else []
+        names = [self.key(key), *(naming.tagged(head, key) for head in locked)]
+        return Question(command("UNLINK", *names), None, naming.escaped(key))
 
     def slots(self, verb: str, key: str, *words: int | str) -> Question:
         return self._evalsha(bare("slots", "slots"), key, verb, *self.limit.args, *words)
@@ -152,23 +194,58 @@ class Questions:
         return Question(command("EVALSHA", script.sha, 1, self.key(key), *words), script, naming.escaped(key))
 
 
-def together(
-    charges: Sequence[tuple[Questions, str, int]], patience_us: int | None, now_us: int, *, commit: bool = True
-) -> Question:
-    """Several charges in one question; without `commit` only whether they would pass."""
-    script = several("take_all", [questions.limit.algorithm for questions, _, _ in charges])
-    named = [questions.key(key) for questions, key, _ in charges]
-    words = [*bulked("EVALSHA", script.sha, len(charges)), *map(bulk, named)]
-    words += bulked(-1 if patience_us is None else patience_us, int(commit))
+def numbers(limit: Limit, name: str) -> tuple[int | float | str, ...]:
+    """What a script reads of a limit whose counts have this name. A pace is kept with a state only if another
+    limit could come to the name: not if the counts are named after this very limit."""
+    if not isinstance(limit, TokenBucket):
+        return limit.args
+    return (*limit.args[:-1], "" if name == limit.text else f"{limit.pace}{_named_after(name)}")
+
+
+def _named_after(name: str) -> int | str:
+    """The pace of the limit whose text the name is."""
+    try:
+        limit = parse(name)
+    except InvalidRule:
+        return ""
+    return limit.pace if isinstance(limit, TokenBucket) and limit.text == name else ""
+
+
+Charged = tuple[Questions, str, int]
+
+
+def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, commit: int = COMMIT) -> Question:
+    """Several charges in one question; `commit` says what becomes of them."""
+    script = several("take_all", {name for questions, _, _ in charges for name in questions.models})
+    named: list[bytes] = []
+    words = bulked(-1 if patience_us is None else patience_us, commit)
     count = len(words)
-    for questions, _, cost in charges:
-        words.append(questions.charge(min(cost, EXACT), now_us))
-        count += 2 + len(questions.limit.args)
-    return Question(b"*%d\r\n%b" % (count, b"".join(words)), script, naming.escaped(charges[0][1]))
+    for part in parts(charges):
+        first, key, _ = part[0]
+        beside, said = first.part(key, len(part))
+        named += beside
+        words += said
+        count += len(said)
+        for questions, key, cost in part:
+            named.append(questions.key(key))
+            words.append(questions.charge(min(cost, EXACT), now_us))
+            count += 2 + len(questions.limit.args)
+    start = bulked("EVALSHA", script.sha, len(named))
+    packed = b"".join([b"*%d\r\n" % (count + len(start) + len(named)), *start, *map(bulk, named), *words])
+    return Question(packed, script, naming.escaped(charges[0][1]))
 
 
-def all_facts(reply: list[Any]) -> list[Facts]:
-    return [facts(one) for one in reply]
+def all_facts(reply: list[Any], charges: Sequence[Charged]) -> list[Facts]:
+    return [_facts(one, questions.limit) for one, (questions, _, _) in zip(reply, charges, strict=True)]
+
+
+def _facts(reply: list[Any], limit: Limit) -> Facts:
+    if reply[0] == _LOCKED:
+        return LockedFacts(facts(reply))
+    if len(reply) == 7:
+        return facts(reply)
+    *numbers, text = reply
+    return overrides.told(facts(numbers), limit, text.decode())
 
 
 def slot(reply: list[int]) -> Slot:

@@ -9,7 +9,7 @@ local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local key, limit = KEYS[1], model.limit(ARGV, 1)
 local cost, patience_us = (ARGV[model.width + 1] or 1) + 0, (ARGV[model.width + 2] or -1) + 0
-local before = keep.load(key, limit)
+local before = keep.load(key, limit, now_us)
 local verdict, after = model.decide(limit, before, now_us, cost, patience_us)
 if after ~= before then keep.save(key, limit, after, now_us) end
 return verdict

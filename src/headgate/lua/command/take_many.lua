@@ -12,7 +12,7 @@ local now_us = time[1] * 1000000 + time[2]
 local limit, answer, done = model.limit(ARGV, 1), {}, 0
 local function takes()
   for i = done + 1, #KEYS do
-    local before = keep.load(KEYS[i], limit)
+    local before = keep.load(KEYS[i], limit, now_us)
     local verdict, after = model.decide(limit, before, now_us, (ARGV[model.width + i] or 1) + 0, -1)
     if after ~= before then keep.save(KEYS[i], limit, after, now_us) end
     local n = done * 7

@@ -13,17 +13,17 @@ local function takes()
   for i = done + 1, #KEYS do
     local key, text = KEYS[i], texts[i]
     local before = known[key]
-    if not before and text then before = model.unpack(text) end
+    if not before and text then before = model.unpack(text, limit, now_us) end
     local verdict, after = model.decide(limit, before, now_us, (ARGV[model.width + i] or 1) + 0, -1)
     if after ~= before then
       local ttl_ms = model.ttl_ms(limit, after, now_us)
       if before then
         if ttl_ms > 0 then
-          call("SET", key, model.pack(after), "PX", ttl_ms)
+          call("SET", key, model.pack(after, limit), "PX", ttl_ms)
         else
           call("DEL", key)
         end
-      elseif ttl_ms <= 0 or not call("SET", key, model.pack(after), "PX", ttl_ms, "NX") then
+      elseif ttl_ms <= 0 or not call("SET", key, model.pack(after, limit), "PX", ttl_ms, "NX") then
         call("GET", key)
       end
       known[key] = after

@@ -7,12 +7,12 @@ local now_us = time[1] * 1000000 + time[2]
 local key, limit, before = KEYS[1], model.limit(ARGV, 1), nil
 local cost, patience_us = (ARGV[model.width + 1] or 1) + 0, (ARGV[model.width + 2] or -1) + 0
 local text = redis.call("GET", key)
-if text then before = model.unpack(text) end
+if text then before = model.unpack(text, limit, now_us) end
 local verdict, after = model.decide(limit, before, now_us, cost, patience_us)
 if after ~= before then
   local ttl_ms = model.ttl_ms(limit, after, now_us)
   if ttl_ms > 0 then
-    redis.call("SET", key, model.pack(after), "PX", ttl_ms)
+    redis.call("SET", key, model.pack(after, limit), "PX", ttl_ms)
   else
     redis.call("DEL", key)
   end

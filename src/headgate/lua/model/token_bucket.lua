@@ -5,24 +5,35 @@
 --
 -- A state is a number where that says it all: the instant of running dry. Most are, and a table costs time.
 
-local M = { width = 3 }
+local M = { width = 4 }
 
+-- The pace is a text: "" of a limit that its counts are named after, for it cannot change; else its three digits, and
+-- three more of the limit that the counts are named after, if they are named after one.
 function M.limit(argv, i)
   -- Adding nothing makes a number of a text, and is cheaper than a call.
-  return { amount = argv[i] + 0, period_us = argv[i + 1] + 0, burst = argv[i + 2] + 0 }
+  return { amount = argv[i] + 0, period_us = argv[i + 1] + 0, burst = argv[i + 2] + 0, pace = argv[i + 3] }
 end
 
-function M.unpack(text)
-  local tat_us = tonumber(text)
-  if tat_us then return tat_us end
-  local whole, grains, stamp = string.match(text, "^(%d+):(%d+):?(%d*)$")
-  return { tat_us = tonumber(whole), grains = tonumber(grains), stamp_us = tonumber(stamp) }
+local exactly
+
+function M.unpack(text, limit, now_us)
+  local pace = limit and limit.pace or ""
+  if pace == "" then
+    local tat_us = tonumber(text)
+    if tat_us and tat_us < 1e16 then return tat_us end
+  elseif #text > 16 and string.sub(text, -3) == string.sub(pace, 1, 3) then
+    local tat_us = tonumber(string.sub(text, 1, -4))
+    if tat_us then return tat_us end
+  end
+  local _, _, kept = exactly()
+  return kept(text, limit, pace, now_us)
 end
 
-function M.pack(state)
-  if type(state) == "number" then return state end
-  if not state.stamp_us then return string.format("%.0f:%.0f", state.tat_us, state.grains) end
-  return string.format("%.0f:%.0f:%.0f", state.tat_us, state.grains, state.stamp_us)
+function M.pack(state, limit)
+  local pace = limit and limit.pace or ""
+  if type(state) == "number" then return pace == "" and state or string.format("%.0f%.3s", state, pace) end
+  if not state.stamp_us then return string.format("%.0f%.3s:%.0f", state.tat_us, pace, state.grains) end
+  return string.format("%.0f%.3s:%.0f:%.0f", state.tat_us, pace, state.grains, state.stamp_us)
 end
 
 function M.ttl_ms(_, state, now_us)
@@ -32,7 +43,7 @@ end
 
 -- What is not simply allowed in whole microseconds. Made only when it is needed: every call of a script makes its
 -- functions anew, and that takes longer than deciding.
-local function exactly()
+function exactly()
   local function state_of(tat_us, grains, stamp_us)
     if grains == 0 and not stamp_us then return tat_us end
     return { tat_us = tat_us, grains = grains, stamp_us = stamp_us }
@@ -160,7 +171,24 @@ local function exactly()
     return state_of(now_us + us, grains, less(full_us, full, us, grains) and now_us or nil)
   end
 
-  return decide, refund
+  -- A state as it is kept. One that was written at another pace is carried over in units.
+  local function kept(text, limit, own, now_us)
+    local whole, beyond, stamp = string.match(text, "^(%d+):?(%d*):?(%d*)$")
+    local pace = string.sub(own, 4, 6)
+    if #whole > 16 then whole, pace = string.sub(whole, 1, -4), string.sub(whole, -3) end
+    local tat_us, grains, stamp_us = tonumber(whole), tonumber(beyond) or 0, tonumber(stamp)
+    if own == "" or pace == "" or pace == string.sub(own, 1, 3) then return state_of(tat_us, grains, stamp_us) end
+    if stamp_us and stamp_us > now_us then tat_us = tat_us - (stamp_us - now_us) end
+    local used_us = tat_us - now_us + (grains > 0 and 1 or 0)
+    if used_us <= 0 then return now_us end
+    local step = math.fmod(pace - 100, 16)
+    local unit_us = (16 + step) * 2 ^ ((pace - 100 - step) / 16 - 8)
+    local drain = exact(limit)
+    local us, rest = drain(math.min(limit.burst, math.ceil(used_us / unit_us)))
+    return state_of(now_us + us, rest)
+  end
+
+  return decide, refund, kept
 end
 
 local decide_exactly

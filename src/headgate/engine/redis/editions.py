@@ -1,0 +1,110 @@
+"""The archive: numbered papers in one hash, `hg1:rules`, that whoever shares the server reads.
+
+The engine does not know what a paper says. It numbers and dates them in one step (lua/command/editions.lua), keeps
+the last twenty, and tells cheaply which one is the latest. What an edition of a rulebook is, rules/editions.py
+knows; it works on either archive.
+
+Laws (tests/engine/test_editions.py):
+  - two papers never get the same number, however many are added at once;
+  - a paper, once added, is never changed, and is there until twenty newer ones are;
+  - one who expects another latest number than there is adds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headgate.engine.redis import naming
+from headgate.engine.redis.script import bare
+from headgate.engine.redis.wire import Question, command
+
+if TYPE_CHECKING:
+    from headgate.engine.redis.awaiting import AsyncRedisEngine
+    from headgate.engine.redis.blocking import RedisEngine
+
+KEPT = 20
+
+Stamp = tuple[
+    int, int
+]  # the latest number, and when it was given (in microseconds); zeros: nothing was ever added
+
+
+class _Asked:
+    """What is asked about one archive, and what the replies mean."""
+
+    def __init__(self, engine: RedisEngine | AsyncRedisEngine) -> None:
+        self.key = naming.rules(engine.prefix)
+        self.text = f"Redis at {engine.topology.text} ({self.key.decode()})"
+
+    def add(self, paper: str, expected: int | None) -> Question:
+        script = bare("editions")
+        said = "" if expected is None else expected
+        return Question(command("EVALSHA", script.sha, 1, self.key, said, KEPT, paper.encode()), script, self.key)
+
+    def ask(self, verb: str, *fields: str | int) -> Question:
+        return Question(command(verb, self.key, *fields), None, self.key)
+
+    @staticmethod
+    def added(reply: list[int]) -> tuple[bool, int, int]:
+        return (True, reply[1], reply[2]) if reply[0] else (False, reply[1], 0)
+
+    @staticmethod
+    def stamp(reply: list[bytes | None]) -> Stamp:
+        version, at_us = map(_number, reply)
+        return version, at_us
+
+    @staticmethod
+    def versions(reply: list[bytes]) -> list[int]:
+        return sorted((int(field) for field in reply if field.isdigit()), reverse=True)
+
+
+class Archive:
+    """The papers, asked for through an engine that somebody else opens and closes."""
+
+    def __init__(self, engine: RedisEngine) -> None:
+        self._asked = _Asked(engine)
+        self._ask = engine.ask
+        self.text = self._asked.text
+
+    def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
+        """Whether it was added, under which number and when; or the latest number, if not the expected one."""
+        return self._asked.added(self._ask(self._asked.add(paper, expected)))
+
+    def stamp(self) -> Stamp:
+        """The latest number, and when it was given."""
+        return self._asked.stamp(self._ask(self._asked.ask("HMGET", "version", "at_us")))
+
+    def paper(self, version: int) -> bytes | None:
+        found: bytes | None = self._ask(self._asked.ask("HGET", version))
+        return found
+
+    def versions(self) -> list[int]:
+        """The numbers of all papers that are kept, newest first."""
+        return self._asked.versions(self._ask(self._asked.ask("HKEYS")))
+
+
+class AsyncArchive:
+    """The same, awaited."""
+
+    def __init__(self, engine: AsyncRedisEngine) -> None:
+        self._asked = _Asked(engine)
+        self._ask = engine.ask
+        self.text = self._asked.text
+
+    async def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
+        return self._asked.added(await self._ask(self._asked.add(paper, expected)))
+
+    async def stamp(self) -> Stamp:
+        return self._asked.stamp(await self._ask(self._asked.ask("HMGET", "version", "at_us")))
+
+    async def paper(self, version: int) -> bytes | None:
+        found: bytes | None = await self._ask(self._asked.ask("HGET", version))
+        return found
+
+    async def versions(self) -> list[int]:
+        return self._asked.versions(await self._ask(self._asked.ask("HKEYS")))
+
+
+def _number(field: Any) -> int:
+    """What somebody wrote there by hand counts as nothing."""
+    return int(field) if field is not None and field.isdigit() else 0

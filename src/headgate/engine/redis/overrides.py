@@ -1,0 +1,160 @@
+"""Overrides in Redis: a string beside the counts of its key, in the same slot, read by the script that decides.
+
+Nothing is read ahead, so as many as there are cost nothing. Only `list` looks at many: server by server and
+page by page, by SCAN, which keeps nobody waiting. What is set or unset meanwhile may be told or not; nothing is
+told twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from headgate.engine import overrides
+from headgate.engine.redis import naming, wire
+from headgate.engine.redis.address import Address
+from headgate.engine.redis.topology import Topology
+from headgate.engine.redis.trouble import Trouble
+from headgate.engine.redis.wire import Question
+from headgate.flow import Flow, arun, run
+
+Ask = Callable[[Question], Any]
+AskAt = Callable[[Address, Question], Any]
+AskAll = Callable[[Sequence[Question]], Any]
+Failure = Callable[[Trouble], Exception]
+Found = list[tuple[str, str]]
+
+PAGE = 1000  # keys that a server looks at in one step
+
+
+class OverrideQuestions:
+    """What is asked about the overrides of one rule, and what the answers mean. Pure."""
+
+    def __init__(self, rule: str, prefix: str) -> None:
+        self.head = naming.head(prefix, "override", rule)
+        self._pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", self.head) + b"*}"
+
+    def set(self, key: str, limits: str, absent: bool, ttl: float | None) -> Question:
+        key, found, life_us = overrides.checked(key, limits, ttl)
+        words: list[str | int] = [] if life_us is None else ["PX", -(-life_us // 1000)]
+        return self._of("SET", key, overrides.pack(found), *words, *(["NX"] if absent else []))
+
+    def get(self, key: str) -> Question:
+        return self._of("GET", overrides.checked_key(key))
+
+    def unset(self, key: str) -> Question:
+        return self._of("UNLINK", overrides.checked_key(key))
+
+    def _of(self, verb: str, key: str, *words: str | int) -> Question:
+        return Question(wire.command(verb, naming.tagged(self.head, key), *words), None, naming.escaped(key))
+
+    def scan(self, cursor: bytes) -> Question:
+        return Question(wire.command("SCAN", cursor, "MATCH", self._pattern, "COUNT", PAGE), None)
+
+    def values(self, names: Sequence[bytes], joins: bool) -> list[Question]:
+        """What those keys hold: one question for all, or one for each where they may lie apart."""
+        if joins:
+            return [Question(wire.command("MGET", *names), None)]
+        return [Question(wire.command("GET", name), None, self.tag(name)) for name in names]
+
+    def tag(self, name: bytes) -> bytes:
+        return name[len(self.head) : -1]
+
+
+def text(stored: bytes | None) -> str | None:
+    return None if stored is None else overrides.unpack(stored.decode())
+
+
+class Listing:
+    """A walk over all servers: each step is a flow, and brings a page."""
+
+    def __init__(self, questions: OverrideQuestions, topology: Topology, ask_at: AskAt, ask_all: AskAll) -> None:
+        self._questions, self._joins = questions, topology.joins
+        self._ask_at, self._ask_all = ask_at, ask_all
+        self._servers = list(topology.masters)
+        self._cursor = b"0"
+        self._seen: set[bytes] = set()
+
+    @property
+    def over(self) -> bool:
+        return not self._servers
+
+    def page(self) -> Flow[Found]:
+        cursor, names = yield partial(self._ask_at, self._servers[0], self._questions.scan(self._cursor))
+        self._cursor = bytes(cursor)
+        if self._cursor == b"0":
+            self._servers.pop(0)
+        fresh = [name for name in dict.fromkeys(names) if name not in self._seen]
+        if not fresh:
+            return []
+        self._seen.update(fresh)
+        replies = yield partial(self._ask_all, self._questions.values(fresh, self._joins))
+        for reply in replies:
+            if isinstance(reply, Trouble):
+                raise reply
+        held = replies[0] if self._joins else replies
+        return [
+            (naming.unescaped(self._questions.tag(name)), overrides.unpack(stored.decode()))
+            for name, stored in zip(fresh, held, strict=True)
+            if stored is not None
+        ]
+
+
+class RedisOverrides:
+    """The overrides of one rule, asked and answered at once."""
+
+    def __init__(
+        self, questions: OverrideQuestions, ask: Ask, listing: Callable[[], Listing], failure: Failure
+    ) -> None:
+        self._questions, self._ask, self._listing, self._failure = questions, ask, listing, failure
+
+    def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        return self._ask(self._questions.set(key, limits, absent, ttl)) is not None
+
+    def get(self, key: str) -> str | None:
+        return text(self._ask(self._questions.get(key)))
+
+    def unset(self, key: str) -> bool:
+        return bool(self._ask(self._questions.unset(key)))
+
+    def list(self, limit: int | None = None) -> Iterator[tuple[str, str]]:
+        left, listing = limit, self._listing()
+        while not listing.over and left != 0:
+            try:
+                page = run(listing.page())
+            except Trouble as trouble:
+                raise self._failure(trouble) from trouble
+            for found in page[:left]:
+                yield found
+                left = None if left is None else left - 1
+
+
+class AsyncRedisOverrides:
+    """The same, awaited."""
+
+    def __init__(
+        self, questions: OverrideQuestions, ask: Ask, listing: Callable[[], Awaitable[Listing]], failure: Failure
+    ) -> None:
+        self._questions, self._ask, self._listing, self._failure = questions, ask, listing, failure
+
+    async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        return await self._ask(self._questions.set(key, limits, absent, ttl)) is not None
+
+    async def get(self, key: str) -> str | None:
+        return text(await self._ask(self._questions.get(key)))
+
+    async def unset(self, key: str) -> bool:
+        return bool(await self._ask(self._questions.unset(key)))
+
+    async def list(self, limit: int | None = None) -> AsyncIterator[tuple[str, str]]:
+        left, listing = limit, await self._listing()
+        while not listing.over and left != 0:
+            try:
+                page = await arun(listing.page())
+            except Trouble as trouble:
+                raise self._failure(trouble) from trouble
+            for found in page[:left]:
+                yield found
+                left = None if left is None else left - 1

@@ -1,0 +1,33 @@
+-- Publishes an edition of the rulebook: it gets the next number and the server's time, and stays as it is.
+--
+-- KEYS[1]  a hash, <prefix>1:rules, and all there is:
+--            version   the number of the edition in force
+--            at_us     when it was published
+--            <n>       edition n, as JSON: version and at_us, then what the draft says
+-- ARGV     expected (the version that the writer has seen, or nothing: any), kept (how many editions), the draft:
+--          a JSON object with at least one field, neither version nor at_us among them
+-- returns  1, version, at_us; or 0, version if that is not the expected one
+--
+-- A number is never given twice while the hash lives, even if somebody has set `version` back by hand.
+local call, key, draft = redis.call, KEYS[1], ARGV[3]
+local version = tonumber(call("HGET", key, "version") or 0) or 0
+if ARGV[1] ~= "" and tonumber(ARGV[1]) ~= version then
+  return { 0, version }
+end
+local fields, latest = call("HKEYS", key), version
+for _, field in ipairs(fields) do
+  latest = math.max(latest, tonumber(field) or 0)
+end
+local time = call("TIME")
+local at_us = time[1] * 1000000 + time[2]
+local new, at = string.format("%.0f", latest + 1), string.format("%.0f", at_us)
+
+call("HSET", key, new, '{"version":' .. new .. ',"at_us":' .. at .. "," .. string.sub(draft, 2))
+call("HSET", key, "version", new)
+call("HSET", key, "at_us", at)
+for _, field in ipairs(fields) do
+  if (tonumber(field) or latest + 1) <= latest + 1 - ARGV[2] then
+    call("HDEL", key, field)
+  end
+end
+return { 1, latest + 1, at_us }

@@ -1,0 +1,154 @@
+"""Parts of every kind in one question: the embedded engine and the servers answer alike, and keep alike.
+
+Plain charges, rules, shadows; rules that lock out, rules with overrides; kept or only told, on a clock that also
+steps back.
+"""
+
+import random
+from typing import cast
+
+import pytest
+
+from headgate.clock import ManualClock
+from headgate.engine.local import LocalEngine
+from headgate.engine.port import Engine
+from headgate.engine.redis import naming
+from headgate.engine.redis.blocking import RedisEngine
+from headgate.engine.terms import Terms
+from headgate.model import lockout
+from headgate.model.decision import ALLOWED, Facts, LockedFacts, OverriddenFacts
+from headgate.model.limit import SECOND
+from headgate.model.lockout import Lockout
+from headgate.text import parse, parse_all
+from tests.servers import BASE_US, RedisServer
+
+KEYS = ("anna", "bob")
+QUICK = Lockout(2, 2 * SECOND, 3 * SECOND)
+SLOW = Lockout(3, 10 * SECOND, SECOND)
+
+# A rule: its terms and its limits.
+RULES = [
+    (None, "4/s burst 3"),
+    (Terms("silent"), "5/s log"),
+    (Terms("shadow", aside=True), "3/s; 4/2s fixed"),
+    (Terms("login", lockout=QUICK), "2/s"),
+    (Terms("both", lockout=SLOW, overrides=True), "3/s; 5/2s sliding"),
+    (Terms("tenant", overrides=True), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
+    (Terms("beside", aside=True, lockout=QUICK, overrides=True), "2/s fixed; 3/s log"),
+]
+OWN = {
+    "both": ("1/s", "20/s; 1/2s sliding", "20/s; 30/s; 5/s", "1/s fixed; 9/2s sliding"),
+    "tenant": (
+        "1/s queue 0",
+        "2/s queue 9; 3/day fixed in Asia/Shanghai",
+        "9/s queue 1; 2/month fixed; 1/s smooth",
+        "4/day fixed in Asia/Tokyo; 5/s fixed",
+    ),
+    "beside": ("4/month fixed; 1/s log", "5/s fixed; 9/s log", "1/s fixed", "1/s; 7/minute log"),
+}
+
+
+def ask(
+    engine: Engine, parts: list[tuple[int, str, int]], patience_us: int | None, commit: bool
+) -> list[tuple[Facts, type, str | None]]:
+    charges = []
+    for which, key, cost in parts:
+        terms, text = RULES[which]
+        charges += [
+            (engine.meter(limit, f"rule {which} {place}", terms), key, cost)
+            for place, limit in enumerate(parse_all(text))
+        ]
+    if len(charges) == 1 and commit:
+        meter, key, cost = charges[0]
+        return [shown(meter.decide(key, cost, patience_us))]
+    return [shown(facts) for facts in engine.decide_all(charges, patience_us, commit)]
+
+
+def shown(facts: Facts) -> tuple[Facts, type, str | None]:
+    return facts, type(facts), facts.limit.text if isinstance(facts, OverriddenFacts) else None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None:
+    rng = random.Random(seed)
+    clock = ManualClock(BASE_US)
+    local, remote = LocalEngine(clock), RedisEngine(driven_server.unix_url, clock=clock)
+    seen: set[object] = set()
+    for _ in range(10):
+        change(rng, local, remote)
+    for _ in range(100):
+        step_us = rng.choice((0, 0, 0, 1, 999, 50_000, rng.randrange(300_000), 1_500_000))
+        if rng.random() < 0.03:
+            step_us = -rng.choice((1, 500_000, 5_000_000))
+        clock.set_us(clock.now_us() + step_us)
+        driven_server.clock.set_us(clock.now_us())
+        forget_the_dead(local, driven_server)
+        if rng.random() < 0.1:
+            change(rng, local, remote)
+        parts = [
+            (which, rng.choice(KEYS), rng.choice((0, 1, 1, 2, 2, 3)))
+            for which in rng.sample(range(len(RULES)), rng.choice((1, 2, 3, 4)))
+        ]
+        patience_us = rng.choice((None, None, None, None, 0, 400_000))
+        commit = rng.random() < 0.8
+        here = ask(local, parts, patience_us, commit)
+        assert here == ask(remote, parts, patience_us, commit), parts
+        assert locks(local, clock.now_us()) == locks_kept(driven_server, clock.now_us())
+        seen.update((facts[ALLOWED], kind) for facts, kind, _ in here)
+    remote.close()
+    assert {(False, LockedFacts), (True, OverriddenFacts), (True, tuple), (False, tuple)} <= seen
+
+
+def forget_the_dead(engine: LocalEngine, server: RedisServer) -> None:
+    """What is dead may be forgotten at any time, and a step back recalls nothing: here both forget at once."""
+    tables = [(*named, table) for named, family in engine._families.items() for table in family.values()]
+    tables += [("lockout", rule, table) for rule, table in engine._lockouts.items()]
+    for kind, name, table in tables:
+        for key in table.states:
+            if not server.call("EXISTS", naming.tagged(naming.head("hg", kind, name), key)):
+                table.forget(key)
+
+
+def change(rng: random.Random, *engines: Engine) -> None:
+    rule, key = rng.choice(list(OWN)), rng.choice(KEYS)
+    text, verb, absent = rng.choice(OWN[rule]), rng.choice(("set", "set", "set", "unset")), rng.random() < 0.3
+    if verb == "set":
+        done = [engine.overrides(rule).set(key, text, absent=absent) for engine in engines]
+    else:
+        done = [engine.overrides(rule).unset(key) for engine in engines]
+    assert done[0] == done[1]
+    told = [sorted(engine.overrides(rule).list()) for engine in engines]
+    assert told[0] == told[1]
+
+
+def locks(engine: LocalEngine, now_us: int) -> dict[str, str]:
+    return {
+        f"{rule} {key}": lockout.pack(state)
+        for rule, table in engine._lockouts.items()
+        for key, state in table.states.items()
+        if state is not None and state[0] > now_us
+    }
+
+
+def locks_kept(server: RedisServer, now_us: int) -> dict[str, str]:
+    found = {}
+    for name in cast(list[bytes], server.call("KEYS", "hg1:lt:*")):
+        text = cast(bytes, server.call("GET", name)).decode()
+        until_us, _ = lockout.unpack(text)
+        if until_us <= now_us:
+            continue
+        _, _, rule, key = name.decode().split(":")
+        found[f"{rule} {key.strip('{}')}"] = text
+        # The key lives as long as it matters: a server lets it die after the millisecond that it names.
+        assert 0 <= cast(int, server.call("PEXPIRETIME", name)) - until_us // 1000 <= 1
+    return found
+
+
+def test_a_rule_of_one_limit_is_told_by_its_own_way(driven_server: RedisServer) -> None:
+    """A peek of a rule looks at its lock and its override, and counts nothing."""
+    remote = RedisEngine(driven_server.unix_url)
+    meter = remote.meter(parse("1/minute"), "login", Terms("login", lockout=Lockout(1, SECOND, SECOND)))
+    assert meter.decide("anna", 1)[ALLOWED]
+    assert [meter.decide("anna", 0)[ALLOWED] for _ in range(5)] == [False] * 5
+    assert driven_server.call("KEYS", "hg1:lt:*") == []
+    remote.close()
