@@ -1,10 +1,12 @@
-"""python -m tests.conform DIR: replay every *.jsonl of a folder in memory, on Redis and on Valkey."""
+"""python -m tests.conform DIR: replay every *.jsonl of a folder in memory, on Redis and on Valkey.
+
+Cases of rules, which decide nothing, are left to tests/rules."""
 
 import sys
 from pathlib import Path
 
 from tests.conform.places import Place, everywhere
-from tests.conform.replay import replay, sort
+from tests.conform.replay import OF_RULES, replay, sort
 from tests.conform.report import Report
 
 
@@ -12,7 +14,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         return _refuse("say which folder holds the vectors: python -m tests.conform DIR")
     folder = Path(arguments[0])
-    paths = sorted(folder.glob("*.jsonl"))
+    paths = sorted(path for path in folder.glob("*.jsonl") if path.name not in OF_RULES)
     if not paths:
         return _refuse(f"there is no *.jsonl file in {folder}.")
     with everywhere() as places:

@@ -46,6 +46,9 @@ class Tally:
     troubles: list[str] = field(default_factory=list)
 
 
+OF_RULES = ("keys.jsonl", "match.jsonl")
+
+
 @dataclass
 class File:
     """A file sorted into what can be replayed, what is not covered, and what cannot be read."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conform.outcome import CHANGED, COST_0, LIMIT_0, STEPPED_BACK
 from tests.conform.places import Place, memory, on
-from tests.conform.replay import replay, sort
+from tests.conform.replay import OF_RULES, replay, sort
 from tests.servers import RedisServer
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -42,7 +42,7 @@ def test_defects_of_others_are_not_replayed_as_if_they_were_right() -> None:
 
 
 def test_every_file_here_is_looked_at() -> None:
-    assert {path.name for path in VECTORS.glob("*.jsonl")} == {*EXPECTED, "seed_bugs.jsonl"}
+    assert {path.name for path in VECTORS.glob("*.jsonl")} == {*EXPECTED, "seed_bugs.jsonl", *OF_RULES}
 
 
 def _decides_the_same(name: str, place: Place) -> None:

@@ -32,8 +32,9 @@ def test_no_file_is_a_drawer() -> None:
 
 
 def test_a_long_file_gives_its_reason() -> None:
-    """Over 400 lines, the opening of the file says why: a line with the word 'reason'."""
-    long = [path for path in files() if path.is_relative_to(SOURCE) and _length(path) > 400]
+    """Over 400 lines, the opening of the file says why: a line with the word 'reason'. (A schema is data.)"""
+    code = [path for path in files() if path.is_relative_to(SOURCE) and path.suffix != ".json"]
+    long = [path for path in code if _length(path) > 400]
     assert [path.name for path in long if "reason" not in path.read_text()[:3000]] == []
 
 

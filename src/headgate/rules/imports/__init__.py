@@ -1,0 +1,70 @@
+"""Imports: what people have, as a rulebook.
+
+    envoy     the YAML of envoyproxy/ratelimit
+    spring    an application.yaml with routes of Spring Cloud Gateway
+    nginx     limit_req and limit_conn of an nginx configuration
+    limits    rates in words, of limits, flask-limiter and slowapi
+
+    translated = translate(text)
+    translated.document      a rulebook, to be loaded (load.of) or written down
+    translated.notes         what has no equivalent, or means something else here, each with its line
+
+Law: nothing that limits is dropped in silence. What cannot be said became a note that says what was done instead,
+and what cannot be read is an InvalidRule with its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from headgate.errors import InvalidRule
+from headgate.rules.imports import envoy, nginx, rates, spring
+from headgate.rules.imports.draft import Note, Translated
+
+__all__ = ["KINDS", "Note", "Translated", "guess", "translate"]
+
+_TRANSLATORS: dict[str, Callable[..., Translated]] = {
+    "envoy": envoy.translate,
+    "spring": spring.translate,
+    "nginx": nginx.translate,
+    "limits": rates.translate,
+}
+KINDS = tuple(_TRANSLATORS)
+
+_SIGNS = {
+    "nginx": [r"^[^#\n]*\blimit_(?:req|conn)(?:_zone)?\s[^;]*;"],
+    "spring": [r"RequestRateLimiter|redis-rate-limiter|^spring\s*[.:]"],
+    "envoy": [r"""^[\s{]*["']?domain["']?\s*:""", r"""^[\s{]*["']?descriptors["']?\s*:"""],
+}
+
+_OPTIONS = {"envoy": "domain", "limits": "strategy"}
+
+
+def translate(text: str, kind: str | None = None, name: str | None = None, **options: Any) -> Translated:
+    """The text as a rulebook called `name`. Its kind is guessed unless given.
+
+    Options: for envoy `domain=True` (rules are for calls with the attribute `domain` of this file), for limits
+    `strategy="moving-window"`.
+    """
+    chosen = guess(text) if kind is None else kind
+    if chosen not in _TRANSLATORS:
+        raise InvalidRule(f'"{chosen}" cannot be imported. Known are {", ".join(KINDS)}.')
+    for option in options:
+        if option != _OPTIONS.get(chosen):
+            raise InvalidRule(f'"{option}" says nothing about {chosen}.')
+    return _TRANSLATORS[chosen](text, name, **options)
+
+
+def guess(text: str) -> str:
+    """What kind of text it is."""
+    for kind, signs in _SIGNS.items():
+        if all(re.search(sign, text, re.M) for sign in signs):
+            return kind
+    if rates.looks_like(text):
+        return "limits"
+    raise InvalidRule(
+        "It cannot be told what this is. Say which: envoy (domain and descriptors), spring (routes with a "
+        'RequestRateLimiter), nginx (limit_req or limit_conn), or limits (such as "5/second;100/hour").'
+    )

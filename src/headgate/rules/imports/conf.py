@@ -1,0 +1,113 @@
+"""The words of an nginx configuration: directives with their arguments, blocks and lines.
+
+    name argument "quoted argument" ${variable};
+    name argument { directives }
+
+Law (tests/rules/imports/test_conf.py): whatever the text is, reading it ends in directives or in InvalidRule with
+a line, in time that grows with its length only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headgate.errors import InvalidRule
+
+MOST_CHARACTERS = 4_000_000
+MOST_DEPTH = 50
+
+_word = re.compile(
+    r"""(?P<blank>[ \t\r\n]+ | \#[^\n]*)
+      | (?P<mark>[{};])
+      | (?P<quoted>"(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+')
+      | (?P<plain>(?:\$\{ | \\. | [^\s{};"'\\])(?:(?<=\$)\{ | \\. | [^\s{;\\])*+)
+    """,
+    re.X | re.S,
+)
+_escape = re.compile(r"""\\(["'\\ ])""")
+_brace = re.compile(r"[{}]")
+_CODE = "_by_lua_block"
+
+
+@dataclass(slots=True)
+class Directive:
+    """One directive, with the directives of its block, if it has one."""
+
+    line: int
+    name: str
+    arguments: list[str] = field(default_factory=list)
+    block: list[Directive] = field(default_factory=list)
+
+    def all(self, *names: str) -> list[Directive]:
+        """The directives of its block that have one of these names."""
+        return [inner for inner in self.block if inner.name in names]
+
+
+def read(text: str) -> Directive:
+    """The whole text as the block of a directive without a name."""
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidRule(f"The configuration is larger than {MOST_CHARACTERS // 1_000_000} MB: split it.")
+    blocks = [Directive(1, "")]
+    words: list[str] = []
+    begun = 1
+    for line, kind, word in _words(text):
+        if kind != "mark":
+            begun = begun if words else line
+            words.append(word)
+        elif word == "}":
+            if words:
+                raise _unended(begun, words[0])
+            if len(blocks) == 1:
+                raise InvalidRule(f'line {line}: this "}}" closes nothing.')
+            blocks.pop()
+        elif not words:
+            raise InvalidRule(f'line {line}: a directive was expected before "{word}".')
+        else:
+            directive = Directive(begun, words[0], words[1:])
+            blocks[-1].block.append(directive)
+            words = []
+            if word == "{":
+                blocks.append(directive)
+            if len(blocks) > MOST_DEPTH:
+                raise InvalidRule(f"line {line}: more than {MOST_DEPTH} blocks lie within each other.")
+    if words:
+        raise _unended(begun, words[0])
+    if len(blocks) > 1:
+        raise InvalidRule(f'line {blocks[-1].line}: the block of "{blocks[-1].name}" is not closed.')
+    return blocks[0]
+
+
+def _words(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line, kind and text of each word; of code in another language there are no words."""
+    at, line, first = 0, 1, ""
+    while at < len(text):
+        found = _word.match(text, at)
+        if found is None:
+            raise InvalidRule(f"line {line}: a quote is opened here, or something escaped, that does not end.")
+        kind, word = found.lastgroup or "", found[0]
+        at = found.end()
+        if kind == "mark":
+            yield line, kind, word
+            if word == "{" and first.endswith(_CODE):
+                at = _after_code(text, at, line)
+            first = ""
+        elif kind != "blank":
+            first = first or word
+            yield line, kind, _escape.sub(r"\1", word[1:-1] if kind == "quoted" else word)
+        line += text.count("\n", found.start(), at)
+
+
+def _after_code(text: str, at: int, line: int) -> int:
+    """Where the brace stands that closes a block of code."""
+    depth = 1
+    for found in _brace.finditer(text, at):
+        depth += 1 if found[0] == "{" else -1
+        if depth == 0:
+            return found.start()
+    raise InvalidRule(f"line {line}: this block of code is not closed.")
+
+
+def _unended(line: int, word: str) -> InvalidRule:
+    return InvalidRule(f'line {line}: "{word[:40]}" is not ended by a semicolon.')

@@ -1,0 +1,123 @@
+"""A rule: a named limit, when it applies, and how its key is formed. A rulebook: all of them.
+
+Both are values: made once by the loader, never changed, replaced whole. What a rule says is here; what it means
+for a call is in match.py, how it is read is in load.py.
+
+Order and precedence. Every rule whose `when` holds and whose `except` does not applies to the call, wherever it
+stands in the book, and all that apply are decided together: the call passes all of them or is charged to none. So
+order never decides whether a call passes. It decides two things only: verdicts are told in the order of the book,
+and of two rules that refuse equally long the first one is named. A rule that `replaces` others takes them out
+where it applies itself in earnest: enforced for this key, with a key that could be formed. One that was itself
+replaced replaces nothing. Within a rule, the first case that holds is taken, and `otherwise` if none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar, get_args
+
+from headgate.model.limit import Limit
+from headgate.model.lockout import Lockout
+from headgate.rules.condition import Condition, Test
+from headgate.rules.keys import Dimension
+
+T = TypeVar("T")
+
+Limits = tuple[Limit, ...]  # decided together; none at all: unlimited
+Missing = Literal["skip", "deny", "one"]
+Where = Literal["cluster", "node", "split"]
+Instead = Literal["allow", "deny", "local"]
+Headers = Literal["draft-11", "legacy", "envoy", "spring", "off"]
+
+MISSING: tuple[Missing, ...] = get_args(Missing)
+WHERE: tuple[Where, ...] = get_args(Where)
+INSTEAD: tuple[Instead, ...] = get_args(Instead)
+HEADERS: tuple[Headers, ...] = get_args(Headers)
+
+ENFORCE, SHADOW, OFF = "enforce", "shadow", "off"
+MODES = (ENFORCE, SHADOW, OFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[T]):
+    """A value, or one of several by an attribute: the first case that holds."""
+
+    otherwise: T
+    cases: tuple[tuple[Test, T], ...] = ()
+
+    def of(self, attributes: Mapping[str, str]) -> T:
+        for test, value in self.cases:
+            if test.holds(attributes):
+                return value
+        return self.otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Of how many keys, in hundredths of a percent, a rule is enforced or only shadowed; for the rest it is
+    off."""
+
+    enforce: int = 10_000
+    shadow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What is answered when the rule refuses."""
+
+    status: int = 429
+    body: str | None = None
+    type: str | None = None
+    redirect: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Units of a hot key fetched ahead: for how long they are held, and how many at most."""
+
+    hold_us: int
+    units: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """See docs/reference/rulebook.md for what each field means to its writer."""
+
+    name: str
+    limit: Choice[Limits]
+    when: Condition | None = None  # None: always
+    unless: Condition | None = None  # in the book it is called `except`
+    key: tuple[Dimension, ...] = ()  # none: one count for all
+    missing: Missing = "deny"
+    cost: Choice[int | str] | None = None  # a number, or the attribute that holds it; None: what the caller says
+    mode: Modes = Modes()
+    candidate: Choice[Limits] | None = None
+    refuse: Refusal = Refusal()
+    replaces: tuple[str, ...] = ()
+    where: Where = "cluster"
+    nodes: int | None = None  # of `split`, if known beforehand
+    lease: Lease | None = None
+    fallback: Instead | None = None
+    deadline: float | None = None  # seconds
+    lockout: Lockout | None = None
+    overrides: bool = False
+    line: int | None = field(default=None, compare=False)  # where it stands in its file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rulebook:
+    """All rules."""
+
+    rules: tuple[Rule, ...] = ()
+    name: str | None = None
+    headers: Headers = "draft-11"
+    attributes: tuple[str, ...] | None = None  # those that the caller supplies, if the book says so
+    source: str | None = field(default=None, compare=False)  # its file, to be named in sentences
+    text: str | None = field(default=None, compare=False)  # as it was written
+
+    def rule(self, name: str) -> Rule | None:
+        return next((rule for rule in self.rules if rule.name == name), None)
+
+    def __len__(self) -> int:
+        return len(self.rules)

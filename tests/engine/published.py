@@ -1,0 +1,28 @@
+"""Editions on real servers, for the tests that push them and for those that watch."""
+
+import json
+from typing import Any
+
+from headgate.engine.redis.blocking import RedisEngine
+from headgate.engine.redis.editions import Archive
+from headgate.rules.living.edition import Edition
+from headgate.rules.living.editions import Editions
+
+KEY = "hg1:rules"
+
+engines: list[RedisEngine] = []
+
+
+def close_all() -> None:
+    while engines:
+        engines.pop().close()
+
+
+def editions_at(url: str, prefix: str = "hg") -> Editions:
+    engines.append(RedisEngine(url, prefix=prefix))
+    return Editions(Archive(engines[-1]))
+
+
+def pushed(editions: Editions, text: str, **said: Any) -> Edition:
+    words = {"format": "yaml", "author": "ana", "note": f"about {text}"} | said
+    return editions.push(f"# {text}", json.dumps({"name": text}), **words)

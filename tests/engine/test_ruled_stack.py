@@ -1,0 +1,114 @@
+"""What a rulebook's engine is made of: everything that a rule may choose is there, and idle until one does."""
+
+from typing import Any
+
+import pytest
+
+from headgate.engine.awaited import AwaitedEngine
+from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
+from headgate.engine.lease import AsyncLeaseEngine, LeaseEngine
+from headgate.engine.local import LocalEngine
+from headgate.engine.memo import AsyncMemoEngine, MemoEngine
+from headgate.engine.redis.awaiting import AsyncRedisEngine
+from headgate.engine.redis.blocking import RedisEngine
+from headgate.engine.terms import Terms
+from headgate.engine.url import open_async_engine, open_engine
+from headgate.errors import EngineUnavailable
+from headgate.model.decision import REMAINING, DegradedFacts
+from headgate.text import parse
+from tests.servers import Proxy, RedisServer
+
+DAY = parse("1000/day fixed")
+NOBODY = "redis://127.0.0.1:1/0"
+
+
+def stack(engine: Any) -> list[type]:
+    found = [type(engine)]
+    while (engine := getattr(engine, "inner", None)) is not None:
+        found.append(type(engine))
+    return found
+
+
+def test_around_a_server_stands_all_that_a_rule_may_choose() -> None:
+    assert stack(open_engine(NOBODY)) == [RedisEngine]
+    engine = open_engine(NOBODY, ruled=True)
+    assert stack(engine) == [FallbackEngine, LeaseEngine, RedisEngine]
+    assert isinstance(engine, FallbackEngine)
+    assert engine.fallback is None
+    assert not engine.members.joined
+    whole = open_engine(f"{NOBODY}?fallback=deny&memo=on&lease=50ms&deadline=2s", ruled=True)
+    assert stack(whole) == [FallbackEngine, MemoEngine, LeaseEngine, RedisEngine]
+    assert isinstance(whole, FallbackEngine)
+    assert whole.fallback == "deny"
+    assert stack(open_async_engine(NOBODY, ruled=True)) == [
+        AsyncFallbackEngine,
+        AsyncLeaseEngine,
+        AsyncRedisEngine,
+    ]
+    assert stack(open_async_engine(f"{NOBODY}?memo=on", ruled=True))[1] is AsyncMemoEngine
+
+
+def test_a_process_is_one_member_whoever_of_its_rules_shares() -> None:
+    one, two = open_engine(NOBODY, ruled=True), open_engine(f"{NOBODY}?fallback=deny", ruled=True)
+    assert isinstance(one, FallbackEngine)
+    assert isinstance(two, FallbackEngine)
+    assert one.members is two.members
+    known = open_engine(f"{NOBODY}?nodes=7", ruled=True)
+    assert isinstance(known, FallbackEngine)
+    assert known.members.count == 7
+    first, second = open_async_engine(NOBODY, ruled=True), open_async_engine(NOBODY, ruled=True)
+    assert isinstance(first, AsyncFallbackEngine)
+    assert isinstance(second, AsyncFallbackEngine)
+    assert first.members is second.members
+
+
+def test_memory_stays_bare_unless_its_url_says_otherwise() -> None:
+    assert stack(open_engine("memory://", ruled=True)) == [LocalEngine]
+    assert stack(open_async_engine("memory://", ruled=True)) == [AwaitedEngine]
+    assert stack(open_engine("memory://?lease=1s", ruled=True)) == [LeaseEngine, LocalEngine]
+
+
+def test_rules_choose(redis_server: RedisServer) -> None:
+    with Proxy(redis_server) as link:
+        engine = open_engine(link.url, ruled=True)
+        bare = engine.meter(DAY, "bare")
+        exact = engine.meter(DAY, "exact", Terms("exact"))
+        hot = engine.meter(DAY, "hot", Terms("hot", lease=(100_000, 10)))
+        local = engine.meter(DAY, "local", Terms("local", fallback="local", deadline=0.1))
+        assert isinstance(engine, FallbackEngine)
+        assert engine.members.joined
+        for _ in range(30):
+            assert all(meter.decide("k", 1) for meter in (bare, exact, hot, local))
+        assert engine.inner.leased > 0
+        link.refuse()
+        link.cut()
+        for meter in (bare, exact):
+            with pytest.raises(EngineUnavailable):
+                meter.decide("k", 1)
+        assert isinstance(local.decide("k", 1), DegradedFacts)
+        link.heal()
+        engine.close()
+        with pytest.raises(EngineUnavailable):
+            open_engine(NOBODY, ruled=True).meter(DAY, "n", Terms("n")).decide("k", 1)
+
+
+async def test_rules_choose_awaited(redis_server: RedisServer) -> None:
+    with Proxy(redis_server) as link:
+        engine = open_async_engine(link.url, ruled=True)
+        bare = engine.meter(DAY, "bare")
+        hot = engine.meter(DAY, "hot", Terms("hot", lease=(100_000, 10)))
+        local = engine.meter(DAY, "local", Terms("local", fallback="local", deadline=0.1))
+        for _ in range(30):
+            for meter in (bare, hot, local):
+                await meter.decide("k", 1)
+        assert isinstance(engine, AsyncFallbackEngine)
+        assert engine.members.joined
+        assert engine.inner.leased > 0
+        assert (await bare.decide("k", 0))[REMAINING] == 970
+        link.refuse()
+        link.cut()
+        with pytest.raises(EngineUnavailable):
+            await bare.decide("k", 1)
+        assert isinstance(await local.decide("k", 1), DegradedFacts)
+        link.heal()
+        await engine.close()

@@ -1,0 +1,95 @@
+"""What kind of text it is, and that whatever it is, a rulebook comes out or a sentence."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import InvalidRule
+from headgate.rules import imports, load
+from headgate.rules.imports import KINDS, Note, guess, translate
+from tests.rules.imports.test_envoy import EDGE
+from tests.rules.imports.test_nginx import SITE
+from tests.rules.imports.test_spring import SHOP
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (EDGE, "envoy"),
+        ('{"domain": "d",\n"descriptors": []}', "envoy"),
+        (SHOP, "spring"),
+        ("spring.cloud.gateway.routes: []", "spring"),
+        (SITE, "nginx"),
+        ("server { limit_conn addr 1; }", "nginx"),
+        ("5/second;100/hour", "limits"),
+        ("RATELIMIT_DEFAULT = '1/day'", "limits"),
+    ],
+)
+def test_the_kind_is_guessed(text: str, kind: str) -> None:
+    assert guess(text) == kind
+    load.of(translate(text).document)
+
+
+@pytest.mark.parametrize("text", ["", "hello", "name: shop\nrules: []", "# limit_req zone=a;"])
+def test_what_cannot_be_told_is_asked(text: str) -> None:
+    with pytest.raises(
+        InvalidRule, match=r"^It cannot be told what this is\. Say which: envoy .*, spring .*, nginx"
+    ):
+        translate(text)
+
+
+def test_an_unknown_kind_is_named() -> None:
+    with pytest.raises(
+        InvalidRule, match=r'^"apache" cannot be imported\. Known are envoy, spring, nginx, limits\.$'
+    ):
+        translate("x", "apache")
+
+
+def test_a_note_reads_as_a_sentence_with_its_line() -> None:
+    assert str(Note(7, "it is so.")) == "line 7: it is so."
+    assert str(Note(None, "It is so.")) == "It is so."
+
+
+def test_nothing_found_is_said() -> None:
+    for kind, text in (("nginx", "events { }"), ("envoy", "domain: d"), ("spring", "spring: {}")):
+        translated = imports.translate(text, kind)
+        assert translated.document["rules"] == []
+        assert translated.notes == [
+            Note(None, "No limit was found that could be translated: the rulebook is empty.")
+        ]
+
+
+PIECES = [
+    "domain: d",
+    "descriptors:",
+    "  - key: a",
+    "    value: b*",
+    "    rate_limit: {unit: day}",
+    "spring:",
+    "  cloud:",
+]
+PIECES += [
+    "    gateway: {routes: [{id: 1}]}",
+    "limit_req zone=a;",
+    "{",
+    "}",
+    ";",
+    "5/second",
+    "[",
+    "]",
+    "&a",
+    "*a",
+    "\t",
+    "---",
+]
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=12).map("\n".join) | st.text(max_size=80), st.sampled_from(KINDS)
+)
+def test_whatever_the_text_is_a_rulebook_or_a_sentence(text: str, kind: str) -> None:
+    try:
+        translated = imports.translate(text, kind)
+    except InvalidRule:
+        return
+    load.of(translated.document)

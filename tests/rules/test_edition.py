@@ -1,0 +1,132 @@
+"""An edition is read as it was written; what cannot be one is refused with a sentence."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import InvalidRule
+from headgate.rules.living import edition
+from headgate.rules.living.edition import LARGEST, Edition, draft, published
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+lines = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=100)
+editions = st.builds(
+    Edition,
+    version=st.integers(1, 2**53),
+    at_us=st.integers(0, 2**53),
+    author=lines,
+    note=lines,
+    format=st.sampled_from(edition.FORMATS),
+    text=texts,
+    document=texts,
+    rolled_back_to=st.none() | st.integers(1, 2**53),
+)
+
+
+def drafted(**changed: str) -> str:
+    said = {"text": "rules: []  # none", "document": '{"rules":[]}', "format": "yaml", "author": "ana"}
+    said |= changed
+    return draft(
+        said["text"],
+        said["document"],
+        format=said["format"],
+        author=said["author"],
+        note=said.get("note", ""),
+    )
+
+
+@given(editions)
+def test_what_was_written_is_read(one: Edition) -> None:
+    assert Edition.read(one.written()) == one
+    assert Edition.read(one.written().encode()) == one
+
+
+@given(editions)
+def test_a_draft_lacks_number_and_time_only(one: Edition) -> None:
+    said = draft(
+        one.text,
+        one.document,
+        format=one.format,
+        author=one.author,
+        note=one.note,
+        rolled_back_to=one.rolled_back_to,
+    )
+    assert set(json.loads(one.written())) - set(json.loads(said)) == {"version", "at_us"}
+    assert published(said, one.version, one.at_us) == one
+
+
+def test_a_text_in_any_script_is_written_as_it_is() -> None:
+    assert "größer 李" in drafted(text="größer 李")
+
+
+def test_its_origin_is_where_its_text_was_first() -> None:
+    new = published(drafted(), 4, 1)
+    assert new.origin == 4
+    again = published(draft("a", "{}", format="yaml", author="ana", rolled_back_to=3), 5, 1)
+    assert again.origin == 3
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"{}", "its version should be a whole number"),
+        (b'{"version":true}', "its version should be a whole number"),
+        (b'{"version":-1}', "its version should be a whole number"),
+        (b'{"version":1,"at_us":1,"author":7}', "its author should be a text, not '7'"),
+    ],
+)
+def test_what_is_no_edition_is_refused(raw: bytes, why: str) -> None:
+    with pytest.raises(InvalidRule, match=why):
+        Edition.read(raw)
+
+
+@given(editions, st.data())
+def test_no_part_of_an_edition_is_one(one: Edition, data: st.DataObject) -> None:
+    raw = one.written().encode()
+    with pytest.raises(InvalidRule):
+        Edition.read(raw[: data.draw(st.integers(0, len(raw) - 1))])
+
+
+@pytest.mark.parametrize("mark", ["\n", "\r", "\x00", "\x1b[31m", "\x7f", "\x9b", "\u2028", "\u202e", "\ud800"])
+def test_author_and_note_are_one_line_without_control_characters(mark: str) -> None:
+    with pytest.raises(InvalidRule, match="The author is one line"):
+        drafted(author=f"a{mark}na")
+    with pytest.raises(InvalidRule, match="The note is one line"):
+        drafted(note=f"more{mark}room")
+
+
+def test_people_may_be_called_as_they_are() -> None:
+    name = "Zoë 李 نازنین\u200c👩\u200d🔧"
+    assert published(drafted(author=f"  {name} "), 1, 1).author == name
+
+
+def test_author_and_note_are_short() -> None:
+    drafted(author="a" * 100, note="n" * 500)
+    with pytest.raises(InvalidRule, match="The author has 101 characters; at most 100"):
+        drafted(author="a" * 101)
+    with pytest.raises(InvalidRule, match="The note has 501 characters; at most 500"):
+        drafted(note="n" * 501)
+    with pytest.raises(InvalidRule, match="must not be empty"):
+        drafted(author=" ")
+
+
+def test_a_text_has_at_most_4_mb() -> None:
+    drafted(text="a" * LARGEST, document="é" * (LARGEST // 2))
+    with pytest.raises(InvalidRule, match="text has 4,194,305 bytes; at most 4,194,304"):
+        drafted(text="a" * (LARGEST + 1))
+    with pytest.raises(InvalidRule, match="JSON has 4,194,306 bytes"):
+        drafted(document="é" * (LARGEST // 2 + 1))
+
+
+def test_a_text_is_text_in_a_known_format() -> None:
+    with pytest.raises(InvalidRule, match="half a character at 3"):
+        drafted(text="abc\udc80")
+    with pytest.raises(InvalidRule, match="yaml, toml or json, not in 'ini'"):
+        drafted(format="ini")

@@ -1,0 +1,93 @@
+"""The kept book: there as a whole, or not at all."""
+
+import logging
+import stat
+from pathlib import Path
+
+import pytest
+
+from headgate.clock import ManualClock
+from headgate.rules.living.keep import Keep, Kept
+from headgate.rules.living.source import Paper
+
+PAPER = Paper("rules: []  # Ω\n", "yaml", "edition 7 in Redis", 7, '{"rules":[]}')
+
+
+def test_what_was_kept_is_read_with_its_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    keep = Keep("here", tmp_path / "deep" / "book.json", clock=clock)
+    assert keep.read() is None
+    keep.write(PAPER)
+    assert Keep("here", keep.path).read() == Kept(PAPER, clock.now_us())
+    keep.write(PAPER._replace(version=8))
+    kept = keep.read()
+    assert kept is not None
+    assert kept.paper.version == 8
+
+
+def test_only_its_owner_reads_it_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    keep = Keep("here", tmp_path / "deep" / "book.json")
+    for _ in range(3):
+        keep.write(PAPER)
+    assert [file.name for file in keep.path.parent.iterdir()] == ["book.json"]
+    assert stat.S_IMODE(keep.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(keep.path.parent.stat().st_mode) == 0o700
+
+
+def test_a_damaged_one_counts_as_none_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keep = Keep("here", tmp_path / "book.json")
+    keep.write(PAPER)
+    whole = keep.path.read_bytes()
+    for damaged in (b"", whole[:-1], whole.replace(b"rules", b"RULES"), b"\xff" * 99, whole + b" "):
+        caplog.clear()
+        keep.path.write_bytes(damaged)
+        assert keep.read() is None
+        assert [record.getMessage() for record in caplog.records] == [
+            f"headgate: the rulebook kept in {keep.path} is of no use: it does not say what was written."
+        ]
+    keep.path.unlink()
+    keep.path.mkdir()
+    assert keep.read() is None
+
+
+def test_a_disk_that_takes_nothing_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    keep = Keep("here", tmp_path / "file" / "book.json")
+    with caplog.at_level(logging.INFO):
+        keep.write(PAPER)
+        keep.write(PAPER)
+    assert [record.getMessage()[:54] for record in caplog.records] == [
+        "headgate: the rulebook could not be kept in " + str(keep.path)[:10]
+    ]
+    (tmp_path / "file").unlink()
+    keep.write(PAPER)
+    assert keep.read() is not None
+
+
+def test_a_write_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
+    keep = Keep("here", tmp_path / "book.json")
+    keep.path.mkdir()
+    (keep.path / "in the way").touch()
+    keep.write(PAPER)
+    assert [file.name for file in tmp_path.iterdir()] == ["book.json"]
+
+
+def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert Keep("here").path.parent == tmp_path / "xdg" / "headgate"
+    for none in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", none)
+        assert Keep("here").path.parent == tmp_path / ".cache" / "headgate"
+    monkeypatch.setenv("HOME", "~")
+    assert Keep("here").path.is_absolute()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert Keep("here").path.parent == tmp_path / ".cache" / "headgate"
+
+
+def test_each_place_has_its_file_whatever_the_password() -> None:
+    paths = {Keep(f"redis://{host}/{db}").path for host in ("one", "two") for db in (0, 1)}
+    assert len(paths) == 4
+    assert Keep("redis://ana:secret@one/0").path == Keep("redis://one/0").path
+    assert Keep("redis://ana:s/e@cret@one/0").path == Keep("redis://one/0").path
