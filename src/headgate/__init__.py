@@ -5,7 +5,14 @@ In one process, across a cluster through Redis or Valkey, and always by the same
 
 from headgate.clock import ManualClock, SystemClock
 from headgate.engine.url import open_async_engine, open_engine
-from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge, InvalidRule, RateLimited
+from headgate.errors import (
+    EngineUnavailable,
+    HeadgateError,
+    InvalidCharge,
+    InvalidRule,
+    InvalidRulebook,
+    RateLimited,
+)
 from headgate.lease import AsyncLease, Lease
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.model.decision import Charge, Decision, Verdict
@@ -18,12 +25,16 @@ from headgate.model.slots import Slots
 from headgate.model.smooth import Smooth
 from headgate.model.token_bucket import TokenBucket
 from headgate.reservation import AsyncReservation, Reservation
+from headgate.ruled.decision import RuledDecision
+from headgate.ruled.limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.rules.rule import Rule, Rulebook
 from headgate.text import parse
 
 __all__ = [
     "AsyncLease",
     "AsyncLimiter",
     "AsyncReservation",
+    "AsyncRuledLimiter",
     "Charge",
     "Decision",
     "EngineUnavailable",
@@ -31,6 +42,7 @@ __all__ = [
     "HeadgateError",
     "InvalidCharge",
     "InvalidRule",
+    "InvalidRulebook",
     "LeakyBucket",
     "Lease",
     "Limit",
@@ -41,6 +53,10 @@ __all__ = [
     "parse",
     "RateLimited",
     "Reservation",
+    "Rule",
+    "Rulebook",
+    "RuledDecision",
+    "RuledLimiter",
     "SlidingLog",
     "SlidingWindow",
     "Slots",

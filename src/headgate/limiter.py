@@ -5,7 +5,7 @@
     reserve   take a place now, be served later     refund    give back what a decision charged
     reset     forget a key                          acquire   hold a slot until released
     guard     any of these around a block or a function
-    explain   what is promised, in words
+    explain   what is promised, in words            from_rules    a limiter that follows a rulebook
 
 Limiter and AsyncLimiter are the same but for the await. What takes several steps is a flow, spelled once in
 steps.py; what is checked is checked in asking.py. A Limiter knows no Redis, no HTTP and no framework.
@@ -27,6 +27,8 @@ from headgate.guard import AsyncGuard, Guard
 from headgate.lease import AsyncLease, Lease
 from headgate.model.decision import Charge, Decision
 from headgate.reservation import AsyncReservation, Reservation
+from headgate.ruled.limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.ruled.opening import Rules
 
 
 class Limiter:
@@ -54,6 +56,13 @@ class Limiter:
             limits, names_of(limits, name), self.engine.meter, self.engine.slots
         )
         self._bind()
+
+    @staticmethod
+    def from_rules(
+        rules: Rules, engine: str | Engine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
+    ) -> RuledLimiter:
+        """A limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See RuledLimiter."""
+        return RuledLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
         meters = self._asking.meters
@@ -168,6 +177,13 @@ class AsyncLimiter:
             limits, names_of(limits, name), self.engine.meter, self.engine.slots
         )
         self._bind()
+
+    @staticmethod
+    def from_rules(
+        rules: Rules, engine: str | AsyncEngine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
+    ) -> AsyncRuledLimiter:
+        """A limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See RuledLimiter."""
+        return AsyncRuledLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
         meters = self._asking.meters

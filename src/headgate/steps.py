@@ -43,23 +43,25 @@ def wait(
 
 def cancel(decision: Decision) -> Flow[None]:
     """Give a reservation back, as far as nothing was built on it."""
-    for part in reversed(decision.parts):
-        yield from _give_back(part, part.cost, cancel=True)
+    for part in reversed((*decision.parts, *decision.beside)):
+        if part.allowed:
+            yield from _give_back(part, part.cost, cancel=True)
 
 
 def refund(decision: Decision, cost: int | None) -> Flow[None]:
     """Give back what each charge of the decision still holds, once."""
     units = None if cost is None else check_cost(cost)
-    if isinstance(decision.limit, Slots):
+    if isinstance(decision.limit, Slots) and len(decision.parts) == 1:
         raise InvalidCharge(f'"{decision.limit}" is held, not taken: release its lease instead.')
     if decision.allowed:
-        for part in decision.parts:
-            yield from _give_back(part, part.cost if units is None else units, cancel=False)
+        for part in (*decision.parts, *decision.beside):
+            if part.allowed:
+                yield from _give_back(part, part.cost if units is None else units, cancel=False)
 
 
 def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[None]:
     units = min(units, part.cost - part.given_back)
-    if units > 0:
+    if units > 0 and not isinstance(part.limit, Slots):
         receipt = Receipt.of(part.facts, part.cost, part.given_back)
         part.given_back += units
         meter: Any = part.source

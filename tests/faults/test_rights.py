@@ -10,9 +10,11 @@ import pytest
 
 from headgate.engine.redis.blocking import RedisEngine
 from headgate.engine.redis.wire import Questions
+from headgate.engine.url import open_archive, open_engine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.model.decision import Charge
+from headgate.rules.living.editions import Editions
 from headgate.text import parse
 from tests.servers import KINDS, Cluster, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
@@ -186,6 +188,30 @@ def test_the_documented_rights_are_the_least() -> None:
     _, _, rest = page.partition("ACL SETUSER limiter on >secret ")
     documented, _, _ = rest.partition("\n\n")
     assert set(documented.replace("\\", "").split()) == set(LEAST.split())
+
+
+def test_a_follower_a_publisher_and_an_operator_need_what_is_documented(guarded_server: RedisServer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
+    follows, pushes, lists = "+hget +hmget", "+hkeys +hset +hdel", "+scan"
+    assert all(f"`{rights}`" in page for rights in (follows, pushes, lists))
+
+    def push_and_follow(rights: str) -> None:
+        archive, close = open_archive(login(guarded_server, f"{LEAST} {rights}"))
+        editions = Editions(archive)
+        for _ in range(21):
+            editions.push("rules: []", '{"rules": []}', format="yaml", author="ann")
+        assert editions.current() is not None
+        close()
+
+    push_and_follow(f"{follows} {pushes}")
+    for right in f"{follows} {pushes}".split():
+        others = [other for other in f"{follows} {pushes}".split() if other != right]
+        with pytest.raises(EngineUnavailable, match="lacks the right"):
+            push_and_follow(" ".join(others))
+    engine = open_engine(login(guarded_server, f"{LEAST} {lists}"))
+    engine.overrides("rule").set("key", "5/s")
+    assert list(engine.overrides("rule").list())
+    engine.close()
 
 
 @contextmanager

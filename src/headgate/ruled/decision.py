@@ -1,0 +1,214 @@
+"""What a rulebook decided for a call: which rule spoke, how each stands, what was decided beside.
+
+rule       the rule that refused: of several the one that refuses longest, of those the first in the book.
+           Of a call that passed, the rule that is nearest to its limit
+verdicts   one for each charge of each rule that was asked, in the order of the book
+asides     the same for shadows and candidates, which never refuse a call and are counted apart
+nearest    the verdict with the least left of its limit
+refusal    what to answer, if the call was refused: the rule's status, body, content type or redirect
+why        a sentence, where a rule refused without its limit: a dimension was missing, the key is locked out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from math import inf
+from typing import Any, NamedTuple, Protocol
+
+from headgate.engine.fallback.share import fresh
+from headgate.model.decision import (
+    ALLOWED,
+    AT_US,
+    DELAY_US,
+    MARK,
+    REMAINING,
+    RESET_AFTER_US,
+    RETRY_AFTER_US,
+    Decision,
+    Facts,
+    LockedFacts,
+    OverriddenFacts,
+    Verdict,
+)
+from headgate.model.limit import EXACT, UNLIMITED, Limit
+from headgate.rules.match import Match
+from headgate.rules.rule import Refusal
+
+SHADOW, CANDIDATE = "shadow", "candidate"
+
+Charged = tuple[Any, str, int]  # a meter, a key, a cost
+Head = tuple[str, "str | None"]  # of a charge: its rule, and whether it is a shadow or a candidate
+Denied = tuple[int, Match]  # who refuses without being asked, and how many charges come before it
+
+
+class Book(Protocol):
+    """What a decision asks of the rulebook that made it."""
+
+    refusals: dict[str, Refusal]
+
+    def own_meter(self, charge: Charged, limit: Limit) -> Any: ...
+
+
+class _Nobody(NamedTuple):
+    limit: Limit = UNLIMITED
+
+
+_NOBODY = _Nobody()
+_DENIED: Facts = False, 0, None, 0, 0, 0, 0
+_FREE: Facts = True, EXACT, 0, 0, 0, 0, 0
+
+
+class RuledDecision(Decision):
+    """The answer to a call by all rules that apply to it; true if it may pass.
+
+    A call makes one of these, so it only keeps what it was given; whatever is asked of it is worked out then.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        heads: Sequence[Head],
+        charges: Sequence[Charged],
+        answers: Sequence[Facts | None],
+        denied: Sequence[Denied],
+        apart: bool = False,
+    ) -> None:
+        self._book = book
+        self._heads, self._charges, self._answers = heads, charges, answers
+        self._denied = denied
+        self._apart = apart
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @cached_property
+    def allowed(self) -> bool:
+        for (_, aside), facts in zip(self._heads, self._answers, strict=True):
+            if aside is None and facts is not None and not facts[ALLOWED]:
+                return False
+        return all(match.shadow for _, match in self._denied)
+
+    @cached_property
+    def parts(self) -> tuple[Decision, ...]:
+        return tuple(part for part in self._all if part.aside is None)
+
+    @cached_property
+    def beside(self) -> tuple[Decision, ...]:
+        return tuple(part for part in self._all if part.aside is not None)
+
+    @cached_property
+    def _all(self) -> list[Decision]:
+        """In the order of the book; who was not asked is left out."""
+        row: list[Decision | None] = []
+        for (rule, aside), charge, facts in zip(self._heads, self._charges, self._answers, strict=True):
+            meter, key, cost = charge
+            if isinstance(facts, OverriddenFacts):
+                meter = self._book.own_meter(charge, facts.limit)
+            row.append(None if facts is None else _part(Decision(facts, meter, key, cost), rule, aside))
+        for before, match in reversed(self._denied):
+            part = Decision(_DENIED, _NOBODY, match.key, match.cost)
+            row.insert(before, _part(part, match.rule.name, SHADOW if match.shadow else None))
+        return [part for part in row if part is not None]
+
+    @cached_property
+    def _spoke(self) -> Decision:
+        """Who refuses longest, of equals the first; or who is nearest to its limit."""
+        refused = [part for part in self.parts if not part.allowed]
+        if refused:
+            return max(refused, key=_wait)
+        return min(self.parts, key=_left) if self.parts else Decision(_FREE, _NOBODY, "", 0)
+
+    @cached_property
+    def facts(self) -> Facts:  # type: ignore[override]
+        spoke, parts = self._spoke.facts, self.parts or (self._spoke,)
+        return (
+            self.allowed,
+            min(part.facts[REMAINING] for part in parts),
+            spoke[RETRY_AFTER_US],
+            max(part.facts[RESET_AFTER_US] for part in parts),
+            max(part.facts[DELAY_US] for part in parts) if self.allowed else 0,
+            spoke[AT_US],
+            spoke[MARK],
+        )
+
+    @property
+    def rule(self) -> str | None:  # type: ignore[override]
+        return self._spoke.rule
+
+    @property
+    def source(self) -> Any:  # type: ignore[override]
+        return self._spoke.source
+
+    @property
+    def key(self) -> str:  # type: ignore[override]
+        return self._spoke.key
+
+    @property
+    def cost(self) -> int:  # type: ignore[override]
+        return self._spoke.cost
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return tuple(part.verdicts[0] for part in self.parts)
+
+    @property
+    def asides(self) -> tuple[Verdict, ...]:
+        """The verdicts of shadows and candidates."""
+        return tuple(part.verdicts[0] for part in self.beside)
+
+    @property
+    def nearest(self) -> Verdict | None:
+        """The verdict with the least left of its limit; None if no rule applied."""
+        return min(self.parts, key=_left).verdicts[0] if self.parts else None
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """What to answer, if the call was refused."""
+        return None if self.allowed or self.rule is None else self._book.refusals[self.rule]
+
+    @property
+    def atomic(self) -> bool:
+        """Whether all charges were decided in one place, at one instant: not if some count in this process and
+        some elsewhere, nor on several nodes of a cluster. None is kept where one refuses all the same."""
+        return not self._apart and super().atomic
+
+    @property
+    def locked(self) -> bool:
+        """Whether the rule that spoke has locked the key out."""
+        return isinstance(self._spoke.facts, LockedFacts)
+
+    @property
+    def why(self) -> str | None:
+        """Why a rule refused without its limit, in words."""
+        if self.locked:
+            return "it was refused too often and is locked out"
+        return next((match.denied for _, match in self._denied if match.rule.name == self.rule), None)
+
+    def __str__(self) -> str:
+        if self.rule is None:
+            return "allowed: no limit applies"
+        spoke = f'rule "{self.rule}"' + ("" if self.limit is UNLIMITED else f" ({self.limit})")
+        if self.allowed:
+            wait = f" after {self.delay:g} s" if self.delay else ""
+            return f"allowed{wait} by {spoke}, {self.remaining} remaining"
+        why = f", because {self.why}" if self.why else ""
+        if self.retry_after is None:
+            return f"refused by {spoke}{why or ': the cost is more than this limit can ever hold'}"
+        return f"refused by {spoke}{why}: retry after {self.retry_after:g} s"
+
+
+def _part(part: Decision, rule: str, aside: str | None) -> Decision:
+    part.rule, part.aside = rule, aside
+    return part
+
+
+def _wait(part: Decision) -> float:
+    wait_us = part.facts[RETRY_AFTER_US]
+    return inf if wait_us is None else wait_us
+
+
+def _left(part: Decision) -> float:
+    """What is left of a limit, as a share of it."""
+    limit = part.source.limit
+    return inf if limit is UNLIMITED else part.facts[REMAINING] / fresh(limit)

@@ -1,0 +1,250 @@
+"""The verbs of a limiter that follows a rulebook.
+
+    check     may this call pass all rules that apply to it?     peek      would it?
+    wait      pass when there is room                            refund    give back what a decision charged
+    hold      check around a block; slots are held as long       release   give the slots of a decision back
+    reset     forget the counts of a call                        replace   go on by another rulebook
+
+    limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
+    decision = limiter.check({"method": "POST", "path": "/login", "address": "192.0.2.7"})
+
+RuledLimiter and AsyncRuledLimiter are the same but for the await. The rulebook is replaced whole, between two
+calls; every call is decided by one book.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, cast
+
+from headgate import steps
+from headgate.asking import check_cost
+from headgate.clock import Clock, SystemClock
+from headgate.engine import options
+from headgate.engine.awaited import AwaitedEngine
+from headgate.engine.deadlines import set_deadline
+from headgate.engine.local import LocalEngine
+from headgate.engine.port import AsyncEngine, Engine
+from headgate.engine.url import open_async_engine, open_engine
+from headgate.errors import InvalidCharge
+from headgate.flow import Flow, arun, run
+from headgate.model.decision import MARK, Decision
+from headgate.model.slots import Slots
+from headgate.ruled.decision import RuledDecision
+from headgate.ruled.opening import Rules, opened
+from headgate.ruled.ruling import Call, Ruling
+from headgate.rules.rule import Rulebook
+
+Attributes = Mapping[str, Any]
+
+
+class _Ruled:
+    """What both limiters have: the engines, and the rulebook at work."""
+
+    def __init__(self, rules: Rules, engine: Any, local: Any, clock: Clock, url: str | None, prefix: str) -> None:
+        self.clock = clock
+        self.engine = engine
+        self._local = local
+        self._opened = url is not None  # whoever brings an engine along has said how long it waits
+        self._chosen = options.split(url)[1] if url is not None else options.Options()
+        book, self.watch, self._close_rules = opened(rules, url, prefix, self.replace)
+        self.replace(book)
+        if self.watch is not None:
+            self.watch.start()
+
+    @property
+    def rulebook(self) -> Rulebook:
+        """The rulebook that is followed."""
+        return self._ruling.book
+
+    @property
+    def refused_changes(self) -> int:
+        """How many changes of the rulebook were refused because they could not be read."""
+        return 0 if self.watch is None else self.watch.refused
+
+    def replace(self, rulebook: Rulebook) -> None:
+        """Go on by another rulebook. Counts carry over: they belong to the names of rules and their limits."""
+        ruling = Ruling(rulebook, self.engine, self._local, self._chosen)
+        if self._opened:
+            set_deadline(self.engine, ruling.deadline)
+        self._ruling = ruling
+
+    def _call(self, attributes: object, cost: object) -> Call:
+        if not isinstance(attributes, Mapping):
+            raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
+        return self._ruling.call(attributes, None if cost is None else check_cost(cost))
+
+    def _releasing(self, decision: Decision) -> Flow[None]:
+        for part in (*decision.parts, *decision.beside):
+            if decision.allowed and part.allowed and isinstance(part.limit, Slots):
+                meter: Any = part.source
+                yield partial(meter.release, part.key, part.facts[MARK])
+
+    def _resetting(self, attributes: Attributes) -> Flow[None]:
+        for meter, key, _ in self._call(attributes, None).charges:
+            yield partial(meter.reset, key)
+
+
+class RuledLimiter(_Ruled):
+    """Limits calls by a rulebook. Thread-safe.
+
+    rules    a Rulebook, a mapping, a file (watched), or "pushed": what was pushed to the engine's server
+    engine   where counts are kept: memory:// (this process), redis://host:port/db, or an engine
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        engine: str | Engine = "memory://",
+        *,
+        clock: Clock | None = None,
+        prefix: str = "hg",
+    ) -> None:
+        clock = clock or SystemClock()
+        url = engine if isinstance(engine, str) else None
+        if isinstance(engine, str):
+            engine = open_engine(engine, prefix=prefix, clock=clock, ruled=True)
+        local = engine if isinstance(engine, LocalEngine) else LocalEngine(clock)
+        super().__init__(rules, engine, local, clock, url, prefix)
+
+    def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
+        """May this call pass? Charges every rule that applies, or none. `cost` is for rules that state none."""
+        call = self._call(attributes, cost)
+        if not call.straight:
+            return run(call.decide())
+        if len(call.charges) != 1:
+            return call.decision(self.engine.decide_all(call.charges) if call.charges else ())
+        meter, key, cost = call.charges[0]
+        return call.decision((meter.decide(key, cost),))
+
+    def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
+        """Would it? Charges nothing, counts nothing."""
+        return run(self._call(attributes, cost).decide(commit=False))
+
+    def wait(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> RuledDecision:
+        """Pass when there is room under every rule. Refused at once if that is more than `timeout` away."""
+        call = self._call(attributes, cost)
+        flow = steps.wait(
+            lambda call, patience_us: run(call.decide(patience_us)), call, timeout, self.clock.sleep_us
+        )
+        return cast(RuledDecision, run(flow))
+
+    def refund(self, decision: Decision, cost: int | None = None) -> None:
+        """Give back what the decision charged, or `cost` of it, under every rule."""
+        run(steps.refund(decision, cost))
+
+    def release(self, decision: Decision) -> None:
+        """Give back the slots that the decision holds; one that is not released ends by its ttl."""
+        run(self._releasing(decision))
+
+    @contextmanager
+    def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Decision]:
+        """Check around a block: RateLimited if refused; slots are held as long as the block lasts."""
+        decision = self.check(attributes, cost).or_raise()
+        try:
+            yield decision
+        finally:
+            self.release(decision)
+
+    def reset(self, attributes: Attributes) -> None:
+        """Forget the counts of a call: those of every rule that applies to it."""
+        run(self._resetting(attributes))
+
+    def overrides(self, rule: str) -> Any:
+        """The limits that single keys of a rule have of their own: set, get, unset, list."""
+        return self.engine.overrides(rule)
+
+    def close(self) -> None:
+        self._close_rules()
+        self.engine.close()
+
+    def __enter__(self) -> RuledLimiter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncRuledLimiter(_Ruled):
+    """Limits calls by a rulebook, awaited. Works from several event loops. See RuledLimiter."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        engine: str | AsyncEngine = "memory://",
+        *,
+        clock: Clock | None = None,
+        prefix: str = "hg",
+    ) -> None:
+        clock = clock or SystemClock()
+        url = engine if isinstance(engine, str) else None
+        if isinstance(engine, str):
+            engine = open_async_engine(engine, prefix=prefix, clock=clock, ruled=True)
+        local = engine if isinstance(engine, AwaitedEngine) else AwaitedEngine(LocalEngine(clock))
+        super().__init__(rules, engine, local, clock, url, prefix)
+
+    async def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
+        """May this call pass? Charges every rule that applies, or none. `cost` is for rules that state none."""
+        call = self._call(attributes, cost)
+        if not call.straight:
+            return await arun(call.decide())
+        if len(call.charges) != 1:
+            return call.decision(await self.engine.decide_all(call.charges) if call.charges else ())
+        meter, key, cost = call.charges[0]
+        return call.decision((await meter.decide(key, cost),))
+
+    async def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
+        """Would it? Charges nothing, counts nothing."""
+        return await arun(self._call(attributes, cost).decide(commit=False))
+
+    async def wait(
+        self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
+    ) -> RuledDecision:
+        """Pass when there is room under every rule. Refused at once if that is more than `timeout` away."""
+        call = self._call(attributes, cost)
+        flow = steps.wait(
+            lambda call, patience_us: arun(call.decide(patience_us)), call, timeout, self.clock.asleep_us
+        )
+        return cast(RuledDecision, await arun(flow))
+
+    async def refund(self, decision: Decision, cost: int | None = None) -> None:
+        """Give back what the decision charged, or `cost` of it, under every rule."""
+        await arun(steps.refund(decision, cost))
+
+    async def release(self, decision: Decision) -> None:
+        """Give back the slots that the decision holds; one that is not released ends by its ttl."""
+        await arun(self._releasing(decision))
+
+    @asynccontextmanager
+    async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Decision]:
+        """Check around a block: RateLimited if refused; slots are held as long as the block lasts."""
+        decision = (await self.check(attributes, cost)).or_raise()
+        try:
+            yield decision
+        finally:
+            await self.release(decision)
+
+    async def reset(self, attributes: Attributes) -> None:
+        """Forget the counts of a call: those of every rule that applies to it."""
+        await arun(self._resetting(attributes))
+
+    def overrides(self, rule: str) -> Any:
+        """The limits that single keys of a rule have of their own: set, get, unset, list."""
+        return self.engine.overrides(rule)
+
+    async def close(self) -> None:
+        self._close_rules()
+        await self.engine.close()
+
+    async def __aenter__(self) -> AsyncRuledLimiter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
