@@ -33,7 +33,8 @@ def sentence(err: str) -> str:
 def test_alone_it_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys)
     assert (code, err) == (0, "")
-    assert all(word in out for word in ("demo", "limit", "lua"))
+    assert all(word in out for word in ("demo", "limit", "lua", "take", "keys", "overrides", "rules"))
+    assert all(f"{code}  " in out for code in (0, 1, 2, 3, 130)), "exit codes are told"
 
 
 def test_it_knows_its_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +48,7 @@ def test_it_knows_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "told"),
     [
         (["dmeo"], '"dmeo" is not a command of headgate. Did you mean demo?'),
-        (["xyzzy"], '"xyzzy" is not a command of headgate. Known: demo, limit, lua.'),
+        (["xyzzy"], '"xyzzy" is not a command of headgate. Known: limit, take, peek,'),
         (["lua", "publsh"], '"publsh" is not a command of headgate lua. Did you mean publish?'),
         (["lua"], "The following arguments are required: COMMAND. See headgate lua --help."),
         (["limit"], "The following arguments are required: text. See headgate limit --help."),

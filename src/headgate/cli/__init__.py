@@ -1,80 +1,105 @@
 """The command line. It composes what the library offers, and decides nothing of its own.
 
-    headgate demo                 watch a flash sale: the same calls at seven gates
     headgate limit "100/s"        what a limit means, in words
-    headgate lua publish          load the scripts for gateways on a server, and store their SHA1
-    headgate lua list | show      the scripts
+    headgate take|peek KEY        ask an engine, as a program would; refund, reset: correct what it counts
+    headgate keys                 what is counted, busiest first
+    headgate overrides            limits of a key's own
+    headgate rules                the rulebook: validate, explain, test, diff, push, pull, and so on
+    headgate lua                  the scripts that run inside Redis and Valkey
+    headgate demo                 watch a flash sale: the same calls at seven gates
+    headgate completion           the words of all this, for a shell
 
-An error is one sentence on stderr. Exit codes: 0 done, 1 an engine did not answer, 2 it cannot be what was
-asked for, 130 interrupted.
+Every command takes --json: one document on stdout, times in seconds, and errors as {"error": ...} on stderr.
+Otherwise an answer is for people, and an error is one sentence on stderr.
+
+Exit codes, which scripts may rely on:
+    0      done; or: the answer is yes
+    1      an engine did not answer
+    2      it cannot be what was asked for: a bad limit, an invalid rulebook, a word that is no command
+    3      the answer is no: take or peek was refused, a case of `rules test` failed, a `rules diff --exit-code`
+           found a difference, an override is there already or is not there
+    130    interrupted
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
-import re
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
-from typing import NoReturn
 
 import headgate
-from headgate.cli import demo, limit, lua
-from headgate.errors import EngineUnavailable, HeadgateError
+from headgate.cli import charge, completion, demo, keys, limit, lua, overrides, rules
+from headgate.cli.answer import INTERRUPTED, INVALID, UNANSWERED, Answer
+from headgate.cli.parser import Parser
+from headgate.errors import EngineUnavailable, HeadgateError, InvalidRulebook
 
-
-class Misuse(HeadgateError):
-    """The command line itself cannot be read."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse, whose errors are sentences and do not end the process."""
-
-    def error(self, message: str) -> NoReturn:
-        if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-            word, known = found[1], re.findall(r"[\w-]+", found[2])
-            near = get_close_matches(word, known, 1, 0.5)
-            hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
-            raise Misuse(f'"{word}" is not a command of {self.prog}. {hint}')
-        raise Misuse(f"{message[:1].upper()}{message[1:]}. See {self.prog} --help.")
+_CODES = "".join((__doc__ or "").partition("Exit codes")[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    parser = _parser()
+    words = sys.argv[1:] if argv is None else argv
+    # Who was started without an output has None there, and print takes None for the other one.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    parser = tree()
     try:
-        args = parser.parse_args(argv)
-        code: int = args.run(args) if args.run else _help(parser)
+        args = parser.parse_args(words)
+        answer: Answer | int = args.run(args) if args.run else _help(parser)
+        code = answer.tell(as_json=args.json) if isinstance(answer, Answer) else answer
         sys.stdout.flush()
         return code
     except EngineUnavailable as error:
-        return _fail(error, 1)
+        return _fail(error, UNANSWERED, words)
     except HeadgateError as error:
-        return _fail(error, 2)
+        return _fail(error, INVALID, words)
     except BrokenPipeError:
-        # Whoever read us has gone, and does not want the rest. Python would flush once more and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go()  # whoever read us has gone, and does not want the rest
         return 0
+    except OSError as error:
+        _let_go()
+        return _fail(HeadgateError(f"This cannot be written or read: {error.strerror or error}."), INVALID, words)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="headgate", description="Decides, for every call, whether it may pass.")
+def tree() -> Parser:
+    """All commands."""
+    parser = Parser(
+        prog="headgate", description="Decides, for every call, whether it may pass.", epilog=_CODES.rstrip()
+    )
     parser.add_argument("--version", action="version", version=f"headgate {headgate.__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (demo, limit, lua):
+    for module in (limit, charge, keys, overrides, rules, lua, demo):
         module.add(commands)
+    completion.add(commands, tree)
     return parser
 
 
-def _help(parser: _Parser) -> int:
+def _help(parser: Parser) -> int:
     parser.print_help()
     return 0
 
 
-def _fail(error: HeadgateError, code: int) -> int:
-    print(f"headgate: {error}", file=sys.stderr)
+def _let_go() -> None:
+    """What is left to be written is dropped: Python would flush once more, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(error: HeadgateError, code: int, words: Sequence[str]) -> int:
+    if "--json" in words:  # the line itself may be what cannot be read, so it is not asked of the parser
+        print(json.dumps({"error": str(error)} | _problems(error)), file=sys.stderr)
+    elif isinstance(error, InvalidRulebook):
+        print("headgate:", "\n".join(error.told), file=sys.stderr)
+    else:
+        print(f"headgate: {error}", file=sys.stderr)
     return code
+
+
+def _problems(error: HeadgateError) -> dict[str, object]:
+    """Of a rulebook, all that is wrong."""
+    if not isinstance(error, InvalidRulebook):
+        return {}
+    return {"problems": [{"line": line, "problem": sentence} for line, sentence in error.problems]}

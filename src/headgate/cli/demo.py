@@ -7,8 +7,10 @@ import shutil
 import sys
 import time
 
+from headgate.cli.answer import Answer
 from headgate.cli.flash_sale import PHASES, SECONDS, Sale
 from headgate.cli.ink import Ink
+from headgate.cli.parser import Commands, command
 from headgate.cli.picture import picture, summary
 from headgate.cli.screen import borrowed, draw
 
@@ -16,14 +18,19 @@ _FRAMES = 15  # a second
 _LONGEST = 3600.0
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "demo", help="watch a flash sale: the same calls at seven gates", description=__doc__
+def add(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "demo",
+        run,
+        "watch a flash sale: the same calls at seven gates",
+        "headgate demo --seconds 10",
+        "headgate demo --fast",
+        more="Live in a terminal, or as plain lines where there is none.",
     )
     parser.add_argument("--fast", action="store_true", help="do not wait: just the last picture")
     parser.add_argument("--seconds", type=_seconds, help=f"how long it takes (default {SECONDS})")
     parser.add_argument("--no-color", action="store_true", help="no colours (NO_COLOR works too)")
-    parser.set_defaults(run=run)
 
 
 def _seconds(text: str) -> float:
@@ -36,8 +43,11 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Answer | int:
     sale, out = Sale(), sys.stdout
+    if args.json:
+        sale.play_until(SECONDS)
+        return Answer(_document(sale))
     ink = Ink.on(out, color=not args.no_color)
     interrupted = False
     try:
@@ -76,3 +86,12 @@ def _tell(sale: Sale, seconds: float | None) -> None:
             time.sleep((end - phase.at) / SECONDS * seconds)
         sale.play_until(end)
     print(f"{SECONDS:5.1f} s  over", end="\n\n", flush=True)
+
+
+def _document(sale: Sale) -> dict[str, object]:
+    gates = [
+        {"gate": gate.name, "limit": gate.limit, "passed": gate.passed, "delayed": gate.delayed}
+        | {"refused": gate.refused, "most_in_2s": gate.busiest}
+        for gate in sale.gates
+    ]
+    return {"seconds": SECONDS, "calls": sale.calls, "buyers": len(sale.buyers), "gates": gates}

@@ -5,24 +5,44 @@ from __future__ import annotations
 import argparse
 import shutil
 
+from headgate.cli.answer import Answer
+from headgate.cli.parser import Commands, command, whole
 from headgate.engine.url import open_engine
-from headgate.explain import page
+from headgate.explain import explain, laws, page
 from headgate.text import parse_all
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("limit", help='what a limit means: headgate limit "100/s burst 200"')
+def add(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "limit",
+        run,
+        "what a limit means, and what its engine promises, in words",
+        'headgate limit "100/s burst 200"',
+        'headgate limit "10/s; 500/hour" --engine "redis://host/0?fallback=local" --nodes 4',
+    )
     parser.add_argument("text", help='such as "100/s", "600/minute sliding" or "10/s; 500/hour"')
     parser.add_argument(
-        "--engine", help="also tell what this engine promises: redis://host/0?fallback=local&lease=100ms"
+        "--engine",
+        metavar="URL",
+        help="also tell what this engine promises: redis://host/0?fallback=local&lease=100ms",
     )
-    parser.add_argument("--nodes", type=int, default=1, help="how many processes share the limit (1 unless given)")
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--nodes",
+        type=whole(1),
+        default=1,
+        metavar="N",
+        help="how many processes share the limit (1 unless given)",
+    )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Answer:
     limits = parse_all(args.text)
     width = min(110, max(60, shutil.get_terminal_size((100, 24)).columns))
     engine = open_engine(args.engine, nodes=args.nodes) if args.engine else None  # asked nothing, it opens nothing
-    print(page(limits, engine, args.nodes, width), end="")
-    return 0
+    document = [
+        {"limit": limit.text, "algorithm": limit.algorithm}
+        | {"explained": dict((*explain(limit), *laws(engine, limit, args.nodes)))}
+        for limit in limits
+    ]
+    return Answer({"limits": document}, [page(limits, engine, args.nodes, width).removesuffix("\n")])

@@ -1,0 +1,52 @@
+"""The rulebook that a command goes by: the file that was named, or what was pushed to its engine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headgate.errors import InvalidRule
+from headgate.rules import load
+from headgate.rules.living.edition import Edition
+from headgate.rules.living.editions import Editions
+from headgate.rules.rule import Rulebook
+
+if TYPE_CHECKING:
+    from headgate.engine.redis.blocking import RedisEngine
+
+
+def add_book(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rules", metavar="FILE", help="the rulebook (unless given, the one pushed to the engine, if any)"
+    )
+
+
+def known_book(args: argparse.Namespace, engine: RedisEngine) -> Rulebook | None:
+    """The rulebook, if there is one."""
+    if args.rules is not None:
+        return load.read(args.rules)
+    edition = editions_of(engine).current()
+    return None if edition is None else of_edition(edition)
+
+
+def editions_of(engine: RedisEngine) -> Editions:
+    """What was pushed there."""
+    from headgate.engine.redis.editions import Archive
+
+    return Editions(Archive(engine))
+
+
+def of_edition(edition: Edition) -> Rulebook:
+    """What an edition says; by its JSON, which needs no YAML."""
+    return load.parse(edition.document, format="json", source=f"edition {edition.version}")
+
+
+def file_text(path: Path) -> str:
+    """A file's text, or a sentence."""
+    try:
+        return path.read_text("utf-8-sig")
+    except OSError as error:
+        raise InvalidRule(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRule(f"{path} is not UTF-8, from byte {error.start} on.") from None

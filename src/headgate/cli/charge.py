@@ -1,0 +1,177 @@
+"""headgate take, peek, refund, reset: what a program asks of a limit, asked by hand.
+
+They go to the engine and nowhere else, so they change what programs see: a take is charged, a refund gives
+room. Each limit is told by itself; all of them are decided together, as always.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from headgate.asking import Asked, check_key
+from headgate.cli.answer import DONE, NO, Answer
+from headgate.cli.counts import Count, add_counts, all_counts_of, counts_of
+from headgate.cli.engine import add_engine, server
+from headgate.cli.parser import Commands, Parser, Run, command, whole
+from headgate.cli.receipt import give_back
+from headgate.cli.table import Cell, Table, Value
+from headgate.engine.port import Meter
+from headgate.errors import InvalidCharge
+from headgate.explain import long
+from headgate.model.decision import Decision, OverriddenFacts, Verdict
+from headgate.model.slots import Slots
+
+if TYPE_CHECKING:
+    from headgate.engine.redis.blocking import RedisEngine
+
+_RIGHT = ("remaining", "retry after", "reset after", "delay", "before", "after")
+
+
+def add(commands: Commands) -> None:
+    taking = _verb(
+        commands,
+        "take",
+        _take,
+        "may a call pass? Charges it if so",
+        'headgate take ann --limit "10/minute"',
+        "headgate take 'user=ann|sku=7' --rule items --rules rules.yaml --cost 3",
+    )
+    taking.add_argument("--cost", type=whole(1), default=1, metavar="N", help="units that it costs (1)")
+    peeking = _verb(
+        commands,
+        "peek",
+        _peek,
+        "would a call pass? Charges nothing",
+        'headgate peek ann --limit "10/minute"',
+        "headgate peek address=203.0.113.9 --rule login --json",
+    )
+    peeking.add_argument("--cost", type=whole(1), default=1, metavar="N", help="units that it would cost (1)")
+    refunding = _verb(
+        commands,
+        "refund",
+        _refund,
+        "give units back to a key",
+        'headgate refund ann --limit "10/minute" --cost 5',
+        more="The newest first, and at most what is counted now.",
+    )
+    refunding.add_argument("--cost", type=whole(1), default=1, metavar="N", help="units to give back (1)")
+    _verb(commands, "reset", _reset, "forget a key", 'headgate reset ann --limit "10/minute"')
+
+
+def _verb(commands: Commands, name: str, run: Run, about: str, *examples: str, more: str | None = None) -> Parser:
+    parser = command(commands, name, run, about, *examples, more=more)
+    add_counts(parser)
+    add_engine(parser)
+    return parser
+
+
+def _take(args: argparse.Namespace) -> Answer:
+    with server(args) as engine:
+        return _decided(_decide(engine, args.key, counts_of(args, engine), args.cost, commit=True))
+
+
+def _peek(args: argparse.Namespace) -> Answer:
+    with server(args) as engine:
+        counts = counts_of(args, engine)
+        first = counts[0].limit
+        if len(counts) == 1 and isinstance(first, Slots):
+            meter = engine.slots(first, counts[0].name)
+            return _decided(Decision(meter.free(check_key(args.key)), meter, args.key, 0))
+        return _decided(_decide(engine, args.key, counts, args.cost, commit=False))
+
+
+def _reset(args: argparse.Namespace) -> Answer:
+    with server(args) as engine:
+        check_key(args.key)
+        counts = all_counts_of(args, engine)
+        for count in counts:
+            if isinstance(count.limit, Slots):
+                engine.slots(count.limit, count.name).reset(args.key)
+            else:
+                _meter(engine, count).reset(args.key)
+    names = list(dict.fromkeys(count.name for count in counts))
+    return Answer({"key": args.key, "reset": names}, [f"{name}: {args.key} is forgotten" for name in names])
+
+
+def _refund(args: argparse.Namespace) -> Answer:
+    rows, told = [], []
+    with server(args) as engine:
+        check_key(args.key)
+        counts = counts_of(args, engine)
+        # An override's limits go by position, so the rule's are asked together.
+        asked = [(_meter(engine, count), args.key, 0) for count in counts]
+        for count, facts in zip(counts, engine.decide_all(asked, commit=False), strict=True):
+            meter = engine.meter(facts.limit if isinstance(facts, OverriddenFacts) else count.limit, count.name)
+            before, after = give_back(meter, args.key, args.cost)
+            room = [Verdict(*facts, meter.limit, args.key, 0) for facts in (before, after)]
+            rows.append((count.name, meter.limit.text, room[0].remaining, room[1].remaining))
+            told.append(
+                {"name": count.name, "limit": meter.limit.text}
+                | {"before": room[0].remaining, "remaining": room[1].remaining, "reset_after": room[1].reset_after}
+            )
+    table = Table(("count", "limit", "before", "after"), rows, _RIGHT)
+    return Answer({"key": args.key, "cost": args.cost, "limits": told}, [table])
+
+
+def _meter(engine: RedisEngine, count: Count) -> Meter:
+    if isinstance(count.limit, Slots):
+        raise InvalidCharge(
+            f'"{count.limit}" is held, not taken: a program acquires a slot and releases it, or it expires.'
+        )
+    return engine.meter(count.limit, count.name, count.terms)
+
+
+def _decide(engine: RedisEngine, key: str, counts: Sequence[Count], cost: int, *, commit: bool) -> Decision:
+    asked = Asked([(_meter(engine, count), check_key(key), cost) for count in counts])
+    facts = engine.decide_all(asked.distinct, commit=commit)
+    spoke = [
+        (engine.meter(said.limit, meter.name) if isinstance(said, OverriddenFacts) else meter, key, cost)
+        for said, (meter, key, cost) in zip(facts, asked.distinct, strict=True)
+    ]
+    return Asked(spoke).decision(facts)
+
+
+def _decided(decision: Decision) -> Answer:
+    """A decision as a document and as a table: the whole, and limit by limit."""
+    parts = [(_name(part), part.verdicts[0]) for part in decision.parts]
+    limits = [
+        {"name": name, "limit": verdict.limit.text, "allowed": verdict.allowed} | _numbers(verdict)
+        for name, verdict in parts
+    ]
+    document = {"allowed": decision.allowed, "key": decision.key} | _numbers(decision) | {"limits": limits}
+    titles = ("count", "limit", "", "remaining", "retry after", "reset after", "delay")
+    rows = [_row(name, verdict) for name, verdict in parts]
+    told = (str(decision), "green" if decision.allowed else "red")
+    return Answer(document, [told, Table(titles, rows, _RIGHT)], DONE if decision.allowed else NO)
+
+
+def _name(part: Decision) -> str:
+    return getattr(part.source, "name", "")
+
+
+def _numbers(told: Decision | Verdict) -> dict[str, Any]:
+    return {
+        "remaining": told.remaining,
+        "retry_after": told.retry_after,
+        "reset_after": told.reset_after,
+        "delay": told.delay,
+    }
+
+
+def _row(name: str, verdict: Verdict) -> tuple[Value, ...]:
+    yes = verdict.allowed
+    return (
+        name,
+        verdict.limit.text,
+        Cell("allowed" if yes else "refused", "green" if yes else "red"),
+        verdict.remaining,
+        "never" if verdict.retry_after_us is None else _long(verdict.retry_after_us),
+        _long(verdict.reset_after_us),
+        _long(verdict.delay_us),
+    )
+
+
+def _long(us: int) -> str | None:
+    return long(us) if us else None

@@ -1,0 +1,137 @@
+"""headgate overrides: limits of a key's own, in place of its rule's.
+
+They hold from the next call on, in every process. If a rulebook is known (--rules, or pushed to the engine), an
+override that would decide nothing is refused: one of a rule that does not exist, that takes none, or whose
+limits are of other algorithms. Without a rulebook it is set all the same, with a warning.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from headgate.cli.answer import DONE, NO, Answer, warn
+from headgate.cli.book import add_book, known_book
+from headgate.cli.counts import attributes_of, rule_of
+from headgate.cli.engine import add_engine, server
+from headgate.cli.parser import Commands, Parser, Run, command, group, span, whole
+from headgate.cli.table import Table
+from headgate.engine.overrides import checked, instead
+from headgate.errors import InvalidRule
+from headgate.model.limit import Limit
+from headgate.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from headgate.engine.redis.blocking import RedisEngine
+
+
+def add(commands: Commands) -> None:
+    verbs = group(
+        commands, "overrides", "limits of a key's own, in place of its rule's: set, get, unset or list them"
+    )
+    setting = _verb(
+        verbs,
+        "set",
+        _set,
+        "give a key a limit of its own",
+        'headgate overrides set items "user=ann|sku=7" 1000/s --for 2h',
+        "headgate overrides set login address=203.0.113.9 100/minute --rules rules.yaml",
+    )
+    setting.add_argument("key", metavar="KEY", help="the rule's key text: user=ann|sku=7")
+    setting.add_argument("limit", metavar="LIMIT", help='such as "100/minute", or "10/s; 500/hour" by position')
+    setting.add_argument(
+        "--if-absent", action="store_true", help="only if the key has none yet (exit code 3 if it has)"
+    )
+    setting.add_argument("--for", dest="life", type=span, metavar="SPAN", help="for so long, such as 30m or 2h")
+    getting = _verb(verbs, "get", _get, "a key's own limit", "headgate overrides get items 'user=ann|sku=7'")
+    getting.add_argument("key", metavar="KEY", help="the rule's key text")
+    unsetting = _verb(
+        verbs, "unset", _unset, "let the rule decide for a key again", "headgate overrides unset items user=ann"
+    )
+    unsetting.add_argument("key", metavar="KEY", help="the rule's key text")
+    listing = _verb(
+        verbs, "list", _list, "all keys of a rule with a limit of their own", "headgate overrides list items"
+    )
+    listing.add_argument("--top", type=whole(1), metavar="N", help="no more than so many")
+
+
+def _verb(verbs: Commands, name: str, run: Run, about: str, *examples: str) -> Parser:
+    parser = command(verbs, name, run, about, *examples)
+    parser.add_argument("rule", metavar="RULE", help="a rule with `overrides: true`")
+    add_book(parser)
+    add_engine(parser)
+    return parser
+
+
+def _set(args: argparse.Namespace) -> Answer:
+    key, limits, _ = checked(args.key, args.limit)
+    with server(args) as engine:
+        _check(args, engine, key, limits)
+        done = engine.overrides(args.rule).set(key, args.limit, absent=args.if_absent, ttl=args.life)
+    text = "; ".join(limit.text for limit in limits)
+    document = {"rule": args.rule, "key": key, "limit": text, "for": args.life, "set": done}
+    if not done:
+        return Answer(document, [f"{args.rule}: {key} has a limit of its own already; it stays"], NO)
+    life = f" for {args.life:g} s" if args.life else ""
+    return Answer(document, [f"{args.rule}: {key} has {text}{life}"])
+
+
+def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tuple[Limit, ...]) -> None:
+    book = known_book(args, engine)
+    if book is None:
+        told = "No rulebook is known (--rules FILE), so nobody checked that this rule exists and takes overrides."
+        warn(told, as_json=args.json)
+        return
+    rule = rule_of(book, args.rule)
+    if not rule.overrides:
+        raise InvalidRule(f'Rule "{rule.name}" takes no overrides: say `overrides: true` in it first.')
+    attributes_of(rule, key)
+    _check_kinds(rule, limits)
+
+
+def _check_kinds(rule: Rule, limits: tuple[Limit, ...]) -> None:
+    """Every limit must take the place of one, in each case that the rule has."""
+    cases = [found for found in (rule.limit.otherwise, *(found for _, found in rule.limit.cases)) if found]
+    for own in cases:
+        if len(limits) > len(own):
+            raise InvalidRule(f'Rule "{rule.name}" has {len(own)} limits; the override has {len(limits)}.')
+        for limit, new in zip(own, limits, strict=False):
+            if instead(limit, new) is None:
+                raise InvalidRule(
+                    f'"{new}" cannot take the place of "{limit}" in rule "{rule.name}": a {_words(new)} is no '
+                    f"{_words(limit)}, and counts something else. Write it as one."
+                )
+
+
+def _words(limit: Limit) -> str:
+    return limit.algorithm.replace("_", " ")
+
+
+def _get(args: argparse.Namespace) -> Answer:
+    with server(args) as engine:
+        text = engine.overrides(args.rule).get(args.key)
+    document = {"rule": args.rule, "key": args.key, "limit": text}
+    if text is None:
+        return Answer(document, [f"{args.rule}: {args.key} has no limit of its own"], NO)
+    return Answer(document, [text])
+
+
+def _unset(args: argparse.Namespace) -> Answer:
+    with server(args) as engine:
+        done = engine.overrides(args.rule).unset(args.key)
+    told = "goes by the rule again" if done else "had no limit of its own"
+    return Answer(
+        {"rule": args.rule, "key": args.key, "unset": done},
+        [f"{args.rule}: {args.key} {told}"],
+        DONE if done else NO,
+    )
+
+
+def _list(args: argparse.Namespace) -> Answer:
+    with server(args) as engine:
+        rows = sorted(islice(engine.overrides(args.rule).list(), args.top))
+    document = {"rule": args.rule, "overrides": [{"key": key, "limit": text} for key, text in rows]}
+    if not rows:
+        return Answer(document, [f"{args.rule}: no key has a limit of its own"])
+    return Answer(document, [Table(("key", "limit"), rows)])

@@ -1,0 +1,96 @@
+"""How a command is declared: its words, its example, and who runs it.
+
+argparse reads the line. Its errors become sentences, and do not end the process. Every command takes --json and
+shows an example in its --help, because both are part of declaring one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+from textwrap import fill
+from typing import Any, NoReturn, TypeAlias
+
+from headgate.cli.answer import Answer
+from headgate.errors import HeadgateError, InvalidRule
+from headgate.model.limit import SECOND
+from headgate.text import parse_span
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+Run = Callable[[argparse.Namespace], Answer | int]
+
+_choice = re.compile(r"argument ([^:]*): invalid choice: '([^']*)' \(choose from (.*)\)")
+
+
+class Misuse(HeadgateError):
+    """The command line itself cannot be read."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, whose errors are sentences and do not end the process."""
+
+    def __init__(self, **options: Any) -> None:
+        shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(**(shape | options))
+
+    def error(self, message: str) -> NoReturn:
+        if found := _choice.search(message):
+            word, known = found[2], re.findall(r"[\w-]+", found[3])
+            near = get_close_matches(word, known, 1, 0.5)
+            hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
+            what = f"a command of {self.prog}" if found[1] == "COMMAND" else f"what {found[1]} may be"
+            raise Misuse(f'"{word}" is not {what}. {hint}')
+        raise Misuse(f"{message[:1].upper()}{message[1:]}. See {self.prog} --help.")
+
+
+def command(
+    commands: Commands, name: str, run: Run, about: str, *examples: str, more: str | None = None
+) -> Parser:
+    """One command; each example is a whole line as it is typed, or a line that goes on."""
+    shown = "\n".join(["example:" if len(examples) == 1 else "examples:", *(f"  {line}" for line in examples)])
+    text = f"{about[:1].upper()}{about[1:]}.{f' {more}' if more else ''}"
+    parser = commands.add_parser(name, help=about, description=filled(text), epilog=shown)
+    parser.add_argument("--json", action="store_true", help="answer with one JSON document; times in seconds")
+    parser.set_defaults(run=run, called=parser.prog)
+    return parser
+
+
+def group(commands: Commands, name: str, about: str, more: str | None = None) -> Commands:
+    """A word under which commands stand."""
+    text = f"{about[:1].upper()}{about[1:]}.{f' {more}' if more else ''}"
+    parser = commands.add_parser(name, help=about, description=filled(text))
+    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def filled(text: str) -> str:
+    """Paragraphs that fit a page, because argparse must leave the examples' lines alone."""
+    return "\n\n".join(fill(paragraph, 96) for paragraph in text.split("\n\n"))
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """A whole number of at least so much."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,15}", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"a whole number of at least {least}, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"NAME=VALUE, not {text!r}")
+    return name.strip(), value
+
+
+def span(text: str) -> float:
+    """A length of time in seconds: 2h, 30m, 1.5s."""
+    try:
+        return parse_span(text) / SECOND
+    except InvalidRule:
+        raise argparse.ArgumentTypeError(f"a length of time, such as 30s, 10m or 2h; not {text!r}") from None

@@ -1,0 +1,86 @@
+"""headgate rules diff: what changes between two rulebooks, by what they mean and not by how they are written."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from headgate.cli.answer import DONE, NO, Answer
+from headgate.cli.book import editions_of, of_edition
+from headgate.cli.engine import add_engine, server
+from headgate.cli.parser import Commands, command
+from headgate.cli.rules.compare import Change, Comparison, Field, compared
+from headgate.errors import InvalidRule
+from headgate.rules import load
+from headgate.rules.rule import Rulebook
+
+PUSHED = "pushed"
+
+_SIGNS = {"added": ("+", "green"), "removed": ("-", "red"), "renamed": ("~", "yellow"), "changed": ("~", "yellow")}
+
+
+def add(verbs: Commands) -> None:
+    parser = command(
+        verbs,
+        "diff",
+        run,
+        "what changes between two rulebooks, by what they mean",
+        "headgate rules diff old.yaml new.yaml",
+        "headgate rules diff pushed rules.yaml --engine redis://host:6379/0 --exit-code",
+    )
+    parser.add_argument("old", metavar="OLD", help="a file, or `pushed`: the edition in force on the engine")
+    parser.add_argument("new", metavar="NEW", help="the same")
+    parser.add_argument("--exit-code", action="store_true", help="end with 3 if there is a difference")
+    add_engine(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    found = compared(_book(args, args.old), _book(args, args.new))
+    return Answer(document(found), shown(found), NO if found and args.exit_code else DONE)
+
+
+def _book(args: argparse.Namespace, named: str) -> Rulebook:
+    if named != PUSHED:
+        return load.read(named)
+    with server(args, "no rulebook can be pushed there") as engine:
+        edition = editions_of(engine).current()
+    if edition is None:
+        raise InvalidRule("No rulebook was pushed to this engine yet.")
+    return of_edition(edition)
+
+
+def document(found: Comparison) -> dict[str, Any]:
+    return {
+        "same": not found,
+        "book": [field._asdict() for field in found.book],
+        "rules": [
+            {"rule": change.rule, "change": change.kind, "counts_start_anew": change.anew}
+            | {"fields": [field._asdict() for field in change.fields]}
+            for change in found.rules
+        ],
+    }
+
+
+def shown(found: Comparison) -> list[str | tuple[str, str]]:
+    if not found:
+        return ["No difference in meaning."]
+    lines: list[str | tuple[str, str]] = [_line(field) for field in found.book]
+    for change in found.rules:
+        lines += _change(change)
+    return lines
+
+
+def _change(change: Change) -> list[str | tuple[str, str]]:
+    sign, color = _SIGNS[change.kind]
+    lines: list[str | tuple[str, str]] = [(f"{sign} {change.rule}: {change.kind}", color)]
+    lines += [f"    {_line(field)}" for field in change.fields]
+    if change.anew is not None:
+        lines.append((f"    counts start anew: {change.anew}", "yellow"))
+    return lines
+
+
+def _line(field: Field) -> str:
+    name, old, new = field
+    if old is None:
+        return f"{name}: {new}"
+    return f"{name}: {old} -> {new or 'not said'}"

@@ -1,0 +1,160 @@
+"""headgate rules explain: what a rulebook makes of one call: which rules apply, why the others do not, and the
+answer.
+
+The answer is a peek: on the engine that is named, with the counts as they are, else as for the first call ever.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from headgate.cli.answer import Answer
+from headgate.cli.engine import server
+from headgate.cli.parser import Commands, command, pair, whole
+from headgate.cli.table import Cell, Table, Value
+from headgate.engine.local import LocalEngine
+from headgate.explain import long
+from headgate.limiter import Limiter
+from headgate.model.decision import Verdict
+from headgate.ruled.decision import RuledDecision
+from headgate.rules import load
+from headgate.rules.attributes import Attributes, folded, named, normal, request
+from headgate.rules.match import Matcher, Told
+from headgate.rules.matching.narrate import shown
+from headgate.rules.rule import Rulebook
+
+
+def add(verbs: Commands) -> None:
+    parser = command(
+        verbs,
+        "explain",
+        run,
+        "which rules apply to a call, why the others do not, and what is decided",
+        "headgate rules explain rules.yaml --method POST --path /login --address 203.0.113.9",
+        "headgate rules explain rules.yaml --url '/items/7?page=2' --user ann --header x-plan=pro",
+    )
+    parser.add_argument("file", metavar="FILE", help="the rulebook")
+    parser.add_argument("--method", help="GET, if there is a path and no method")
+    parser.add_argument(
+        "--path", "--url", dest="target", metavar="TARGET", help="a path, with its query; or a URL"
+    )
+    parser.add_argument(
+        "--header", type=pair, action="append", default=[], metavar="NAME=VALUE", help="repeatable"
+    )
+    parser.add_argument("--address", help="the client's")
+    parser.add_argument("--user")
+    parser.add_argument(
+        "--attribute", type=pair, action="append", default=[], metavar="NAME=VALUE", help="any other"
+    )
+    parser.add_argument("--cost", type=whole(0), metavar="N", help="what the caller says that it costs")
+    parser.add_argument("--engine", metavar="URL", help="peek there (unless given, as for the first call ever)")
+    parser.add_argument("--prefix", default="hg", help="what the engine's keys begin with (hg unless given)")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    book = load.read(args.file)
+    attributes = _attributes(args)
+    told = Matcher(book).explain(attributes, args.cost)
+    decision = _peeked(args, book, attributes)
+    document = {
+        "attributes": dict(attributes),
+        "rules": [_document(each) for each in told],
+        "decision": decided(decision),
+    }
+    rows: list[tuple[Value, ...]] = [
+        (each.rule.name, Cell("applies", "green") if each.applies else "no", _why(each)) for each in told
+    ]
+    known = Table(("attribute", "value"), [(name, shown(value)) for name, value in sorted(attributes.items())])
+    answer = (str(decision), "green" if decision.allowed else "red")
+    return Answer(document, [known, "", Table(("rule", "", "why"), rows), "", answer, *_counts(decision)])
+
+
+def _peeked(args: argparse.Namespace, book: Rulebook, attributes: Attributes) -> RuledDecision:
+    if args.engine is None:
+        return Limiter.from_rules(book, LocalEngine()).peek(attributes, args.cost)
+    with server(args, "leave --engine out to peek as for the first call ever") as engine:
+        return Limiter.from_rules(book, engine).peek(attributes, args.cost)
+
+
+def _attributes(args: argparse.Namespace) -> Attributes:
+    others = {"user": args.user} | {named(name): value for name, value in args.attribute}
+    if args.target is None and args.method is None and not args.header:
+        found = Attributes()
+        found["address"] = args.address
+    else:
+        found = request(args.method or "GET", args.target or "", args.header, args.address)
+        if args.target is None:
+            del found["path"]
+    for name, value in others.items():
+        if normal(name, value) is not None:
+            found[folded(name)] = value
+    return found
+
+
+def _why(told: Told) -> str:
+    return told.why.removeprefix("applies: ")
+
+
+def _document(told: Told) -> dict[str, Any]:
+    rule, match, _ = told
+    document: dict[str, Any] = {"rule": rule.name, "applies": told.applies, "why": _why(told)}
+    if match is not None:
+        candidate = match.candidate
+        document |= {
+            "key": match.key,
+            "cost": match.cost,
+            "limits": [limit.text for limit in match.limits],
+            "shadow": match.shadow,
+            "candidate": None if candidate is None else [limit.text for limit in candidate],
+            "denied": match.denied,
+        }
+    return document
+
+
+def decided(decision: RuledDecision) -> dict[str, Any]:
+    """A decision by rules, as a document."""
+    refusal = decision.refusal
+    return {
+        "allowed": decision.allowed,
+        "rule": decision.rule,
+        "why": decision.why,
+        "status": None if refusal is None else refusal.status,
+        "retry_after": decision.retry_after,
+        "delay": decision.delay,
+        "verdicts": [_verdict(verdict) for verdict in decision.verdicts],
+        "asides": [_verdict(verdict) | {"aside": verdict.aside} for verdict in decision.asides],
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "rule": verdict.rule,
+        "key": verdict.key,
+        "limit": verdict.limit.text,
+        "allowed": verdict.allowed,
+        "remaining": verdict.remaining,
+        "retry_after": verdict.retry_after,
+        "reset_after": verdict.reset_after,
+    }
+
+
+def _counts(decision: RuledDecision) -> list[Table]:
+    rows: list[tuple[Value, ...]] = []
+    for verdict in (*decision.verdicts, *decision.asides):
+        yes = verdict.allowed
+        rows.append(
+            (
+                verdict.rule,
+                verdict.key,
+                verdict.limit.text,
+                Cell(
+                    ("allowed" if yes else "refused") + (f" ({verdict.aside})" if verdict.aside else ""),
+                    "green" if yes else "red",
+                ),
+                verdict.remaining,
+                long(verdict.retry_after_us) if verdict.retry_after_us else None,
+            )
+        )
+    titles = ("rule", "key", "limit", "", "remaining", "retry after")
+    return [Table(titles, rows, right=("remaining", "retry after"))] if rows else []

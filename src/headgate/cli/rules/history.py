@@ -1,0 +1,55 @@
+"""headgate rules history: the published rulebooks that are kept, newest first."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import Any
+
+from headgate.cli.answer import Answer
+from headgate.cli.book import editions_of
+from headgate.cli.engine import add_engine, server
+from headgate.cli.parser import Commands, command
+from headgate.cli.table import Cell, Table, Value
+from headgate.model.limit import SECOND
+from headgate.rules.living.edition import Edition
+
+
+def add(verbs: Commands) -> None:
+    parser = command(
+        verbs,
+        "history",
+        run,
+        "the published rulebooks that are kept, newest first",
+        "headgate rules history --engine redis://host:6379/0",
+    )
+    add_engine(parser)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    with server(args, "no rulebook can be pushed there") as engine:
+        editions = editions_of(engine)
+        found, in_force = editions.history(), editions.version()
+    document = {"in_force": in_force or None, "editions": [told(edition) for edition in found]}
+    if not found:
+        return Answer(document, ["No rulebook was pushed to this engine yet."])
+    rows = [_row(edition, edition.version == in_force) for edition in found]
+    return Answer(document, [Table(("edition", "", "published", "author", "note"), rows, right=("edition",))])
+
+
+def told(edition: Edition) -> dict[str, Any]:
+    """An edition in a document, without its text."""
+    return {
+        "version": edition.version,
+        "at": edition.at_us / SECOND,
+        "author": edition.author,
+        "note": edition.note,
+        "rolled_back_to": edition.rolled_back_to,
+    }
+
+
+def _row(edition: Edition, in_force: bool) -> tuple[Value, ...]:
+    at = datetime.fromtimestamp(edition.at_us // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    back = "" if edition.rolled_back_to is None else f"back to {edition.rolled_back_to}"
+    note = "; ".join(part for part in (back, edition.note) if part)
+    return edition.version, Cell("in force" if in_force else "", "green"), at, edition.author, note

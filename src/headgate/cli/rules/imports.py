@@ -1,0 +1,47 @@
+"""headgate rules import: what people have, as a rulebook on stdout; what it could not say, as notes on stderr."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from headgate.cli.answer import Answer, warn
+from headgate.cli.book import file_text
+from headgate.cli.parser import Commands, command
+from headgate.rules import load, write
+from headgate.rules.imports import KINDS, translate
+from headgate.rules.imports.rates import STRATEGIES
+
+
+def add(verbs: Commands) -> None:
+    parser = command(
+        verbs,
+        "import",
+        run,
+        "what people have, as a rulebook",
+        "headgate rules import ratelimit.yaml > rules.yaml",
+        "headgate rules import nginx.conf --kind nginx",
+        more="From the YAML of envoyproxy/ratelimit, routes of Spring Cloud Gateway, limit_req and limit_conn of "
+        'nginx, and rates in words such as "5/second;100/hour". What has no equivalent is noted on stderr.',
+    )
+    parser.add_argument("file", metavar="FILE", help="what to translate")
+    parser.add_argument("--kind", choices=KINDS, help=f"{', '.join(KINDS)} (guessed unless given)")
+    parser.add_argument(
+        "--domain", action="store_true", help="envoy: rules are for calls with the attribute domain of this file"
+    )
+    parser.add_argument("--strategy", choices=STRATEGIES, help="limits: how it counts (fixed-window unless given)")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    path = Path(args.file)
+    chosen = {"domain": args.domain or None, "strategy": args.strategy}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    translated = translate(file_text(path), args.kind, path.stem, **given)
+    load.of(translated.document)  # what we write, we can read
+    for note in () if args.json else translated.notes:
+        warn(f"{args.file}: {note}", as_json=False)
+    notes = [{"line": note.line, "note": note.sentence} for note in translated.notes]
+    return Answer(
+        {"document": translated.document, "notes": notes},
+        [write.yaml_text(translated.document).removesuffix("\n")],
+    )

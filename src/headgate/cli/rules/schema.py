@@ -1,0 +1,23 @@
+"""headgate rules schema: the rulebook's JSON Schema, for editors."""
+
+from __future__ import annotations
+
+import argparse
+
+from headgate.cli.answer import Answer
+from headgate.cli.parser import Commands, command
+from headgate.rules import schema
+
+
+def add(verbs: Commands) -> None:
+    command(
+        verbs,
+        "schema",
+        run,
+        "the rulebook's JSON Schema, for editors",
+        "headgate rules schema > rulebook.schema.json",
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    return Answer(schema.schema(), [schema.text().removesuffix("\n")])

@@ -1,0 +1,61 @@
+"""headgate rules test: limits under test, as part of a team's checks. What a table may say is in calls.py."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from headgate.cli.answer import DONE, NO, Answer
+from headgate.cli.parser import Commands, command
+from headgate.cli.rules import calls, trial
+from headgate.cli.rules.calls import Case
+from headgate.cli.rules.trial import Mismatch
+
+
+def add(verbs: Commands) -> None:
+    parser = command(
+        verbs,
+        "test",
+        run,
+        "play tables of calls against a rulebook, without a server and without waiting",
+        "headgate rules test limits_test.yaml",
+    )
+    parser.description = calls.__doc__
+    parser.add_argument("files", nargs="+", metavar="FILE", help="tables of calls, in YAML, TOML or JSON")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    lines: list[str | tuple[str, str]] = []
+    files, failed, count = [], 0, 0
+    for file in args.files:
+        book, cases = calls.read(Path(file))
+        told: list[dict[str, Any]] = []
+        for case in cases:
+            mismatch = trial.played(book, case)
+            failed, count = failed + (mismatch is not None), count + 1
+            told.append(_document(case, mismatch))
+            lines += _shown(file, case, mismatch)
+        files.append({"file": file, "cases": told})
+    lines.append(f"{count - failed} of {count} cases passed")
+    return Answer({"passed": count - failed, "failed": failed, "files": files}, lines, NO if failed else DONE)
+
+
+def _document(case: Case, mismatch: Mismatch | None) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": case.name, "passed": mismatch is None}
+    if mismatch is not None:
+        document |= {"line": mismatch.call.line, "time": mismatch.time}
+        document |= {"expected": mismatch.expected, "found": mismatch.found}
+    return document
+
+
+def _shown(file: str, case: Case, mismatch: Mismatch | None) -> list[str | tuple[str, str]]:
+    if mismatch is None:
+        return [(f"ok      {case.name}", "green")]
+    call, time, expected, found = mismatch
+    which = f", time {time} of {call.times}" if call.times > 1 else ""
+    return [
+        (f"failed  {case.name}", "red"),
+        f"        {file}:{call.line}{which}: expected {expected}",
+        f"        found {found}",
+    ]

@@ -1,0 +1,49 @@
+"""headgate rules validate: whether files are rulebooks, and every line that is wrong.
+
+The problems are the answer, so they stand on stdout, as linters have it; the exit code is 2 if there is any.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from headgate.cli.answer import DONE, INVALID, Answer
+from headgate.cli.parser import Commands, command
+from headgate.errors import InvalidRule, InvalidRulebook
+from headgate.ruled.dividing import divisible
+from headgate.rules import load
+
+
+def add(verbs: Commands) -> None:
+    parser = command(
+        verbs,
+        "validate",
+        run,
+        "whether files are rulebooks, and every line that is wrong",
+        "headgate rules validate rules.yaml",
+        "headgate rules validate config/*.toml --json",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML, TOML or JSON")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    told = [_judged(file) for file in args.files]
+    valid = all(file["valid"] for file in told)
+    lines: list[str | tuple[str, str]] = []
+    for file in told:
+        if file["valid"]:
+            lines.append((f"{file['file']}: {file['rules']} rule{'' if file['rules'] == 1 else 's'}", "green"))
+        lines += [(problem["told"], "red") for problem in file["problems"]]
+    return Answer({"valid": valid, "files": told}, lines, DONE if valid else INVALID)
+
+
+def _judged(file: str) -> dict[str, Any]:
+    try:
+        return {"file": file, "valid": True, "rules": len(divisible(load.read(file))), "problems": []}
+    except InvalidRulebook as error:
+        found = zip(error.problems, error.told, strict=True)
+        problems = [{"line": line, "problem": sentence, "told": told} for (line, sentence), told in found]
+    except InvalidRule as error:
+        problems = [{"line": None, "problem": str(error), "told": str(error)}]
+    return {"file": file, "valid": False, "rules": None, "problems": problems}

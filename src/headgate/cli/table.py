@@ -1,0 +1,98 @@
+"""Tables for people: aligned columns, numbers on the right, no borders, and never wider than the terminal.
+
+What does not fit is taken from the widest column of words, which ends in dots then; numbers are never cut. Keys
+are other people's text: what a terminal would obey instead of showing is spelled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from unicodedata import combining, east_asian_width
+
+from headgate.cli.ink import Ink
+
+_GAP = "  "
+_NARROWEST = 8  # what is left of a column of words at least
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with a colour."""
+
+    value: str | int | None
+    color: str
+
+
+Value = str | int | None | Cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under titles; the columns named in `right` are aligned there. None is shown as a dash."""
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+    right: Sequence[str] = ()
+
+    def lines(self, width: int | None, ink: Ink) -> list[str]:
+        texts = [[_text(cell) for cell in row] for row in self.rows]
+        colors = [[cell.color if isinstance(cell, Cell) else None for cell in row] for row in self.rows]
+        widths = self._widths([self.titles, *texts], width)
+        head = self._line(self.titles, ["dim"] * len(self.titles), widths, ink)
+        return [head, *(self._line(*row, widths, ink) for row in zip(texts, colors, strict=True))]
+
+    def _widths(self, rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
+        widths = [max(map(wide, column)) for column in zip(*rows, strict=True)]
+        room = None if width is None else width - len(_GAP) * (len(widths) - 1)
+        words = [place for place, title in enumerate(self.titles) if title not in self.right]
+        while room is not None and sum(widths) > room and words:
+            widest = max(words, key=lambda place: widths[place])
+            if widths[widest] <= _NARROWEST:
+                break
+            widths[widest] -= 1
+        return widths
+
+    def _line(self, row: Sequence[str], colors: Sequence[str | None], widths: Sequence[int], ink: Ink) -> str:
+        cells = []
+        for title, text, color, room in zip(self.titles, row, colors, widths, strict=True):
+            shown = _cut(text, room, ink)
+            blank = " " * (room - wide(shown))
+            shown = ink(shown, color) if color else shown
+            cells.append(blank + shown if title in self.right else shown + blank)
+        return _GAP.join(cells).rstrip()
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, Cell):
+        return _text(value.value)
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else printable(value)
+
+
+def printable(text: str) -> str:
+    """The text, with whatever a terminal would obey, or could not write, spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _spelled(each) for each in text)
+
+
+def _spelled(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def wide(text: str) -> int:
+    """The cells that a terminal gives to the text."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
+
+
+def _cut(text: str, room: int, ink: Ink) -> str:
+    if wide(text) <= room:
+        return text
+    dots = "…" if ink.blocks else ".."
+    while wide(text) > room - len(dots):
+        text = text[:-1]
+    return text + dots

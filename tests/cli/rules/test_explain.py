@@ -1,0 +1,99 @@
+"""headgate rules explain: which rules apply, why the others do not, and what would be decided."""
+
+import pytest
+
+from headgate import Limiter
+from tests.cli.conftest import Prompt
+from tests.cli.rules.conftest import Write
+from tests.servers import RedisServer
+
+BOOK = """
+    rules:
+      - name: login
+        when: {method: POST, path: /login}
+        key: address
+        limit: 2/minute
+        refuse: {status: 423}
+      - name: items
+        when: {path: "/items/{sku}"}
+        key: [user, sku]
+        missing: one
+        limit: {by: plan, cases: {pro: 100/s}, otherwise: 5/s}
+        candidate: 1/s
+      - name: staff
+        when: {header.x-staff: true}
+        limit: unlimited
+        replaces: [items]
+      - {name: members, when: {path: /members}, key: user, missing: deny, limit: 1/s}
+"""
+
+
+@pytest.fixture
+def book(write: Write) -> str:
+    return write(BOOK)
+
+
+def test_rules_that_apply_and_why_the_others_do_not(prompt: Prompt, book: str) -> None:
+    document = prompt.json(
+        "rules", "explain", book, "--path", "/items/7?x=1", "--user", "ann", "--attribute", "plan=pro"
+    )
+    told = {rule["rule"]: rule for rule in document["rules"]}
+    assert [rule["rule"] for rule in document["rules"] if rule["applies"]] == ["items"]
+    assert told["items"]["key"] == "user=ann|sku=7"
+    assert told["items"]["limits"] == ["100/s"]
+    assert told["items"]["candidate"] == ["1/s"]
+    assert "method is GET, not POST" in told["login"]["why"] or "path is /items/7" in told["login"]["why"]
+    assert "header.x-staff is absent" in told["staff"]["why"]
+    assert document["attributes"]["argument.x"] == "1"
+    assert document["decision"]["allowed"]
+    assert [each["aside"] for each in document["decision"]["asides"]] == ["candidate"]
+
+
+def test_people_get_tables_and_a_sentence(prompt: Prompt, book: str) -> None:
+    words = ("--method", "post", "--url", "https://shop.example/login", "--address", "203.0.113.9")
+    assert prompt("rules", "explain", book, *words) == 0
+    assert "address    203.0.113.9\n" in prompt.out
+    assert "host       shop.example\n" in prompt.out
+    assert "login    applies  key address=203.0.113.9, 2/minute\n" in prompt.out
+    assert 'allowed by rule "login" (2/minute), 2 remaining' in prompt.out
+
+
+def test_a_rule_that_was_replaced_says_by_which(prompt: Prompt, book: str) -> None:
+    document = prompt.json("rules", "explain", book, "--path", "/items/7", "--header", "X_Staff=yes")
+    assert {rule["rule"]: rule["why"] for rule in document["rules"]}["items"] == "replaced by staff"
+
+
+def test_what_is_missing_denies(prompt: Prompt, book: str) -> None:
+    document = prompt.json("rules", "explain", book, "--path", "/members")
+    assert (document["decision"]["allowed"], document["decision"]["rule"]) == (False, "members")
+    assert document["decision"]["status"] == 429
+
+
+def test_attributes_alone_are_a_call_too(prompt: Prompt, book: str) -> None:
+    document = prompt.json("rules", "explain", book, "--attribute", "tenant=7", "--address", "203.0.113.9")
+    assert document["attributes"] == {"tenant": "7", "address": "203.0.113.9"}
+    assert not any(rule["applies"] for rule in document["rules"])
+    assert document["decision"]["rule"] is None
+
+
+def test_a_call_without_a_path_has_none(prompt: Prompt, book: str) -> None:
+    attributes = prompt.json("rules", "explain", book, "--method", "post")["attributes"]
+    assert attributes["method"] == "POST"
+    assert "path" not in attributes
+
+
+def test_on_an_engine_the_counts_are_as_they_are(prompt: Prompt, book: str, server: RedisServer) -> None:
+    call = {"method": "POST", "path": "/login", "address": "203.0.113.9"}
+    limiter = Limiter.from_rules(book, server.url)
+    assert [limiter.check(call).allowed for _ in range(3)] == [True, True, False]
+    limiter.close()
+    words = ("--method", "POST", "--path", "/login", "--address", "203.0.113.9", "--engine", server.url)
+    for _ in range(2):
+        decision = prompt.json("rules", "explain", book, *words)["decision"]
+        assert (decision["allowed"], decision["rule"], decision["status"]) == (False, "login", 423)
+        assert 20 < decision["retry_after"] <= 30
+
+
+def test_an_attribute_that_cannot_be_is_told(prompt: Prompt, book: str) -> None:
+    assert '"Big" is no attribute' in prompt.told("rules", "explain", book, "--attribute", "Big=1")
+    assert "NAME=VALUE, not 'x'" in prompt.told("rules", "explain", book, "--header", "x")

@@ -1,0 +1,35 @@
+"""headgate rules import: a rulebook on stdout that can be used, and notes on stderr."""
+
+from pathlib import Path
+
+from headgate.rules import load
+from tests.cli.conftest import Prompt
+from tests.cli.rules.conftest import Write
+
+NGINX = """
+limit_req_zone $binary_remote_addr zone=one:10m rate=10r/s;
+server {
+    location /login { limit_req zone=one burst=5 nodelay; limit_req_dry_run on; }
+}
+"""
+
+
+def test_what_is_written_is_a_rulebook(prompt: Prompt, write: Write) -> None:
+    assert prompt("rules", "import", write(NGINX, "nginx.conf")) == 0
+    Path("rules.yaml").write_text(prompt.out)
+    book = load.read("rules.yaml")
+    assert [rule.limit.otherwise[0].text for rule in book.rules] == ["10/s queue 5 nodelay"]
+    assert prompt("rules", "validate", "rules.yaml") == 0
+
+
+def test_as_json_the_notes_are_part_of_it(prompt: Prompt, write: Write) -> None:
+    document = prompt.json("rules", "import", write(NGINX, "nginx.conf"), "--kind", "nginx")
+    assert load.of(document["document"]).rules
+    assert all(set(note) == {"line", "note"} for note in document["notes"])
+    assert prompt.err == ""
+
+
+def test_what_cannot_be_read_is_told(prompt: Prompt, write: Write) -> None:
+    assert "It cannot be told what this is" in prompt.told("rules", "import", write("hello", "x.txt"))
+    assert "none.conf cannot be read" in prompt.told("rules", "import", "none.conf")
+    assert '"apache" is not what --kind may be' in prompt.told("rules", "import", "x.txt", "--kind", "apache")

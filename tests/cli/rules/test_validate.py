@@ -1,0 +1,54 @@
+"""headgate rules validate: every line that is wrong, and an exit code for a team's checks."""
+
+import json
+
+from tests.cli.conftest import Prompt
+from tests.cli.rules.conftest import Write
+
+GOOD = """
+    rules:
+      - {name: a, limit: 10/s}
+      - {name: b, limit: 10/minute}
+"""
+BAD = """
+    rules:
+      - name: login
+        limit: 10/minit
+      - name: items
+        limt: 5/s
+        limit: 5/s
+"""
+
+
+def test_a_rulebook_is_one(prompt: Prompt, write: Write) -> None:
+    assert prompt("rules", "validate", write(GOOD)) == 0
+    assert (prompt.out, prompt.err) == ("rules.yaml: 2 rules\n", "")
+    assert prompt.json("rules", "validate", "rules.yaml") == {
+        "valid": True,
+        "files": [{"file": "rules.yaml", "valid": True, "rules": 2, "problems": []}],
+    }
+
+
+def test_every_problem_has_its_line(prompt: Prompt, write: Write) -> None:
+    assert prompt("rules", "validate", write(GOOD), write(BAD, "bad.yaml")) == 2
+    assert prompt.out.startswith("rules.yaml: 2 rules\nbad.yaml:4: ")
+    assert "10/minute" in prompt.out
+    assert "bad.yaml:6: " in prompt.out
+    document = prompt.json("rules", "validate", "bad.yaml", code=2)
+    assert [problem["line"] for problem in document["files"][0]["problems"]] == [4, 6]
+
+
+def test_what_is_not_there_or_no_format_is_told_as_well(prompt: Prompt, write: Write) -> None:
+    write(GOOD, "rules.txt")
+    document = prompt.json("rules", "validate", "none.yaml", "rules.txt", code=2)
+    told = [file["problems"][0]["told"] for file in document["files"]]
+    assert told[0].startswith("none.yaml: The rulebook cannot be read")
+    assert "no format of a rulebook" in told[1]
+
+
+def test_elsewhere_a_bad_rulebook_is_an_error_with_all_its_problems(prompt: Prompt, write: Write) -> None:
+    assert prompt("rules", "explain", write(BAD)) == 2
+    assert prompt.err.startswith("headgate: rules.yaml:4: ")
+    assert "rules.yaml:6: " in prompt.err
+    assert prompt("rules", "explain", "rules.yaml", "--json") == 2
+    assert [problem["line"] for problem in json.loads(prompt.err)["problems"]] == [4, 6]

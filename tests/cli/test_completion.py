@@ -1,0 +1,85 @@
+"""Completion: a real bash finishes the words, and every command is known to every shell."""
+
+import os
+import shlex
+import subprocess
+
+import pytest
+
+from headgate.cli import tree
+from headgate.cli.completion import SHELLS, places
+from tests.cli.conftest import Prompt
+
+
+def completed(script: str, line: str, environment: dict[str, str] | None = None) -> list[str]:
+    """What bash offers when TAB is pressed at the end of the line."""
+    words = line.split(" ")
+    program = f"""
+        {script}
+        COMP_WORDS=({" ".join(shlex.quote(word) for word in words)})
+        COMP_CWORD={len(words) - 1}
+        _headgate
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    assert ran.stderr == ""
+    return ran.stdout.split()
+
+
+@pytest.fixture
+def bash(prompt: Prompt) -> str:
+    assert prompt("completion", "bash") == 0
+    return prompt.out
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("headgate ru", ["rules"]),
+        ("headgate rules va", ["validate"]),
+        ("headgate rules p", ["push", "pull"]),
+        ("headgate lua publish --eng", ["--engine"]),
+        ("headgate take ann --li", ["--limit"]),
+        ("headgate take --name rules --li", ["--limit"]),
+        ("headgate completion ", ["bash", "zsh", "fish", "-h", "--help", "--json"]),
+        ("headgate take --engine re", []),
+        ("headgate nonsense", []),
+    ],
+)
+def test_bash_finishes_the_word(bash: str, line: str, offered: list[str]) -> None:
+    assert completed(bash, line) == offered
+
+
+def test_bash_offers_files_where_a_file_stands(
+    bash: str, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    with open("shop.yaml", "w") as file:
+        file.write("rules: []")
+    assert completed(bash, "headgate rules validate sh", dict(os.environ)) == ["shop.yaml"]
+    assert completed(bash, "headgate keys --rules sh", dict(os.environ)) == ["shop.yaml"]
+    assert completed(bash, "headgate keys --rule sh", dict(os.environ)) == []
+
+
+def test_bash_registers_it(bash: str) -> None:
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", f"{bash}\ncomplete -p headgate"], capture_output=True, text=True, check=True
+    )
+    assert "_headgate" in ran.stdout
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_command_is_known_to_every_shell(prompt: Prompt, shell: str) -> None:
+    document = prompt.json("completion", shell)
+    assert document["shell"] == shell
+    for place in places(tree()):
+        assert place.path in document["script"]
+        assert all(word in document["script"] for word, _ in place.commands)
+
+
+def test_another_shell_is_told_what_there_is(prompt: Prompt) -> None:
+    assert (
+        prompt.told("completion", "powershell") == '"powershell" is not what SHELL may be. Known: bash, zsh, fish.'
+    )
