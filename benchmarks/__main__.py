@@ -20,6 +20,7 @@ QUESTIONS = (
     "hot_key",
     "in_server",
     "redis_memory",
+    "rules_match",
 )
 
 

@@ -1,0 +1,56 @@
+"""The page of the command line names every command, every option, and every exit code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import headgate.cli
+from headgate.cli import answer
+from headgate.cli.completion import SHELLS, Place, places
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text("utf-8")
+TREE = list(places(headgate.cli.tree()))
+
+_told = re.compile(r"`headgate ([^`]*)`((?:, `[^`]*`)*)")
+
+
+def told() -> set[str]:
+    """The commands that the page names: `headgate rules push`, and `pull` after it is `headgate rules pull`."""
+    found = set()
+    for first, others in _told.findall(PAGE):
+        words = [word for word in first.split() if re.fullmatch(r"[a-z]+", word) and word not in SHELLS]
+        found.add("/" + "/".join(words))
+        for other in re.findall(r"`([^`]*)`", others):
+            found.add("/" + "/".join([*words[:-1], other.split()[-1]]))
+    return found
+
+
+@pytest.mark.parametrize("place", [place for place in TREE if place.path], ids=lambda place: place.path)
+def test_every_command_is_named(place: Place) -> None:
+    if place.commands:  # a word under which commands stand
+        assert f"headgate{place.path.replace('/', ' ')} " in PAGE
+    else:
+        assert place.path in told()
+
+
+def test_nothing_is_named_that_is_no_command() -> None:
+    assert told() - {"/"} <= {place.path for place in TREE}
+
+
+@pytest.mark.parametrize(
+    "option", sorted({name for place in TREE for option in place.options for name in option.names} - {"-h"})
+)
+def test_every_option_is_named(option: str) -> None:
+    assert re.search(rf"{option}(?![a-z-])", PAGE)
+
+
+def test_every_exit_code_is_told() -> None:
+    codes = {answer.DONE, answer.UNANSWERED, answer.INVALID, answer.NO, answer.INTERRUPTED}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.M)} == codes
+
+
+def test_every_shell_is_told() -> None:
+    assert all(f"headgate completion {shell}" in PAGE for shell in SHELLS)
