@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from headgate.engine.overrides import Limits, instead
 from headgate.engine.state_table import StateTable
-from headgate.engine.terms import Terms, parts
+from headgate.engine.terms import Terms, all_silent, parts
 from headgate.model import lockout
 from headgate.model.decision import (
     ALLOWED,
@@ -59,7 +59,7 @@ def decide(
     desk: Desk, charges: Sequence[Charged], now_us: int, patience_us: int | None, commit: bool
 ) -> list[Facts]:
     """The caller holds the lock."""
-    if all(hand.terms is None for hand, _, _ in charges):
+    if all_silent(charges):
         return _plain(charges, now_us, patience_us, commit)
     judged = [_Part(desk, part, now_us, patience_us) for part in parts(charges)]
     passed = all(part.passed for part in judged if not part.aside)
@@ -67,7 +67,7 @@ def decide(
 
 
 def _plain(charges: Sequence[Charged], now_us: int, patience_us: int | None, commit: bool) -> list[Facts]:
-    """The same for charges of no rule, which are most: in half the time."""
+    """The same for charges that are no more than takes, which are most: in half the time."""
     judged = [hand.judge(key, now_us, cost, patience_us) for hand, key, cost in charges]
     taken = commit and all(facts[ALLOWED] for facts, _ in judged)
     answers = []

@@ -113,7 +113,8 @@ class LocalMeter:
         self._now_us = engine.clock.now_us
         self._lock = engine.lock
         self._family = family
-        self._states = family[pace(limit)].states
+        self._table = family[pace(limit)]
+        self._states = self._table.states
         self._algorithm = algorithm(limit)
         self._decide = self._algorithm.decide
         self._resolve = isinstance(limit, FixedWindow) and limit.unit is not None
@@ -158,7 +159,10 @@ class LocalMeter:
     ) -> tuple[Facts, Any]:
         """Decide without saving, by a limit of the key's own if it has one; the caller holds the lock."""
         limit = self._resolved(now_us) if own is None else resolve(own, now_us)
-        return self._decide(limit, self._found(key, now_us, limit), now_us, cost, patience_us)
+        state = self._states.get(key) if own is None else None
+        if state is None and (own is not None or len(self._family) > 1):
+            state = self._found(key, now_us, limit)
+        return self._decide(limit, state, now_us, cost, patience_us)
 
     def _found(self, key: str, now_us: int, limit: Limit) -> Any:
         """The state of a key, also one that was written at another pace."""
@@ -174,8 +178,10 @@ class LocalMeter:
 
     def save(self, key: str, state: Any, now_us: int, own: Limit | None = None) -> None:
         """Keep the state, unless it is the one that is kept; the caller holds the lock."""
-        limit = own or self.limit
-        table = self._family.setdefault(pace(limit), StateTable())
+        limit, table = self.limit, self._table
+        if own is not None:
+            limit = own
+            table = self._family.get(pace(own)) or self._family.setdefault(pace(own), StateTable())
         if state is table.states.get(key):
             return
         if len(self._family) > 1:

@@ -52,9 +52,18 @@ class OnTerms(Protocol):
 M = TypeVar("M", bound=OnTerms)
 
 
+def all_silent(charges: Sequence[tuple[M, str, int]]) -> bool:
+    """Whether all of them are no more than takes in company."""
+    for meter, _, _ in charges:
+        terms = meter.terms
+        if terms is not None and not terms.silent:
+            return False
+    return True
+
+
 def parts(charges: Sequence[tuple[M, str, int]]) -> list[list[tuple[M, str, int]]]:
     """One rule's charges each, or as many plain ones as follow each other: those are all or none anyway."""
-    if all(meter.terms is None for meter, _, _ in charges):
+    if all_silent(charges):
         return [list(charges)]
     found: list[list[tuple[M, str, int]]] = []
     last: Terms | None = None
