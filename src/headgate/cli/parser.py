@@ -88,6 +88,12 @@ def pair(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
+def header(text: str) -> tuple[str, str]:
+    """NAME=VALUE, or NAME: VALUE as it stands in a request."""
+    name, colon, value = text.partition(":")
+    return (name.strip(), value.strip()) if colon and "=" not in name else pair(text)
+
+
 def span(text: str) -> float:
     """A length of time in seconds: 2h, 30m, 1.5s."""
     try:

@@ -59,7 +59,12 @@ def test_people_get_tables_and_a_sentence(prompt: Prompt, book: str) -> None:
 
 
 def test_a_rule_that_was_replaced_says_by_which(prompt: Prompt, book: str) -> None:
-    document = prompt.json("rules", "explain", book, "--path", "/items/7", "--header", "X_Staff=yes")
+    documents = [
+        prompt.json("rules", "explain", book, "--path", "/items/7", "--header", header)
+        for header in ("X_Staff=yes", "X-Staff: yes")
+    ]
+    assert documents[0] == documents[1]
+    document = documents[0]
     assert {rule["rule"]: rule["why"] for rule in document["rules"]}["items"] == "replaced by staff"
 
 

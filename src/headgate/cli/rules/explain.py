@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.cli.answer import Answer
 from headgate.cli.engine import server
-from headgate.cli.parser import Commands, command, pair, whole
+from headgate.cli.parser import Commands, command, header, pair, whole
 from headgate.cli.table import Cell, Table, Value
 from headgate.engine.local import LocalEngine
 from headgate.explain import long
@@ -40,7 +40,7 @@ def add(verbs: Commands) -> None:
         "--path", "--url", dest="target", metavar="TARGET", help="a path, with its query; or a URL"
     )
     parser.add_argument(
-        "--header", type=pair, action="append", default=[], metavar="NAME=VALUE", help="repeatable"
+        "--header", type=header, action="append", default=[], metavar="NAME:VALUE", help="repeatable"
     )
     parser.add_argument("--address", help="the client's")
     parser.add_argument("--user")
