@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +286,60 @@ def test_what_cannot_be_a_rulebook_gets_a_sentence() -> None:
         Limiter.from_rules(7)  # type: ignore[arg-type]
     with pytest.raises(InvalidRule, match=r"nowhere\.yaml"):
         Limiter.from_rules("nowhere.yaml")
+
+
+# A limit that changes while counts exist.
+
+LOWERED = [
+    *(("10/hour", "5/hour"), ("10/minute", "10/hour"), ("10/hour burst 20", "10/hour"), ("100/hour", "100/day")),
+    *(("10/day fixed", "5/day fixed"), ("9/day fixed", "9/week fixed")),
+    *(("10/hour sliding", "5/hour sliding"), ("10/minute sliding", "10/hour sliding")),
+    *(("10/hour log", "5/hour log"), ("10/minute log", "10/hour log")),
+    *(
+        ("6/minute queue 9 nodelay", "6/minute queue 4 nodelay"),
+        ("6/minute queue 9 nodelay", "1/minute queue 9 nodelay"),
+    ),
+]
+RAISED = [
+    *(("10/hour", "20/hour"), ("10/hour", "20/minute"), ("10/day fixed", "20/day fixed")),
+    *(("10/hour sliding", "20/hour sliding"), ("10/hour log", "20/hour log")),
+    ("6/minute queue 9 nodelay", "6/minute queue 19 nodelay"),
+]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def gate(request: pytest.FixtureRequest) -> Iterator[Callable[[str], RuledLimiter]]:
+    opened: list[RuledLimiter] = []
+
+    def follow(limit: str) -> RuledLimiter:
+        rules = {"rules": [{"name": "all", "limit": limit}]}
+        if opened:
+            opened[0].replace(load.of(rules))
+        elif request.param == "memory":
+            opened.append(Limiter.from_rules(rules))
+        else:
+            server: RedisServer = request.getfixturevalue("redis_server")
+            server.flush()
+            opened.append(Limiter.from_rules(rules, server.url))
+        return opened[0]
+
+    yield follow
+    opened[0].close()
+
+
+def drained(limiter: RuledLimiter) -> int:
+    return sum(bool(limiter.check({})) for _ in range(110))
+
+
+@pytest.mark.parametrize(("before", "after"), LOWERED)
+def test_a_lowered_limit_bites_at_once(gate: Callable[[str], RuledLimiter], before: str, after: str) -> None:
+    drained(gate(before))
+    assert not gate(after).check({})
+
+
+@pytest.mark.parametrize(("before", "after"), RAISED)
+def test_nobody_gets_a_fresh_burst_by_a_reload(
+    gate: Callable[[str], RuledLimiter], before: str, after: str
+) -> None:
+    assert drained(gate(before)) == 10
+    assert drained(gate(after)) <= 10
