@@ -17,3 +17,12 @@ files["src/headgate/lua/command"].read_globals = {
   "redis", "KEYS", "ARGV", "struct", "cjson", "cmsgpack", "bit",
   "keep", "keeps", "model", "models",
 }
+
+-- The nginx gateway's part that knows no nginx: LuaJIT, and the modules beside it.
+files["nginx/lib"].read_globals = {
+  "error", "getmetatable", "ipairs", "pairs", "require", "select", "setmetatable", "tonumber", "tostring", "type",
+  "unpack",
+  math = { fields = { "floor", "max", "min", "sqrt" } },
+  string = { fields = { "byte", "char", "find", "format", "gmatch", "gsub", "lower", "match", "rep", "sub", "upper" } },
+  table = { fields = { "concat", "insert", "remove" } },
+}

@@ -1,0 +1,138 @@
+-- Attributes: what is known of a call, as texts under names, in one normal form. The twin of rules/attributes.py.
+--
+--   method, path, host, address, user, plan, server       the well-known ones
+--   header.x-plan, argument.q, cookie.sid                 parts of an HTTP request
+--   sku, tenant, ...                                      whatever else the caller knows
+--
+-- `request` makes them from what came over the wire, `given` from a table that anybody made. Texts are bytes, and
+-- case is folded in ASCII only.
+--
+-- Laws: two spellings of one request that a server must treat alike have the same attributes; nothing a client sends
+-- is an error; and what was sent twice cannot hide what was sent first.
+
+local network = require "resty.headgate.network"
+local split = require "resty.headgate.split"
+
+local M = {}
+
+local function decoded(text)
+  return (string.gsub(text, "%%(%x%x)", function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
+local function argument(text) return decoded((string.gsub(text, "+", " "))) end
+
+local function header(name) return "header." .. string.gsub(string.lower(name), "_", "-") end
+
+-- The name of an attribute as it is compared: header names in small letters, with - for _.
+function M.folded(name)
+  return string.sub(name, 1, 7) == "header." and header(string.sub(name, 8)) or name
+end
+
+-- A decoded path without empty segments and dots, however it was given.
+local function path_of(text)
+  local kept = {}
+  for segment in string.gmatch(text, "[^/]+") do
+    if segment == ".." then
+      kept[#kept] = nil
+    elseif segment ~= "." then
+      kept[#kept + 1] = segment
+    end
+  end
+  return "/" .. table.concat(kept, "/")
+end
+
+-- A host in small letters, without port and closing dots.
+local function host_of(text)
+  text = string.lower(split.strip(text))
+  if string.sub(text, 1, 1) == "[" then return (split.cut(text, "]")) .. "]" end
+  return split.strip_end((split.cut(text, ":")), ". \t")
+end
+
+local SPECIAL = {
+  method = string.upper,
+  path = function(text) return text ~= "" and path_of(text) or nil end,
+  host = host_of,
+  address = network.canonical,
+}
+
+-- Whole numbers as they are, beyond what %d can hold too.
+local function text_of(value)
+  if type(value) == "number" and value % 1 == 0 then return string.format("%.0f", value) end
+  return type(value) == "string" and value or tostring(value)
+end
+
+-- The attributes that anybody made. Of several spellings of a header the normal one counts, else the first in the
+-- order of bytes: a table has no other.
+function M.given(known)
+  local found, spelled = {}, {}
+  for name, value in pairs(known) do
+    local text, plain = text_of(value), M.folded(name)
+    if plain == name then
+      found[name] = text
+      if SPECIAL[name] then found[name] = SPECIAL[name](text) end
+    elseif known[plain] == nil and (spelled[plain] == nil or name < spelled[plain]) then
+      found[plain], spelled[plain] = text, name
+    end
+  end
+  return found
+end
+
+-- Authority (nil if there is none), path and query of a target.
+local function parts_of(target)
+  local authority
+  target = split.cut(target, "#")
+  local scheme_end = select(2, string.find(target, "^%a[%w+.-]*://"))
+  if scheme_end then
+    local path_at = string.find(target, "[/?]", scheme_end + 1) or #target + 1
+    authority, target = string.sub(target, scheme_end + 1, path_at - 1), string.sub(target, path_at)
+  end
+  return authority, split.cut(target, "?")
+end
+
+local function first(found, name, value)
+  if found[name] == nil then found[name] = value end
+end
+
+local function put_cookies(found, value)
+  for _, pair in ipairs(split.split(value, ";")) do
+    local name, said = split.cut(pair, "=")
+    name = split.strip(name)
+    if said and name ~= "" then first(found, "cookie." .. name, split.strip(said)) end
+  end
+end
+
+-- Repeated headers are joined at the end: each joined to those before it would take the square of their length.
+local function put_headers(found, headers)
+  local rows = {}
+  local host
+  for _, pair in ipairs(headers) do
+    local name, value = header(pair[1]), split.strip(pair[2])
+    if name == "header.host" and value ~= "" then host = host or value end
+    if name == "header.cookie" then put_cookies(found, value) end
+    local row = rows[name] or {}
+    rows[name], row[#row + 1] = row, value
+  end
+  for name, row in pairs(rows) do found[name] = table.concat(row, ", ") end
+  return host
+end
+
+local function put_arguments(found, query)
+  for _, pair in ipairs(split.split(query, "&")) do
+    local name, value = split.cut(pair, "=")
+    if name ~= "" then first(found, "argument." .. argument(name), argument(value or "")) end
+  end
+end
+
+-- The attributes of an HTTP request; headers are a list of { name, value }.
+function M.request(method, target, headers, address)
+  local authority, path, query = parts_of(target)
+  local found = { method = string.upper(method), path = path_of(decoded(path)) }
+  local host = put_headers(found, headers)
+  if query then put_arguments(found, query) end
+  host = host or authority and string.gsub(authority, "^.*@", "")
+  if host then found.host = host_of(host) end
+  if address then found.address = network.canonical(address) end
+  return found
+end
+
+return M

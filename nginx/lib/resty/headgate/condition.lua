@@ -1,0 +1,149 @@
+-- Conditions: tests on a call's attributes, joined by all, any and not. The twin of rules/condition.py.
+--
+-- A condition becomes `bound`, a function of attributes: it gives them back, with what a path captured laid over
+-- them, or nil if it does not hold. How a text is meant depends on the attribute: a path pattern for `path`, a network
+-- for `address`, without case for `method` and `host`, a glob for everything else.
+--
+-- Laws: of the patterns of one test the first that fits captures, of `any` the first part that holds, and under `not`
+-- nothing does; of `all` what captures comes first, so that the others see it; an absent or empty attribute passes no
+-- test but false.
+
+local json = require "resty.headgate.json"
+local network = require "resty.headgate.network"
+local pattern = require "resty.headgate.pattern"
+local split = require "resty.headgate.split"
+
+local M = {}
+
+local FOLDS = { method = string.upper, host = string.lower }
+
+local function present(value) return value ~= nil and value ~= "" end
+
+-- A condition that captures nothing, from a function that says whether it holds.
+local function plain(holds)
+  return { bound = function(seen) return holds(seen) and seen or nil end }
+end
+
+local function captured(places, row, seen)
+  local found = {}
+  for name, place in pairs(places) do found[name] = row[place > 0 and place or #row + 1 + place] end
+  return setmetatable(found, { __index = seen })
+end
+
+local function path_test(texts)
+  local patterns, captures = {}, false
+  for i, text in ipairs(texts) do
+    patterns[i] = pattern.path(text)
+    captures = captures or patterns[i].captures ~= nil
+  end
+  local function bound(seen)
+    if not present(seen.path) then return nil end
+    local row = split.segments(seen.path)
+    for _, one in ipairs(patterns) do
+      if one.fits(row) then return one.captures and captured(one.captures, row, seen) or seen end
+    end
+    return nil
+  end
+  return { bound = bound, captures = captures }
+end
+
+local function text_test(attribute, texts)
+  local fold = FOLDS[attribute]
+  local globs = {}
+  for i, text in ipairs(texts) do globs[i] = pattern.glob(fold and fold(text) or text) end
+  return plain(function(seen)
+    local value = seen[attribute]
+    if not present(value) then return false end
+    for _, matches in ipairs(globs) do
+      if matches(value) then return true end
+    end
+    return false
+  end)
+end
+
+-- One attribute, and what it must be: a text, one of a list, present (true) or absent (false).
+function M.test(attribute, wanted)
+  if type(wanted) == "boolean" then
+    return plain(function(seen) return present(seen[attribute]) == wanted end)
+  end
+  local texts = type(wanted) == "table" and wanted or { wanted }
+  if attribute == "path" then return path_test(texts) end
+  if attribute == "address" then
+    local among = network.networks(texts)
+    return plain(function(seen) return present(seen.address) and among(seen.address) end)
+  end
+  return text_test(attribute, texts)
+end
+
+local function compiled(list)
+  local parts, captures = {}, false
+  for i, said in ipairs(list) do
+    parts[i] = M.compile(said)
+    captures = captures or parts[i].captures or false
+  end
+  return parts, captures
+end
+
+-- Its parts, and those of every `all` among them; those that capture before the others.
+local function in_order(parts)
+  local front, back = {}, {}
+  for _, part in ipairs(parts) do
+    for _, inner in ipairs(part.all or { part }) do
+      local list = inner.captures and front or back
+      list[#list + 1] = inner
+    end
+  end
+  local captures = #front > 0
+  for _, part in ipairs(back) do front[#front + 1] = part end
+  return front, captures
+end
+
+-- `all` keeps its parts, for an `all` around this one.
+local function every(parts)
+  local ordered, captures = in_order(parts)
+  local function bound(seen)
+    for _, part in ipairs(ordered) do
+      seen = part.bound(seen)
+      if not seen then return nil end
+    end
+    return seen
+  end
+  return { bound = bound, captures = captures, all = ordered }
+end
+
+local function some(list)
+  local parts, captures = compiled(list)
+  local function bound(seen)
+    for _, part in ipairs(parts) do
+      local after = part.bound(seen)
+      if after then return after end
+    end
+    return nil
+  end
+  return { bound = bound, captures = captures }
+end
+
+local function none(said)
+  local part = M.compile(said)
+  return plain(function(seen) return part.bound(seen) == nil end)
+end
+
+-- A condition of a canonical document: a mapping, of which every entry must hold.
+function M.compile(said)
+  local parts = {}
+  for _, name in ipairs(json.names(said)) do
+    local value = said[name]
+    if name == "all" then
+      for _, part in ipairs((compiled(value))) do parts[#parts + 1] = part end
+    elseif name == "any" then
+      parts[#parts + 1] = some(value)
+    elseif name == "not" then
+      parts[#parts + 1] = none(value)
+    else
+      parts[#parts + 1] = M.test(name, value)
+    end
+  end
+  return #parts == 1 and parts[1] or every(parts)
+end
+
+return M

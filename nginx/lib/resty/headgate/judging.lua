@@ -1,0 +1,117 @@
+-- What a rule makes of a call that its `when` holds for: a match, or nothing. The twin of rules/matching/judging.py.
+--
+-- A match is { rule, key, limits, cost, shadow, candidate, denied }: the rule as the document has it, the key, texts of
+-- limits (none: unlimited), the cost, whether it is only shadowed, a candidate's limits if there is one, and why the
+-- rule refuses without asking anybody, if it does.
+--
+-- Laws: what is missing is looked for in the key first, then in the cost; the mode is decided by the key; a cost of 0
+-- is no match.
+
+local condition = require "resty.headgate.condition"
+local json = require "resty.headgate.json"
+local keys = require "resty.headgate.keys"
+
+local M = {}
+
+local WHOLE = 10000 -- keys are told apart in hundredths of a percent
+local EXACT = "9007199254740992" -- 2^53: beyond it a double is not every whole number
+local MODES = { enforce = { WHOLE, 0 }, shadow = { 0, WHOLE }, off = { 0, 0 } }
+
+-- A value, or one of several by an attribute: the first case that holds.
+local function choice(said, read)
+  if type(said) ~= "table" or not said.cases then
+    local value = read(said)
+    return function() return value end
+  end
+  local cases, otherwise = {}, read(said.otherwise)
+  for i, text in ipairs(json.names(said.cases)) do
+    cases[i] = { bound = condition.test(said.by, text).bound, value = read(said.cases[text]) }
+  end
+  return function(seen)
+    for _, case in ipairs(cases) do
+      if case.bound(seen) then return case.value end
+    end
+    return otherwise
+  end
+end
+
+local function limits(said)
+  if said == "unlimited" then return {} end
+  return type(said) == "table" and said or { said }
+end
+
+-- A whole number of at most 2^53, in digits and nothing else.
+local function counted(text)
+  if not text or #text > 16 or not string.find(text, "^%d+$") then return nil end
+  if #text == 16 and text > EXACT then return nil end
+  return tonumber(text)
+end
+
+-- For a key: whether the rule is only shadowed, or nil if it is off. All keys or none take no checksum.
+local function moded(rule, crc32)
+  local said = rule.mode or "enforce"
+  local shares = MODES[said] or {
+    math.floor((said.enforce or 0) * 100 + 0.5), math.floor((said.shadow or 0) * 100 + 0.5),
+  }
+  local enforced, on = shares[1], shares[1] + shares[2]
+  return function(key)
+    if on == 0 then return nil end
+    if enforced == WHOLE or shares[2] == WHOLE then return enforced == 0 end
+    local place = crc32(rule.name .. "|" .. key) % WHOLE
+    if place >= on then return nil end
+    return place >= enforced
+  end
+end
+
+local function lacking(names)
+  return table.concat(names, " and ") .. (#names == 1 and " is missing" or " are missing")
+end
+
+-- What a call costs, and if that cannot be told, why.
+local function costed(said)
+  local cost_of = choice(said, function(value) return value end)
+  return function(seen)
+    local cost = cost_of(seen)
+    if type(cost) == "number" then return cost, nil end
+    local text = seen[cost]
+    local found = counted(text)
+    if found then return found, nil end
+    local missing = not text or text == ""
+    return nil, cost .. ", the cost, is " .. (missing and "missing" or "no whole number")
+  end
+end
+
+-- The rule as a function of attributes, with what its paths captured, and the caller's cost.
+function M.judge(rule, crc32)
+  local unless = rule.except and condition.compile(rule.except).bound
+  local dimensions = keys.dimensions(rule.key)
+  local missing = rule.missing or "deny"
+  local mode = moded(rule, crc32)
+  local cost_of = rule.cost ~= nil and costed(rule.cost)
+  local limits_of = choice(rule.limit, limits)
+  local candidate_of = rule.candidate and choice(rule.candidate, limits)
+
+  return function(seen, cost)
+    if unless and unless(seen) then return nil end
+    local denied
+    local key, names = keys.form(dimensions, seen)
+    if names and missing == "skip" then return nil end
+    if names and missing == "deny" then denied = lacking(names) end
+    local shadow = mode(key)
+    if shadow == nil then return nil end
+    if cost_of then
+      local why
+      cost, why = cost_of(seen)
+      if not cost and missing == "skip" then return nil end
+      if not cost and missing == "deny" then denied = denied or why end
+      cost = cost or 1
+    end
+    if cost == 0 then return nil end
+    return {
+      rule = rule, key = key, limits = limits_of(seen), cost = cost, shadow = shadow,
+      candidate = candidate_of and candidate_of(seen) or nil, denied = denied,
+    }
+  end
+end
+
+return M

@@ -1,0 +1,36 @@
+-- The Redis key that a count is kept under. The twin of engine/redis/naming.py.
+--
+--   hg1:<algorithm>:<name>:{<key>}
+--
+-- Whatever could be mistaken for a separator is written %XX, and a key longer than 200 bytes is %# and its SHA-256,
+-- which no escaped key can look like. Who calls hands in the function that makes the checksum, in hex.
+--
+-- Law: different names and keys never meet.
+
+local split = require "resty.headgate.split"
+
+local M = {}
+
+local LAYOUT, LONGEST = 1, 200
+
+local function escape(character) return string.format("%%%02X", string.byte(character)) end
+
+-- Of two words their first letters, of one word its first and last: token_bucket is tb, slots is ss.
+local function initials(algorithm)
+  local one, two = split.cut(algorithm, "_")
+  return string.sub(one, 1, 1) .. (two and string.sub(two, 1, 1) or string.sub(one, -1))
+end
+
+-- Everything before the key itself.
+function M.head(prefix, algorithm, name)
+  local filed_under = string.gsub(name, "[%c %%{}:]", escape)
+  return string.format("%s%d:%s:%s:{", prefix, LAYOUT, initials(algorithm), filed_under)
+end
+
+-- The whole Redis key.
+function M.tagged(head, key, sha256)
+  if #key > LONGEST then return head .. "%#" .. sha256(key) .. "}" end
+  return head .. string.gsub(key, "[%c %%{}]", escape) .. "}"
+end
+
+return M

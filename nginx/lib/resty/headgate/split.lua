@@ -1,0 +1,47 @@
+-- A text in pieces, and without the blanks around it. Separators are plain texts, never patterns.
+--
+-- Law: the pieces, joined by the separator, are the text again.
+
+local M = {}
+
+function M.split(text, separator)
+  local pieces, at = {}, 1
+  while true do
+    local from, to = string.find(text, separator, at, true)
+    if not from then break end
+    pieces[#pieces + 1] = string.sub(text, at, from - 1)
+    at = to + 1
+  end
+  pieces[#pieces + 1] = string.sub(text, at)
+  return pieces
+end
+
+-- What stands before the first separator, and what behind it: nil if there is none.
+function M.cut(text, separator)
+  local from, to = string.find(text, separator, 1, true)
+  if not from then return text, nil end
+  return string.sub(text, 1, from - 1), string.sub(text, to + 1)
+end
+
+-- A path's segments; empty ones do not count.
+function M.segments(path)
+  local found = {}
+  for segment in string.gmatch(path, "[^/]+") do found[#found + 1] = segment end
+  return found
+end
+
+-- Two anchored steps, each linear: "^[ \t]*(.-)[ \t]*$" would take the square of a long run of blanks.
+function M.strip(text)
+  local from = string.find(text, "[^ \t]")
+  if not from then return "" end
+  return M.strip_end(string.sub(text, from), " \t")
+end
+
+-- Without any of these characters at its end.
+function M.strip_end(text, characters)
+  local last = #text
+  while last > 0 and string.find(characters, string.sub(text, last, last), 1, true) do last = last - 1 end
+  return string.sub(text, 1, last)
+end
+
+return M
