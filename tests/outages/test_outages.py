@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from tests.outages import one_server
+from tests.outages import bars, one_server
 from tests.outages.bars import Result, judge
 from tests.outages.calls import AMOUNT, BUCKET, FIXED, Call, Seen, Tick
 from tests.outages.leaks import hundred_cycles
@@ -33,10 +33,12 @@ def _measured(story: Callable[[Load], None], threads: bool) -> Result:
     ("story", "threads"), [(one_server.kill, True), (one_server.pause, False), (one_server.silent_link, False)]
 )
 def test_an_outage(story: Callable[[Load], None], threads: bool) -> None:
-    """Measured again, at most twice, if it misses a bar: a machine that is busy for a moment is no failure."""
+    """Measured again, at most twice, if it misses a bar while the machine itself stood still: the control timer,
+    which asks nobody, was late. What fails on a machine that runs is not."""
     result = _measured(story, threads)
     for _ in range(2):
-        result = _measured(story, threads) if result.failures else result
+        if result.failures and result.timer > bars.MARGIN:
+            result = _measured(story, threads)
     assert result.failures == []
     assert result.errors == 0
     assert result.by_redis > result.calls / 4
