@@ -22,7 +22,7 @@ FIELDS = (
 NOT_BY_DEFAULT = ("name", "when", "key", "limit", "candidate", "replaces")
 BY_DEFAULT = tuple(name for name in FIELDS if name not in NOT_BY_DEFAULT)
 
-_url = re.compile(r"https?://[^/?#]+[!-~]*|/(?!/)[!-~]*", re.I)
+_url = re.compile(r"https?://(?![/?#])[!-~]+|/(?!/)[!-~]*", re.I)
 _type = re.compile(r"[!-~]+/[!-~]+(?:;? *[ -~]+)?")
 
 
