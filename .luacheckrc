@@ -18,11 +18,14 @@ files["src/headgate/lua/command"].read_globals = {
   "keep", "keeps", "model", "models",
 }
 
--- The nginx gateway's part that knows no nginx: LuaJIT, and the modules beside it.
+-- The nginx gateway: LuaJIT, and the modules beside it. What knows no nginx may not touch `ngx`.
 files["nginx/lib"].read_globals = {
-  "error", "getmetatable", "ipairs", "pairs", "require", "select", "setmetatable", "tonumber", "tostring", "type",
-  "unpack",
-  math = { fields = { "floor", "max", "min", "sqrt" } },
+  "error", "getmetatable", "ipairs", "pairs", "pcall", "rawget", "rawset", "require", "select", "setfenv", "setmetatable",
+  "tonumber", "tostring", "type", "unpack",
+  io = { fields = { "open" } },
+  math = { fields = { "abs", "ceil", "floor", "fmod", "frexp", "huge", "ldexp", "log", "max", "min", "random", "randomseed", "sqrt" } },
+  os = { fields = { "rename", "remove", "getenv" } },
   string = { fields = { "byte", "char", "find", "format", "gmatch", "gsub", "lower", "match", "rep", "sub", "upper" } },
-  table = { fields = { "concat", "insert", "remove" } },
+  table = { fields = { "concat", "insert", "remove", "sort" } },
+  ngx = { other_fields = true, read_only = false, fields = { "header", "status", "var", "ctx" } },
 }
