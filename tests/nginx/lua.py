@@ -14,11 +14,11 @@ DRIVER = Path(__file__).with_name("vectors.lua")
 
 
 class Lua:
-    """A luajit that runs the driver."""
+    """A luajit that runs a driver."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Path = DRIVER) -> None:
         self._process = subprocess.Popen(
-            ["luajit", DRIVER, ROOT / "nginx" / "lib"],
+            ["luajit", driver, ROOT / "nginx" / "lib"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

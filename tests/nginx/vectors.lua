@@ -54,7 +54,7 @@ local answers = {}
 local last_text, last_book
 function answers.match(question)
   if question.book ~= last_text then
-    last_text, last_book = question.book, match.compile(json.decode(question.book))
+    last_text, last_book = question.book, (match.compile(json.decode(question.book)))
   end
   return list(last_book(known(question), question.cost), written)
 end

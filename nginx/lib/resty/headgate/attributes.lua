@@ -42,16 +42,19 @@ local function path_of(text)
 end
 
 -- A host in small letters, without port and closing dots.
-local function host_of(text)
+function M.host(text)
   text = string.lower(split.strip(text))
   if string.sub(text, 1, 1) == "[" then return (split.cut(text, "]")) .. "]" end
   return split.strip_end((split.cut(text, ":")), ". \t")
 end
 
+-- The path of a target: decoded once, and resolved.
+function M.path(text) return path_of(decoded(text)) end
+
 local SPECIAL = {
   method = string.upper,
   path = function(text) return text ~= "" and path_of(text) or nil end,
-  host = host_of,
+  host = M.host,
   address = network.canonical,
 }
 
@@ -78,7 +81,7 @@ function M.given(known)
 end
 
 -- Authority (nil if there is none), path and query of a target.
-local function parts_of(target)
+function M.parts(target)
   local authority
   target = split.cut(target, "#")
   local scheme_end = select(2, string.find(target, "^%a[%w+.-]*://"))
@@ -90,10 +93,11 @@ local function parts_of(target)
 end
 
 local function first(found, name, value)
-  if found[name] == nil then found[name] = value end
+  if rawget(found, name) == nil then found[name] = value end
 end
 
-local function put_cookies(found, value)
+-- The cookies of one header, laid into `found`.
+function M.cookies(found, value)
   for _, pair in ipairs(split.split(value, ";")) do
     local name, said = split.cut(pair, "=")
     name = split.strip(name)
@@ -108,7 +112,7 @@ local function put_headers(found, headers)
   for _, pair in ipairs(headers) do
     local name, value = header(pair[1]), split.strip(pair[2])
     if name == "header.host" and value ~= "" then host = host or value end
-    if name == "header.cookie" then put_cookies(found, value) end
+    if name == "header.cookie" then M.cookies(found, value) end
     local row = rows[name] or {}
     rows[name], row[#row + 1] = row, value
   end
@@ -116,7 +120,8 @@ local function put_headers(found, headers)
   return host
 end
 
-local function put_arguments(found, query)
+-- The arguments of a query, laid into `found`.
+function M.arguments(found, query)
   for _, pair in ipairs(split.split(query, "&")) do
     local name, value = split.cut(pair, "=")
     if name ~= "" then first(found, "argument." .. argument(name), argument(value or "")) end
@@ -125,12 +130,12 @@ end
 
 -- The attributes of an HTTP request; headers are a list of { name, value }.
 function M.request(method, target, headers, address)
-  local authority, path, query = parts_of(target)
-  local found = { method = string.upper(method), path = path_of(decoded(path)) }
+  local authority, path, query = M.parts(target)
+  local found = { method = string.upper(method), path = M.path(path) }
   local host = put_headers(found, headers)
-  if query then put_arguments(found, query) end
+  if query then M.arguments(found, query) end
   host = host or authority and string.gsub(authority, "^.*@", "")
-  if host then found.host = host_of(host) end
+  if host then found.host = M.host(host) end
   if address then found.address = network.canonical(address) end
   return found
 end

@@ -17,22 +17,25 @@ local WHOLE = 10000 -- keys are told apart in hundredths of a percent
 local EXACT = "9007199254740992" -- 2^53: beyond it a double is not every whole number
 local MODES = { enforce = { WHOLE, 0 }, shadow = { 0, WHOLE }, off = { 0, 0 } }
 
--- A value, or one of several by an attribute: the first case that holds.
+-- A value, or one of several by an attribute: the first case that holds. Also all values there are: those of the
+-- cases in their order, then the one of `otherwise`.
 local function choice(said, read)
   if type(said) ~= "table" or not said.cases then
     local value = read(said)
-    return function() return value end
+    return function() return value end, { value }
   end
-  local cases, otherwise = {}, read(said.otherwise)
+  local cases, values, otherwise = {}, {}, read(said.otherwise)
   for i, text in ipairs(json.names(said.cases)) do
-    cases[i] = { bound = condition.test(said.by, text).bound, value = read(said.cases[text]) }
+    values[i] = read(said.cases[text])
+    cases[i] = { bound = condition.test(said.by, text).bound, value = values[i] }
   end
+  values[#values + 1] = otherwise
   return function(seen)
     for _, case in ipairs(cases) do
       if case.bound(seen) then return case.value end
     end
     return otherwise
-  end
+  end, values
 end
 
 local function limits(said)
@@ -69,7 +72,7 @@ end
 
 -- What a call costs, and if that cannot be told, why.
 local function costed(said)
-  local cost_of = choice(said, function(value) return value end)
+  local cost_of = (choice(said, function(value) return value end))
   return function(seen)
     local cost = cost_of(seen)
     if type(cost) == "number" then return cost, nil end
@@ -81,15 +84,17 @@ local function costed(said)
   end
 end
 
--- The rule as a function of attributes, with what its paths captured, and the caller's cost.
+-- The rule as a function of attributes, with what its paths captured, and the caller's cost; and all the limits that
+-- it may choose, those of its candidate apart.
 function M.judge(rule, crc32)
   local unless = rule.except and condition.compile(rule.except).bound
   local dimensions = keys.dimensions(rule.key)
   local missing = rule.missing or "deny"
   local mode = moded(rule, crc32)
   local cost_of = rule.cost ~= nil and costed(rule.cost)
-  local limits_of = choice(rule.limit, limits)
-  local candidate_of = rule.candidate and choice(rule.candidate, limits)
+  local limits_of, all = choice(rule.limit, limits)
+  local candidate_of, candidates
+  if rule.candidate then candidate_of, candidates = choice(rule.candidate, limits) end
 
   return function(seen, cost)
     if unless and unless(seen) then return nil end
@@ -111,7 +116,7 @@ function M.judge(rule, crc32)
       rule = rule, key = key, limits = limits_of(seen), cost = cost, shadow = shadow,
       candidate = candidate_of and candidate_of(seen) or nil, denied = denied,
     }
-  end
+  end, all, candidates
 end
 
 return M

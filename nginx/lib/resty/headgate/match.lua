@@ -3,13 +3,14 @@
 --
 -- A book is compiled from its canonical document, as headgate writes and publishes it, read by json.lua: defaults and
 -- named conditions are worked out there already. Each rule becomes two functions, whether it applies and what it makes
--- of the call; rules that replace others take them out at last.
+-- of the call; an index tells of which rules that is worth asking; rules that replace others take them out at last.
 --
 -- Laws (tests/vectors, tests/nginx): matches come in the order of the book, byte for byte those of Python; nothing is
 -- asked and nothing is kept.
 
 local condition = require "resty.headgate.condition"
 local crc32 = require "resty.headgate.crc32"
+local index = require "resty.headgate.index"
 local judging = require "resty.headgate.judging"
 
 local M = {}
@@ -51,23 +52,31 @@ end
 local function always(seen) return seen end
 
 -- A book as a function of attributes in normal form (attributes.lua) and the cost for rules that state none: 1 unless
--- given. `checksum` is CRC-32, for whoever has a faster one than crc32.lua.
+-- given. Also, for each rule, all limits that it may choose and all of its candidate's. `checksum` is CRC-32, for
+-- whoever has a faster one than crc32.lua.
 function M.compile(document, checksum)
-  local entries, turns = {}, replacers_first(document.rules)
+  local entries, conditions, choices, turns = {}, {}, {}, replacers_first(document.rules)
   for i, rule in ipairs(document.rules) do
-    entries[i] = {
-      bound = rule.when and condition.compile(rule.when).bound or always,
-      judged = judging.judge(rule, checksum or crc32),
-    }
+    local judged, limits, candidates = judging.judge(rule, checksum or crc32)
+    entries[i] = { number = i, bound = rule.when and condition.compile(rule.when).bound or always, judged = judged }
+    conditions[i] = rule.when
+    choices[i] = { limits = limits, candidates = candidates or {} }
   end
-  return function(attributes, cost)
-    local found = {}
-    for _, entry in ipairs(entries) do
+  local candidates = index.of(entries, conditions)
+  local function matches(attributes, cost)
+    local found, few, n = {}, candidates(attributes), 0
+    for i = 1, #few do
+      local entry = few[i]
       local seen = entry.bound(attributes)
-      found[#found + 1] = seen and entry.judged(seen, cost or 1) or nil
+      local one = seen and entry.judged(seen, cost or 1)
+      if one then
+        n = n + 1
+        found[n] = one
+      end
     end
     return #turns > 0 and left(found, turns) or found
   end
+  return matches, choices
 end
 
 return M

@@ -1,0 +1,202 @@
+-- A limit, divided among those who must do without each other. The twin of engine/fallback/share.py and of `even` in
+-- ruled/dividing.py.
+--
+-- Units are whole: of 10 units three members get 4, 3 and 3, those with the lower ranks the more. A rate is divided
+-- among those who have a share at all: exactly where an algorithm can (a token bucket of 100/s among three is 100 per
+-- 3 s each), and rounded down where it rounds by itself, or where an exact share could not be written down.
+--
+-- A share is a limit like those of a plate: algorithm, numbers, text, fresh, quota, window, per_second, calendar. It is
+-- made anew by each call, so whoever decides by it keeps it; a member that is alone has the plate's own.
+--
+-- Laws (tests/nginx/test_share.py):
+--   - share is what Python's is, word by word, and nil where Python's is None: also where a share cannot be written;
+--   - so the shares of all ranks together hold at most the limit, in units at once and in rate;
+--   - even is never nil: who has no share has that of the first rank, and of a limit that cannot be divided among so
+--     many, the first share among half as many, and so on.
+
+local product = require "resty.headgate.product"
+local quota = require "resty.headgate.quota"
+
+local M = {}
+
+local SECOND, MINUTE, HOUR, DAY = 1000000, 60000000, 3600000000, 86400000000
+local HORIZON_US, CENTURY_US, EXACT = 366 * DAY, 36500 * DAY, 9007199254740992
+
+local floor, fmod, max, min = math.floor, math.fmod, math.max, math.min
+
+local function digits(number) return string.format("%.0f", number) end
+
+local function divided(whole, by) return (whole - fmod(whole, by)) / by end
+
+-- Of equals the even one, as Python rounds.
+local function rounded(number)
+  local whole = floor(number)
+  local rest = number - whole
+  if rest > 0.5 or rest == 0.5 and whole % 2 == 1 then return whole + 1 end
+  return whole
+end
+
+-- A length of time as a limit keeps it that is made from seconds; nil if it is too long.
+local function kept_us(us) return us < EXACT and rounded(us / SECOND * SECOND) or nil end
+
+local NAMES = { [DAY] = "day", [HOUR] = "hour", [MINUTE] = "minute", [SECOND] = "s" }
+local UNITS = { { DAY, "d" }, { HOUR, "h" }, { MINUTE, "m" }, { SECOND, "s" }, { 1000, "ms" }, { 1, "us" } }
+
+local function span(us)
+  if NAMES[us] then return NAMES[us] end
+  for _, unit in ipairs(UNITS) do
+    if fmod(us, unit[1]) == 0 then return digits(us / unit[1]) .. unit[2] end
+  end
+end
+
+local function limit_of(algorithm, text, numbers, calendar)
+  return quota.complete { algorithm = algorithm, text = text, numbers = numbers, calendar = calendar }
+end
+
+-- Sixteen paces for each doubling of the time that a unit takes, from a sixteenth of a microsecond on.
+local function pace(unit_us)
+  local part, exponent = math.frexp(unit_us)
+  return digits(max(100, min(999, 100 + (exponent + 3) * 16 + floor(part * 32) - 16)))
+end
+
+-- nil where Python refuses: it could not fill within 100 years, or be written. (That its burst times its amount is
+-- exact need not be looked at: both are at most the limit's own.)
+local function bucket(amount, period_us, burst)
+  period_us = kept_us(period_us)
+  if amount < 1 or burst < 1 or not period_us then return nil end
+  local text = digits(amount) .. "/" .. span(period_us)
+  if burst ~= amount then text = text .. " burst " .. digits(burst) end
+  local shared = quota.gcd(amount, period_us)
+  amount, period_us = amount / shared, period_us / shared
+  if not product.at_most(burst, period_us, CENTURY_US, amount) then return nil end
+  return limit_of("token_bucket", text, { digits(amount), digits(period_us), digits(burst), pace(period_us / amount) })
+end
+
+local shares = {}
+
+-- The period is multiplied, not the amount divided: that is exact. If the last unit of a burst makes a bucket too slow
+-- to fill, it is left out; if the period gets too long to be written, the amount is rounded down.
+function shares.token_bucket(numbers, part, sharers)
+  local amount, period_us = tonumber(numbers[1]), tonumber(numbers[2])
+  return bucket(amount, period_us * sharers, part)
+    or bucket(amount, period_us * sharers, part - 1)
+    or bucket(divided(amount, sharers), period_us, part - 1)
+end
+
+function shares.leaky_bucket(numbers, part, sharers)
+  local rate, burst, delay = divided(tonumber(numbers[1]), sharers), numbers[2] / 1000, tonumber(numbers[3])
+  if rate < 1 or part > CENTURY_US / 1000 / SECOND * rate then return nil end -- too slow to be counted
+  local text = digits(rate) .. "/1000s queue " .. digits(part - 1)
+  if delay < 0 then
+    text = text .. " nodelay"
+  else
+    delay = max(0, divided(min(delay / 1000, burst) + 1, sharers) - 1)
+    if delay > 0 then text = text .. " delay " .. digits(delay) end
+    delay = delay * 1000
+  end
+  return limit_of("leaky_bucket", text, { digits(rate), digits((part - 1) * 1000), digits(delay) })
+end
+
+function shares.fixed_window(numbers, part, _, calendar)
+  local amount, period_us = digits(part), calendar and 0 or kept_us(tonumber(numbers[2]))
+  local place = calendar and calendar.zone ~= "UTC" and " in " .. calendar.zone or ""
+  local text = amount .. "/" .. (calendar and calendar.unit or span(period_us)) .. " fixed" .. place
+  return limit_of("fixed_window", text, { amount, digits(period_us), "0", "0", "0", "0", "0", "0" }, calendar)
+end
+
+function shares.sliding_window(numbers, part)
+  local period_us = kept_us(numbers[2] * numbers[3])
+  local text = digits(part) .. "/" .. span(period_us) .. " sliding"
+  if numbers[3] ~= "10" then text = text .. " cells " .. numbers[3] end
+  return limit_of("sliding_window", text, { digits(part), digits(period_us / numbers[3]), numbers[3] })
+end
+
+function shares.sliding_log(numbers, part)
+  local period_us = kept_us(tonumber(numbers[2]))
+  return limit_of("sliding_log", digits(part) .. "/" .. span(period_us) .. " log", { digits(part), digits(period_us) })
+end
+
+function shares.slots(numbers, part)
+  local ttl_us = kept_us(tonumber(numbers[2]))
+  local text = digits(part) .. " slots" .. (ttl_us == 30 * SECOND and "" or " ttl " .. span(ttl_us))
+  return limit_of("slots", text, { digits(part), digits(ttl_us) })
+end
+
+-- The shortest text that is this double again.
+local function shortest(number)
+  for precision = 15, 17 do
+    local text = string.format("%." .. precision .. "g", number)
+    if tonumber(text) == number then return text end
+  end
+end
+
+local function decimal(number) return number == floor(number) and digits(number) or shortest(number) end
+
+local function float(number) return number == floor(number) and digits(number) .. ".0" or shortest(number) end
+
+local function length(us)
+  if us == 0 then return "0s" end
+  local text = span(us)
+  return string.find(text, "^%d") and text or "1" .. string.sub(text, 1, 1)
+end
+
+local function shape_text(warmup_us, shape)
+  if warmup_us > 0 then
+    return " warmup " .. length(warmup_us) .. (shape ~= 3 and " cold " .. decimal(shape) or "")
+  end
+  local burst_us = rounded(shape * SECOND)
+  return burst_us ~= SECOND and " burst " .. length(burst_us) or ""
+end
+
+-- The next double on the way to 0.
+local function below(number)
+  local part, exponent = math.frexp(number)
+  return number - math.ldexp(1, exponent - (part == 0.5 and 54 or 53))
+end
+
+-- Whether a smooth limit can have this rate: no unit may take more than 366 days, be it when cold.
+local function can_be_paced(rate, warmup_us, shape)
+  if not (1 / HORIZON_US < rate / SECOND and rate / SECOND <= 1) then return false end
+  local interval_us = SECOND / rate
+  return floor(HORIZON_US / (warmup_us > 0 and interval_us * shape or interval_us)) >= 1
+end
+
+-- The largest rate that, taken `count` times, is no more than the limit's.
+local function smooth(numbers, count)
+  local whole, warmup_us, shape = tonumber(numbers[1]), tonumber(numbers[2]), tonumber(numbers[3])
+  local period, amount = count * SECOND, whole * SECOND -- seconds, so that amounts are as large as rates are small
+  local period_us = kept_us(period * SECOND)
+  if not period_us then return nil end
+  while true do
+    local rate = amount / period
+    if amount < 0.0001 or not can_be_paced(rate, warmup_us, shape) then return nil end
+    if product.at_most(rate, count, whole, 1) then
+      local text = decimal(amount) .. "/" .. span(period_us) .. " smooth" .. shape_text(warmup_us, shape)
+      return limit_of("smooth", text, { float(rate), numbers[2], numbers[3] })
+    end
+    amount = below(amount)
+  end
+end
+
+-- What of so many units falls to this rank.
+local function units(whole, count, rank)
+  return divided(whole, count) + (rank < fmod(whole, count) and 1 or 0)
+end
+
+-- The share of the member of this rank, counted from 0, among `count`; nil if there is none for it.
+function M.share(limit, count, rank)
+  if count <= 1 then return limit end
+  if limit.algorithm == "smooth" then return smooth(limit.numbers, count) end
+  local part = units(limit.fresh, count, rank)
+  if part == 0 then return nil end
+  return shares[limit.algorithm](limit.numbers, part, min(count, limit.fresh), limit.calendar)
+end
+
+-- The share of this rank among so many, or among fewer if they are too many for it.
+function M.even(limit, count, rank)
+  local found = M.share(limit, count, rank) or M.share(limit, count, 0)
+  if found then return found end
+  return M.even(limit, floor(count / 2), 0)
+end
+
+return M

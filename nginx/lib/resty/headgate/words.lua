@@ -1,0 +1,30 @@
+-- What became of a request in nginx's own words, for the access log: those of $limit_req_status.
+--
+--   PASSED              nothing was in its way, and nothing would have been
+--   DELAYED             it passes later
+--   REJECTED            it was refused
+--   DELAYED_DRY_RUN     it passed at once; what was decided aside would have delayed it
+--   REJECTED_DRY_RUN    it passed at once; what was decided aside would have refused it
+--
+-- Laws (tests/nginx/test_refusal.py): what happened comes before what would have, and a refusal before a delay. So the
+-- words of a dry run are said only if nothing live refused or delayed the request.
+
+local M = {}
+
+-- Facts of a shadow that refuses without being asked, because its key is missing.
+M.DENIED = { 0, 0, -1, 0, 0, 0, 0 }
+
+-- `asides`: the Facts of what was decided aside, in a list; nil if nothing was.
+function M.status(allowed, delayed, asides)
+  if not allowed then return "REJECTED" end
+  if delayed then return "DELAYED" end
+  local word = "PASSED"
+  for i = 1, asides and #asides or 0 do
+    local facts = asides[i]
+    if facts[1] ~= 1 then return "REJECTED_DRY_RUN" end
+    if facts[5] > 0 then word = "DELAYED_DRY_RUN" end
+  end
+  return word
+end
+
+return M

@@ -1,0 +1,102 @@
+-- Runs the gateway's pure twins of Python outside of nginx, so that they can be compared.
+--
+--   luajit twins.lua LIB
+--
+-- LIB is nginx/lib. Each line is a question in JSON, and each answers one line of JSON. A limit is an entry of a plate
+-- with its text; one that was met before is the same table again, so what is kept on it stays.
+--
+--   {"ask": "calendar", "limit", "zones", "times": [us]}                 [[words]], and how many tables they were
+--   {"ask": "share" | "even", "limit", "count", "rank"}                  a limit, or false
+--   {"ask": "complete", "limit"}                                         the limit, with its quota worked out anew
+--   {"ask": "at_most", "factors": [a, b, c, d]}                          whether a * b <= c * d
+--   {"ask": "headers", "form", "verdicts", "wait", "allowed"}            [[name, value]], or {"error"}
+--   {"ask": "kept", "one", "other"}                                      whether two verdicts have one table of policy
+--   {"ask": "refusal", "refuse", "rule", "violated", "accept"}           {"status", "body", ...}, or {"error"}
+--   {"ask": "word", "allowed", "delayed", "asides"}                      the word
+
+package.path = arg[1] .. "/?.lua;" .. package.path
+
+local calendar = require "resty.headgate.calendar"
+local headers = require "resty.headgate.headers"
+local json = require "resty.headgate.json"
+local product = require "resty.headgate.product"
+local quota = require "resty.headgate.quota"
+local refusal = require "resty.headgate.refusal"
+local share = require "resty.headgate.share"
+local words = require "resty.headgate.words"
+
+local function quoted(text)
+  return '"' .. string.gsub(text, '[%c"\\]', function(c) return string.format("\\u%04x", string.byte(c)) end) .. '"'
+end
+
+local function written(value)
+  if type(value) == "string" then return quoted(value) end
+  if type(value) == "number" then return string.format("%.17g", value) end
+  if type(value) ~= "table" then return tostring(value or false) end
+  local out = {}
+  if #value > 0 or next(value) == nil then
+    for i, one in ipairs(value) do out[i] = written(one) end
+    return "[" .. table.concat(out, ",") .. "]"
+  end
+  for name, one in pairs(value) do out[#out + 1] = quoted(name) .. ":" .. written(one) end
+  return "{" .. table.concat(out, ",") .. "}"
+end
+
+-- The answer, or the sentence that came instead.
+local function tried(ask, ...)
+  local fine, answer = pcall(ask, ...)
+  return fine and answer or { error = answer }
+end
+
+local met = {}
+local function same(limit)
+  met[limit.text] = met[limit.text] or limit
+  return met[limit.text]
+end
+
+local answers = {}
+
+function answers.calendar(question)
+  local found, tables, count = {}, {}, 0
+  for i, now_us in ipairs(question.times) do
+    local numbers = tried(calendar.numbers, question.limit, question.zones, now_us)
+    if not tables[numbers] then tables[numbers], count = true, count + 1 end
+    found[i] = numbers
+  end
+  return { words = found, tables = count }
+end
+
+function answers.share(question) return share.share(question.limit, question.count, question.rank) or false end
+
+function answers.even(question) return share.even(question.limit, question.count, question.rank) end
+
+function answers.complete(question)
+  local limit = question.limit
+  return quota.complete { algorithm = limit.algorithm, numbers = limit.numbers, calendar = limit.calendar }
+end
+
+function answers.at_most(question) return product.at_most(unpack(question.factors)) end
+
+function answers.headers(question)
+  for _, verdict in ipairs(question.verdicts) do verdict.limit = same(verdict.limit) end
+  return tried(headers.fields, question.form, question.verdicts, question.wait, question.allowed)
+end
+
+function answers.kept(question)
+  local one, other = question.one, question.other
+  one.limit, other.limit = same(one.limit), same(other.limit)
+  return headers.fields("draft-11", { one }, nil, true)[1] == headers.fields("draft-11", { other }, nil, true)[1]
+end
+
+function answers.refusal(question)
+  local compiled = tried(refusal.compile, question.refuse, question.rule)
+  return compiled.error and compiled or refusal.answer(compiled, question.violated, question.accept)
+end
+
+function answers.word(question) return words.status(question.allowed, question.delayed, question.asides) end
+
+for line in io.lines() do
+  local question = json.decode(line)
+  io.write(written(answers[question.ask](question)), "\n")
+  io.flush()
+end
