@@ -1,0 +1,287 @@
+-- Decides inside Redis or Valkey, by one EVALSHA for each question: the Engine of a gateway that has a server.
+--
+--   engine.open(url, { prefix = "hg" })      an engine, or nil and a sentence
+--   :use(plate, texts)                       a plate is in force: its scripts by name, texts by SHA1, and its zones
+--   :decide(charges, commit, deadline)       facts for each charge; commit 1, or 0 to be told only
+--   :refund(charge, facts, deadline)         gives back what that charge took; facts after it
+--   :acquire(charge, deadline)               a slot: facts, of which mark is the fence
+--   :renew(charge, fence, deadline), :release(charge, fence, deadline)          whether that lease was still there
+--   :ask(words, tag, deadline)               a plain command; `tag` tells the slot, if it is not the first key
+--   :run(script, key, words, tag, deadline)  one of the plate's scripts on a key of another kind: members
+--   :shard(key)                              which part of the server answers for a key
+--
+-- All but open, use and shard wait for a socket: they can be called where nginx lets Lua wait (rewrite, access,
+-- content, timers) and not where it does not (log, header filters). A deadline is seconds for everything together, and
+-- never more than the URL's. What fails is nil and Trouble.
+--
+-- Laws (tests/nginx/redis): a single charge with nothing beside it is one take; all others are decided together by the
+-- smallest script that covers them; where a calendar's window ended in between, it is asked once more from the server's
+-- time; a question that was sent and not answered is never asked again. Scripts and zones of an older plate stay
+-- known: its hands may still be asked.
+
+local apart = require "resty.headgate.redis.apart"
+local around = require "resty.headgate.redis.around"
+local line = require "resty.headgate.redis.line"
+local naming = require "resty.headgate.naming"
+local questions = require "resty.headgate.redis.questions"
+local resp = require "resty.headgate.redis.resp"
+local servers = require "resty.headgate.redis.servers"
+local sha256 = require "resty.headgate.sha256"
+local trouble = require "resty.headgate.redis.trouble"
+local urls = require "resty.headgate.redis.url"
+
+local now = ngx.now
+local ask = line.ask
+local bind, escaped, take = questions.bind, questions.escaped, questions.take
+
+local M = {}
+
+local OUTSIDE = -2
+
+local Engine = {}
+Engine.__index = Engine
+
+function M.open(url, chosen)
+  local said, why = urls.read(url)
+  if not said then return nil, why end
+  local topology = servers.open(said)
+  return setmetatable({
+    prefix = chosen and chosen.prefix or "hg", deadline = said.patience, said = said, topology = topology,
+    only = topology.only, text = topology.text, scripts = {}, texts = {}, zones = {}, joints = {},
+  }, Engine)
+end
+
+local function put(into, more)
+  for name, value in pairs(more or {}) do into[name] = value end
+end
+
+function Engine:use(plate, texts)
+  put(self.scripts, plate.scripts)
+  put(self.zones, plate.zones)
+  put(self.texts, texts)
+  self.joints = {}
+end
+
+local function by_of(self, deadline)
+  local seconds = self.deadline
+  if deadline and deadline < seconds then seconds = deadline end
+  return now() + seconds
+end
+
+-- The reply to what is packed, by then; `sha` names the script that it needs.
+function Engine:asked(packed, sha, tag, by)
+  local address = self.only or self.topology:node(tag)
+  local reply, failure
+  if address then
+    reply, failure = ask(address, packed, by)
+    if reply ~= nil then return reply end
+  end
+  return around.answered(self.topology, address, failure, packed, sha and self.texts[sha], tag, by)
+end
+
+function Engine:told(failure) return trouble.told(self.text, self.prefix, failure) end
+
+-- A calendar's numbers at this instant, microseconds.
+function Engine:numbers(limit, now_us)
+  return require("resty.headgate.calendar").numbers(limit, self.zones, now_us)
+end
+
+local function now_us() return math.floor(now() * 1000000) end
+
+local function lacking(what) return trouble.wrong("the plate in force has no script for " .. what) end
+
+-- The hand's questions; nil and trouble if its plate has no script for them.
+local function known_of(self, hand)
+  local known = hand.redis
+  if known and known.take then return known end
+  known = bind(hand, self.scripts, self.prefix)
+  if not known.take then return nil, lacking(hand.limit.algorithm) end
+  return known
+end
+
+local function taken(self, charge, known, by, at_us)
+  local name = escaped(charge.key)
+  local numbers = at_us and self:numbers(charge.hand.limit, at_us)
+  return self:asked(take(known, name, charge.cost, numbers), known.take, name, by)
+end
+
+local function no_decision() return trouble.wrong("it answered what is no decision") end
+
+local function decide_one(self, charge, known, by)
+  local facts, failure = taken(self, charge, known, by, known.calendar and now_us() or nil)
+  if type(facts) == "table" and facts[1] == OUTSIDE then facts, failure = taken(self, charge, known, by, facts[2]) end
+  if type(facts) == "table" and facts[7] then return { facts } end
+  return nil, self:told(failure or no_decision())
+end
+
+-- The words of a text, each once and in order.
+local function sorted(text)
+  local seen, found = {}, {}
+  for word in string.gmatch(text, "%S+") do
+    if not seen[word] then seen[word], found[#found + 1] = true, word end
+  end
+  table.sort(found)
+  return found
+end
+
+local function covers(name, wanted)
+  for _, word in ipairs(wanted) do
+    if not string.find(name .. " ", " " .. word .. " ", 1, true) then return false end
+  end
+  return true
+end
+
+-- The smallest script of several charges that has all these models.
+local function smallest(scripts, wanted)
+  local exact = scripts["take_all " .. table.concat(wanted, " ")]
+  if exact then return exact end
+  local found, least
+  for name, sha in pairs(scripts) do
+    if string.sub(name, 1, 9) == "take_all " and covers(name, wanted) and (not least or #name < least) then
+      found, least = sha, #name
+    end
+  end
+  return found
+end
+
+-- The script for these charges, all of whose hands are bound by this; or nil and trouble.
+local function joint(self, charges)
+  local uses = ""
+  for i = 1, #charges do
+    local hand = charges[i].hand
+    uses = uses .. (hand.redis or bind(hand, self.scripts, self.prefix)).uses
+  end
+  local sha = self.joints[uses]
+  if not sha then
+    local wanted = sorted(uses)
+    sha = smallest(self.scripts, wanted)
+    if not sha then return nil, lacking(table.concat(wanted, ", ") .. " together") end
+    self.joints[uses] = sha
+  end
+  return sha
+end
+
+-- Facts for each; nil and the server's time where that lies outside of the calendar; or nil, nil and trouble.
+local function asked_together(self, charges, sha, commit, by, at_us)
+  local packed = questions.together(charges, sha, commit, self, at_us)
+  local reply, failure = self:asked(packed, sha, escaped(charges[1].key), by)
+  if reply == nil then return nil, nil, failure end
+  local first = type(reply) == "table" and reply[1]
+  if type(first) ~= "table" then return nil, nil, no_decision() end
+  if first[1] == OUTSIDE then return nil, first[2] end
+  if #reply ~= #charges then return nil, nil, no_decision() end
+  return reply
+end
+
+-- Several charges, decided by one script: facts for each, or nil and trouble (as it is, not told).
+function Engine:decide_together(charges, commit, by)
+  local sha, lacks = joint(self, charges)
+  if not sha then return nil, lacks end
+  local facts, server_us, failure = asked_together(self, charges, sha, commit, by, now_us())
+  if server_us then facts, server_us, failure = asked_together(self, charges, sha, commit, by, server_us) end
+  if server_us then return nil, trouble.not_now("a window of the calendar ended in between") end
+  return facts, failure
+end
+
+function Engine:decide(charges, commit, deadline)
+  local by = by_of(self, deadline)
+  local charge = charges[1]
+  if charges[2] == nil and commit == 1 then
+    local known, lacks = known_of(self, charge.hand)
+    if not known then return nil, self:told(lacks) end
+    if known.alone then return decide_one(self, charge, known, by) end
+  end
+  local answers, failure
+  if self.topology.joins then
+    answers, failure = self:decide_together(charges, commit, by)
+  else
+    answers, failure = apart.decide(self, charges, commit, by)
+  end
+  if not answers then return nil, self:told(failure) end
+  return answers
+end
+
+-- The numbers that an override of this text has in the place of the hand's own; nil if it has changed meanwhile.
+local function overridden(self, charge, name, text, by, at_us)
+  local known, limit = charge.hand.redis, charge.hand.limit
+  local stored = self:asked(resp.command { "GET", known.override .. name .. "}" }, nil, name, by)
+  for algorithm, numbers, said in string.gmatch(stored or "", "([%w_]+) ([^|\n]*)|([^\n]*)") do
+    if said == text and algorithm == limit.algorithm then
+      local words = {}
+      for word in string.gmatch(numbers, "%S+") do words[#words + 1] = word end
+      return words
+    elseif said == text and algorithm == "calendar" and known.calendar then
+      local words = { unpack(self:numbers(limit, at_us)) }
+      words[1] = numbers
+      return words
+    end
+  end
+  return nil
+end
+
+-- Gives a charge back (trouble as it is, not told).
+function Engine:given_back(charge, facts, by)
+  local hand = charge.hand
+  local known, lacks = known_of(self, hand)
+  if not known then return nil, lacks end
+  local name, at_us = escaped(charge.key), now_us()
+  for _ = 1, 2 do
+    local numbers = facts[8] and overridden(self, charge, name, facts[8], by, at_us)
+    if not numbers and known.calendar then numbers = self:numbers(hand.limit, at_us) end
+    local reply, failure = self:asked(questions.refund(charge, name, facts, numbers), known.back, name, by)
+    if type(reply) ~= "table" then return nil, failure or no_decision() end
+    if reply[1] ~= OUTSIDE then return reply end
+    at_us = reply[2]
+  end
+  return nil, trouble.not_now("a window of the calendar ended in between")
+end
+
+function Engine:refund(charge, facts, deadline)
+  local reply, failure = self:given_back(charge, facts, by_of(self, deadline))
+  if not reply then return nil, self:told(failure) end
+  return reply
+end
+
+function Engine:run(script, key, words, tag, deadline)
+  local sha = self.scripts[script]
+  if not sha then return nil, self:told(lacking(script)) end
+  local reply, failure = self:asked(questions.run(sha, key, words), sha, tag or key, by_of(self, deadline))
+  if reply == nil then return nil, self:told(failure) end
+  return reply
+end
+
+local function slots(self, charge, deadline, verb, ...)
+  local words = { verb, unpack(charge.hand.limit.numbers) }
+  for _, word in ipairs { ... } do words[#words + 1] = word end
+  local key = naming.tagged(charge.hand.head, charge.key, sha256)
+  return self:run("slots", key, words, escaped(charge.key), deadline)
+end
+
+function Engine:acquire(charge, deadline) return slots(self, charge, deadline, "acquire", "", "0") end
+
+function Engine:renew(charge, fence, deadline)
+  local reply, failure = slots(self, charge, deadline, "renew", fence)
+  if not reply then return nil, failure end
+  return reply[1] == 1
+end
+
+function Engine:release(charge, fence, deadline)
+  local reply, failure = slots(self, charge, deadline, "release", fence)
+  if not reply then return nil, failure end
+  return reply == 1
+end
+
+function Engine:ask(words, tag, deadline)
+  local packed = resp.command(words)
+  local reply, failure = self:asked(packed, nil, tag or words[2] or "", by_of(self, deadline))
+  if reply == nil then return nil, self:told(failure) end
+  return reply
+end
+
+function Engine:shard(key)
+  if self.topology.joins then return "" end
+  local owner = self.topology:owner(escaped(key))
+  return owner and owner.text or ""
+end
+
+return M

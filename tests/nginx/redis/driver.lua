@@ -1,0 +1,212 @@
+-- Runs inside nginx: does to our modules what a test asks by JSON, and answers by JSON. Texts that may be any bytes
+-- cross as hex.
+
+local json = require "resty.headgate.json"
+local naming = require "resty.headgate.naming"
+local cluster = require "resty.headgate.redis.cluster"
+local engines = require "resty.headgate.redis.engine"
+local line = require "resty.headgate.redis.line"
+local address = require "resty.headgate.redis.address"
+local questions = require "resty.headgate.redis.questions"
+local resp = require "resty.headgate.redis.resp"
+local trouble = require "resty.headgate.redis.trouble"
+local urls = require "resty.headgate.redis.url"
+
+local M = {}
+
+local function quoted(text)
+  return '"' .. string.gsub(text, '[%c"\\]', function(character)
+    return string.format("\\u%04x", string.byte(character))
+  end) .. '"'
+end
+
+local function encoded(value)
+  local kind = type(value)
+  if kind == "number" then return string.format("%.17g", value) end
+  if kind == "string" then return quoted(value) end
+  if kind ~= "table" then return kind == "nil" and "null" or tostring(value) end
+  local pieces = {}
+  if value[1] ~= nil or next(value) == nil then
+    for i = 1, #value do pieces[i] = encoded(value[i]) end
+    local named = {}
+    for name, each in pairs(value) do
+      if type(name) == "string" then named[#named + 1] = quoted(name) .. ":" .. encoded(each) end
+    end
+    if named[1] then
+      return '{"list":[' .. table.concat(pieces, ",") .. "]," .. table.concat(named, ",") .. "}"
+    end
+    return "[" .. table.concat(pieces, ",") .. "]"
+  end
+  for name, each in pairs(value) do
+    if type(each) ~= "userdata" then pieces[#pieces + 1] = quoted(tostring(name)) .. ":" .. encoded(each) end
+  end
+  return "{" .. table.concat(pieces, ",") .. "}"
+end
+
+local function bytes(hex)
+  return (string.gsub(hex, "%x%x", function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
+local function hex(text)
+  return (string.gsub(text, ".", function(character) return string.format("%02x", string.byte(character)) end))
+end
+
+local rooms = {}
+local verbs = {}
+
+function verbs.open(said)
+  local engine, why = engines.open(said.url, { prefix = said.prefix })
+  if not engine then return nil, why end
+  engine:use({ scripts = said.scripts, zones = said.zones }, said.texts)
+  local hands = {}
+  for i, one in ipairs(said.hands) do
+    local limit = said.limits[one.limit]
+    hands[i] = {
+      name = one.name, limit = limit, terms = said.terms[one.terms], aside = said.terms[one.terms].aside and "shadow",
+      head = naming.head(said.prefix, limit.algorithm, one.name),
+    }
+  end
+  rooms[said.id] = { engine = engine, hands = hands }
+  return true
+end
+
+local function charges_of(room, list)
+  local charges = {}
+  for i, one in ipairs(list) do charges[i] = { hand = room.hands[one[1]], key = one[2], cost = one[3] } end
+  return charges
+end
+
+function verbs.decide(said)
+  local room = rooms[said.id]
+  return room.engine:decide(charges_of(room, said.charges), said.commit, said.deadline)
+end
+
+-- The same question at once, from so many threads of one request.
+function verbs.decide_many(said)
+  local room, threads, found = rooms[said.id], {}, {}
+  for i = 1, said.times do
+    threads[i] = ngx.thread.spawn(function()
+      return room.engine:decide(charges_of(room, said.charges), said.commit, said.deadline)
+    end)
+  end
+  for i = 1, said.times do
+    local _, answers, failure = ngx.thread.wait(threads[i])
+    found[i] = { answers = answers, trouble = failure }
+  end
+  return found
+end
+
+function verbs.refund(said)
+  local room = rooms[said.id]
+  return room.engine:refund(charges_of(room, { said.charge })[1], said.facts, said.deadline)
+end
+
+function verbs.acquire(said)
+  local room = rooms[said.id]
+  return room.engine:acquire(charges_of(room, { said.charge })[1], said.deadline)
+end
+
+function verbs.renew(said)
+  local room = rooms[said.id]
+  return room.engine:renew(charges_of(room, { said.charge })[1], said.fence, said.deadline)
+end
+
+function verbs.release(said)
+  local room = rooms[said.id]
+  return room.engine:release(charges_of(room, { said.charge })[1], said.fence, said.deadline)
+end
+
+function verbs.ask(said) return rooms[said.id].engine:ask(said.words, said.tag, said.deadline) end
+
+function verbs.forget_scripts(said)
+  rooms[said.id].engine.texts = {}
+  return true
+end
+
+function verbs.drop(said)
+  local engine = rooms[said.id].engine
+  engine.scripts[said.script], engine.joints = nil, {}
+  return true
+end
+
+function verbs.shard(said) return rooms[said.id].engine:shard(said.key) end
+
+-- The bytes of several charges in one question.
+function verbs.together(said)
+  local room = rooms[said.id]
+  local charges = charges_of(room, said.charges)
+  for _, charge in ipairs(charges) do questions.bind(charge.hand, room.engine.scripts, room.engine.prefix) end
+  return hex(questions.together(charges, said.sha, said.commit))
+end
+
+function verbs.take(said)
+  local room = rooms[said.id]
+  local charge = charges_of(room, { said.charge })[1]
+  local known = questions.bind(charge.hand, room.engine.scripts, room.engine.prefix)
+  return hex(questions.take(known, questions.escaped(charge.key), charge.cost))
+end
+
+function verbs.packed_refund(said)
+  local room = rooms[said.id]
+  local charge = charges_of(room, { said.charge })[1]
+  questions.bind(charge.hand, room.engine.scripts, room.engine.prefix)
+  return hex(questions.refund(charge, questions.escaped(charge.key), said.facts))
+end
+
+local function spelled(value)
+  if type(value) == "string" then return { text = hex(value) } end
+  if type(value) ~= "table" then return value end
+  if value.error then return { error = hex(value.error) } end
+  local found = {}
+  for i, one in ipairs(value) do found[i] = spelled(one) end
+  return found
+end
+
+function verbs.read(said)
+  local value, beyond = resp.read(bytes(said.text), said.at or 1)
+  if value == nil then return { missing = beyond or false } end
+  return { value = spelled(value), beyond = beyond }
+end
+
+function verbs.pack(said)
+  local words = {}
+  for i, word in ipairs(said.words) do words[i] = type(word) == "string" and bytes(word) or word end
+  return hex(resp.command(words))
+end
+
+function verbs.with_text(said) return hex(resp.with_text(bytes(said.packed), bytes(said.text))) end
+
+function verbs.slot(said) return cluster.slot(questions.escaped(bytes(said.key))) end
+
+function verbs.url(said) return urls.read(said.url) end
+
+function verbs.said(said) return trouble.said(said.text) end
+
+function verbs.told(said) return trouble.told("h:1", "hg", trouble.said(said.text)) end
+
+-- One line, without an engine.
+function verbs.line(said)
+  local at = rooms[said.port] or address.new { host = "127.0.0.1", port = said.port }
+  rooms[said.port] = at
+  return line.ask(at, bytes(said.packed), ngx.now() + said.seconds, said.count)
+end
+
+-- A question, then so many seconds in which nginx sees nothing of what happens, then another question.
+function verbs.blindly(said)
+  local engine, charges = rooms[said.id].engine, charges_of(rooms[said.id], said.charges)
+  local first, failure = engine:decide(charges, 1)
+  if not first then return nil, failure end
+  ngx.update_time()
+  local until_when = ngx.now() + said.seconds
+  while ngx.now() < until_when do ngx.update_time() end
+  return engine:decide(charges, 1)
+end
+
+function M.serve()
+  ngx.req.read_body()
+  local said = json.decode(ngx.req.get_body_data())
+  local answer, failure = verbs[said.verb](said)
+  ngx.say(encoded { answer = answer == nil and "nil" or answer, none = answer == nil, trouble = failure or false })
+end
+
+return M

@@ -1,0 +1,182 @@
+"""A real nginx that does to our Redis modules what a test asks (driver.lua), and the charges to do it with."""
+
+import http.client
+import itertools
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from headgate.engine.redis import wire
+from headgate.engine.redis.script import Script, bare, several, single
+from headgate.model.limit import Limit
+from headgate.text import parse
+from tests.servers import Nginx
+from tests.servers.cluster import slot_of
+
+DRIVER = Path(__file__).with_name("driver.lua")
+SERVER = """
+location / {
+  client_max_body_size 64m; client_body_buffer_size 64m;
+  content_by_lua_block {
+    local driver = package.loaded.driver or dofile("%s")
+    package.loaded.driver = driver
+    driver.serve()
+  }
+}
+"""
+HTTP = "lua_socket_log_errors off;\n"
+
+_ids = itertools.count()
+
+
+class Trouble(Exception):
+    """What the engine said instead of an answer."""
+
+    def __init__(self, said: Any) -> None:
+        super().__init__(said["text"] if isinstance(said, dict) else said)
+        self.kind = said.get("kind") if isinstance(said, dict) else None
+        self.again = said.get("again") if isinstance(said, dict) else None
+
+
+class Gate:
+    """A running nginx with the driver."""
+
+    def __init__(self, lines: str = "") -> None:
+        self.nginx = Nginx(SERVER % DRIVER, HTTP + lines, level="warn")
+        self._own = threading.local()
+        self._connections: list[http.client.HTTPConnection] = []
+
+    def ask(self, verb: str, **question: Any) -> Any:
+        connection = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.nginx.port, timeout=30)
+            self._own.connection = connection
+            self._connections.append(connection)
+        connection.request("POST", "/", json.dumps({"verb": verb, **question}))
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, f"{body.decode()}\n{self.nginx.log}"
+        found = json.loads(body)
+        if found["none"] and found["trouble"]:
+            raise Trouble(found["trouble"])
+        return None if found["none"] else found["answer"]
+
+    def engine(
+        self,
+        url: str,
+        limits: Mapping[str, str],
+        terms: Mapping[str, Any] | None = None,
+        zones: Mapping[str, Any] | None = None,
+    ) -> "Engine":
+        """Rules by name with a limit each; `terms` of those that have some."""
+        return Engine(self, url, limits, terms or {}, zones or {})
+
+    def __enter__(self) -> Self:
+        self.nginx.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections:
+            connection.close()
+        log = self.nginx.log
+        self.nginx.stop()
+        assert "aborted" not in log, log
+
+
+class Plate(NamedTuple):
+    limits: dict[str, Any]
+    scripts: dict[str, str]
+    texts: dict[str, str]
+
+
+def plate(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False) -> Plate:
+    """What a gateway is told of limits: the same words as on Python's wire."""
+    said: dict[str, Any] = {}
+    scripts: dict[str, Script] = {}
+    for limit, name in zip(limits, names, strict=True):
+        numbers = [str(number) for number in wire.numbers(limit, name)]
+        said[limit.text] = {"algorithm": limit.algorithm, "numbers": numbers, "text": limit.text}
+        unit, zone = getattr(limit, "unit", None), getattr(limit, "zone", None)
+        if unit is not None:
+            said[limit.text]["calendar"] = {"unit": unit, "zone": zone}
+    algorithms = sorted({limit.algorithm for limit in limits} - {"slots"})
+    for algorithm in algorithms:
+        scripts[f"take {algorithm}"] = single("take", algorithm)
+        scripts[f"refund {algorithm}"] = single("refund", algorithm)
+    for size in range(1, len(algorithms) + 1):
+        for some in itertools.combinations(algorithms, size):
+            for models in [some, (*some, "lockout")][: 2 if lockouts else 1]:
+                scripts[f"take_all {' '.join(sorted(models))}"] = several("take_all", models)
+    scripts["slots"] = bare("slots", "slots")
+    scripts["members"] = bare("members")
+    texts = {script.sha: script.text for script in scripts.values()}
+    return Plate(said, {name: script.sha for name, script in scripts.items()}, texts)
+
+
+class Engine:
+    """The engine in nginx, with a hand for each rule."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        url: str,
+        limits: Mapping[str, str],
+        terms: Mapping[str, Any],
+        zones: Mapping[str, Any],
+    ) -> None:
+        self._gate, self.id = gate, f"engine {next(_ids)}"
+        self.limits = {name: parse(text) for name, text in limits.items()}
+        self.names = list(limits)
+        lockouts = any("lockout" in each for each in terms.values())
+        self.plate = plate(list(self.limits.values()), self.names, lockouts)
+        hands: list[Any] = []
+        said: list[Any] = []
+        for at, (name, limit) in enumerate(self.limits.items()):
+            own = {"rule": name, "aside": False, "overrides": False, **terms.get(name, {})}
+            said.append(own)
+            hands.append({"name": name, "limit": limit.text, "terms": at + 1})
+        gate.ask(
+            "open",
+            id=self.id,
+            url=url,
+            prefix="hg",
+            hands=hands,
+            terms=said,
+            zones=zones,
+            **self.plate._asdict(),
+        )
+
+    def do(self, verb: str, **question: Any) -> Any:
+        return self._gate.ask(verb, id=self.id, **question)
+
+    def charges(self, *charges: tuple[str, str, int]) -> list[Any]:
+        return [[self.names.index(name) + 1, key, cost] for name, key, cost in charges]
+
+    def decide(self, *charges: tuple[str, str, int], commit: int = 1, deadline: float | None = None) -> Any:
+        return self.do("decide", charges=self.charges(*charges), commit=commit, **_given(deadline))
+
+    def take(self, name: str, key: str, cost: int = 1, deadline: float | None = None) -> Any:
+        """The facts of one charge."""
+        return self.decide((name, key, cost), deadline=deadline)[0]
+
+    def about(self, verb: str, charge: tuple[str, str, int], deadline: float | None = None, **more: Any) -> Any:
+        return self.do(verb, charge=self.charges(charge)[0], **more, **_given(deadline))
+
+
+def _given(deadline: float | None) -> dict[str, Any]:
+    return {} if deadline is None else {"deadline": deadline}
+
+
+def keys_apart(masters: int = 3) -> list[str]:
+    """One key in each third of the slots."""
+    found: dict[int, str] = {}
+    for number in itertools.count():
+        found.setdefault(slot_of(f"k{number}") * masters // 16384, f"k{number}")
+        if len(found) == masters:
+            return [found[part] for part in range(masters)]
+    raise AssertionError
