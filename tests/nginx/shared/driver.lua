@@ -1,0 +1,169 @@
+-- What the tests ask of the engine on a shared dict, inside a real nginx: a line of JSON for each question.
+--
+-- A question names hands by an id; the first that names it says what it is. Answers are texts: a line of numbers for
+-- each Facts (the eighth is "overflow" where it is so), or "trouble KIND TEXT".
+
+local shared = require "resty.headgate.shared.engine"
+local json = require "resty.headgate.json"
+local lock = require "resty.headgate.shared.lock"
+local naming = require "resty.headgate.naming"
+
+local M = { hands = {}, terms = {} }
+
+function M.init(dict) M.engine, M.dict = shared.new { dict = dict }, ngx.shared[dict] end
+
+function M.hand(said)
+  local known = M.hands[said.id]
+  if known then return known end
+  local terms = said.terms
+  M.terms[terms.id] = M.terms[terms.id] or { rule = terms.rule, aside = terms.aside, lockout = terms.lockout }
+  said.limit.text = said.limit.text or said.id
+  local hand = {
+    name = said.name, limit = said.limit, terms = M.terms[terms.id], here = true,
+    head = naming.head("hg", said.limit.algorithm, said.name), aside = terms.aside and "shadow" or nil,
+  }
+  M.hands[said.id] = hand
+  return hand
+end
+
+local function charge(said) return { hand = M.hand(said.hand), key = said.key, cost = said.cost } end
+
+local function shown(facts)
+  local out = {}
+  for i = 1, 7 do out[i] = string.format("%.0f", facts[i]) end
+  if facts.overflow then out[8] = "overflow" end
+  return table.concat(out, " ")
+end
+
+local function told(trouble) return "trouble " .. trouble.kind .. " " .. trouble.text end
+
+local verbs = {}
+
+function verbs.decide(asked)
+  local charges = {}
+  for i, said in ipairs(asked.charges) do charges[i] = charge(said) end
+  local answers, trouble = M.engine:decide(charges, asked.commit, asked.deadline)
+  if not answers then return told(trouble) end
+  for i, facts in ipairs(answers) do answers[i] = shown(facts) end
+  return table.concat(answers, "\n")
+end
+
+local function numbers(text)
+  local facts = {}
+  for word in string.gmatch(text, "%S+") do facts[#facts + 1] = tonumber(word) end
+  facts.overflow = string.find(text, "overflow", 1, true) ~= nil
+  return facts
+end
+
+function verbs.refund(asked)
+  local facts, trouble = M.engine:refund(charge(asked.charge), numbers(asked.facts), asked.deadline)
+  return facts and shown(facts) or told(trouble)
+end
+
+function verbs.acquire(asked)
+  local facts, trouble = M.engine:acquire(charge(asked.charge), asked.deadline)
+  return facts and shown(facts) or told(trouble)
+end
+
+function verbs.renew(asked)
+  local held, trouble = M.engine:renew(charge(asked.charge), asked.fence, asked.deadline)
+  return trouble and told(trouble) or tostring(held)
+end
+
+function verbs.release(asked)
+  local held, trouble = M.engine:release(charge(asked.charge), asked.fence, asked.deadline)
+  return trouble and told(trouble) or tostring(held)
+end
+
+function verbs.forget(asked)
+  local hand = M.hand(asked.hand)
+  M.dict:delete("c" .. naming.tagged(hand.head, asked.key))
+  return "forgotten"
+end
+
+function verbs.use(asked)
+  local some = {}
+  for i, said in ipairs(asked.hands) do some[i] = M.hand(said) end
+  M.engine:use { zones = asked.zones, hands = { { live = some } } }
+  return "used"
+end
+
+function verbs.keys()
+  local names = {}
+  for _, name in ipairs(M.dict:get_keys(0)) do
+    if not string.find(name, "^c#") then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return table.concat(names, "\n")
+end
+
+-- Takes the lock of a key and dies with it.
+function verbs.die(asked)
+  lock.take(M.dict, lock.of(asked.key))
+  require("ffi").cdef "int kill(int pid, int sig);"
+  require("ffi").C.kill(ngx.worker.pid(), 9)
+end
+
+-- Fills the dict with somebody else's entries, at most so many of each size, until there is no room for one.
+function verbs.fill(asked)
+  local n = 0
+  for _, bytes in ipairs { 3000, 1500, 700, 350, 150, 10 } do
+    local text, left = string.rep("x", bytes), asked.most
+    while left > 0 and M.dict:safe_set(asked.name .. n, text, asked.ttl) do n, left = n + 1, left - 1 end
+  end
+  return tostring(n)
+end
+
+-- Of one entry: its bytes, and the milliseconds that it will live.
+function verbs.entry(asked)
+  return #tostring(M.dict:get(asked.name)) .. " " .. string.format("%.0f", M.dict:ttl(asked.name) * 1000)
+end
+
+function verbs.refuses(asked) return shared.refuses(asked.limit) or "fine" end
+
+function M.ask()
+  ngx.req.read_body()
+  ngx.update_time()
+  local asked = json.decode(ngx.req.get_body_data())
+  local text = verbs[asked.verb](asked)
+  ngx.header["X-Worker"] = ngx.worker.pid()
+  ngx.header["Content-Length"] = #text
+  ngx.print(text)
+end
+
+-- One charge by query: /hit?key=anna answers 200 or 429.
+function M.hit()
+  local answers, trouble = M.engine:decide({ { hand = M.only, key = ngx.var.arg_key, cost = 1 } }, 1, 5)
+  if not answers then
+    ngx.status = 500
+    return ngx.print(told(trouble))
+  end
+  ngx.status = answers[1][1] == 1 and 200 or 429
+  ngx.header["X-Worker"] = ngx.worker.pid()
+  ngx.header["Content-Length"] = 0
+  ngx.send_headers()
+end
+
+-- A charge in a phase that cannot sleep: what came of it stands in the error log.
+function M.logged()
+  local answers, trouble = M.engine:decide({ { hand = M.only, key = ngx.var.arg_key, cost = 1 } }, 1, 5)
+  ngx.log(ngx.NOTICE, "logged: ", answers and shown(answers[1]) or told(trouble), ";")
+end
+
+-- Many charges in one go, over so many keys: /hammer?times=500&keys=1&prefix=a answers how many passed; with &pairs=1, each
+-- together with one on a key that all share, which comes first or second.
+function M.hammer()
+  local times, keys, passed = tonumber(ngx.var.arg_times), tonumber(ngx.var.arg_keys), 0
+  local prefix, pairs_too = ngx.var.arg_prefix, ngx.var.arg_pairs
+  for i = 1, times do
+    local charges = { { hand = M.only, key = prefix .. i % keys, cost = 1 } }
+    if pairs_too then table.insert(charges, i % 2 + 1, { hand = M.only, key = prefix .. "other", cost = 1 }) end
+    local answers, trouble = M.engine:decide(charges, 1, 5)
+    if not answers then error(trouble.text) end
+    if answers[1][1] == 1 and (not pairs_too or answers[2][1] == 1) then passed = passed + 1 end
+  end
+  ngx.header["X-Worker"] = ngx.worker.pid()
+  ngx.print(passed)
+end
+
+return M

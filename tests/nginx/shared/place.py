@@ -1,0 +1,178 @@
+"""The engine on a shared dict as tests speak to it: a real nginx, asked over HTTP (driver.lua)."""
+
+import http.client
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from headgate.engine.redis.wire import numbers
+from headgate.engine.terms import Terms
+from headgate.model.fixed_window import FixedWindow
+from headgate.model.limit import Limit
+from tests.servers import DrivenClock, Nginx
+
+DRIVER = Path(__file__).with_name("driver.lua")
+
+_SERVER = """
+  client_body_buffer_size 1m; client_max_body_size 1m;
+  location = /ask {{ content_by_lua_block {{ driver.ask() }} }}
+  {more}
+"""
+_HTTP = """
+  lua_shared_dict headgate {size};
+  init_by_lua_block {{ driver = dofile("{driver}"); driver.init("headgate") {init} }}
+"""
+
+
+class Facts(NamedTuple):
+    """What the engine answers, as it is on the wire: -1 is never, -3 is locked out."""
+
+    allowed: int
+    remaining: int
+    retry_after_us: int
+    reset_after_us: int
+    delay_us: int
+    at_us: int
+    mark: int
+    overflow: bool = False
+
+
+class Trouble(Exception):
+    """No decision; the text is `KIND SENTENCE`."""
+
+
+_terms: dict[int, Terms] = {}  # one object for each rule, and an id of a dead one may come again
+
+
+class Hand(NamedTuple):
+    """One limit under the name of its counts, on its terms."""
+
+    limit: Limit
+    name: str
+    terms: Terms = Terms("plain")
+
+    @property
+    def said(self) -> dict[str, Any]:
+        limit: dict[str, Any] = {
+            "algorithm": self.limit.algorithm,
+            "numbers": [str(number) for number in numbers(self.limit, "")],
+        }
+        if isinstance(self.limit, FixedWindow) and self.limit.unit is not None:
+            limit["calendar"] = {"unit": self.limit.unit, "zone": self.limit.zone}
+        lockout = {} if self.terms.lockout is None else {"lockout": list(self.terms.lockout)}
+        _terms[id(self.terms)] = self.terms
+        terms = {"id": str(id(self.terms)), "rule": self.terms.rule, "aside": self.terms.aside, **lockout}
+        return {"id": f"{self.name} {limit} {id(self.terms)}", "name": self.name, "limit": limit, "terms": terms}
+
+
+class Place:
+    """An nginx with the engine in it. `hit` is a hand for GET /hit?key=..., which is charged one unit."""
+
+    def __init__(
+        self,
+        *,
+        driven: DrivenClock | None = None,
+        workers: int = 1,
+        size: str = "10m",
+        hit: Hand | None = None,
+        more: str = "",
+    ) -> None:
+        self.clock = driven
+        init = ""
+        if hit is not None:
+            said = f"require('resty.headgate.json').decode([==[{json.dumps(hit.said)}]==])"
+            init = f"driver.only = driver.hand({said})"
+            more += " location = /hit { content_by_lua_block { driver.hit() } }"
+            more += " location = /hammer { content_by_lua_block { driver.hammer() } }"
+            more += " location = /logged { content_by_lua_block { } log_by_lua_block { driver.logged() } }"
+        self.nginx = Nginx(
+            _SERVER.format(more=more),
+            _HTTP.format(size=size, driver=DRIVER, init=init),
+            workers=workers,
+            driven=driven,
+        )
+        self._line: http.client.HTTPConnection | None = None
+        self.worker = 0  # who answered last
+
+    def at(self, now_us: int) -> None:
+        assert self.clock is not None
+        self.clock.set_us(now_us)
+
+    def ask(self, verb: str, **asked: Any) -> str:
+        if self._line is None:
+            self._line = http.client.HTTPConnection("127.0.0.1", self.nginx.port, timeout=30)
+        try:
+            self._line.request("POST", "/ask", json.dumps({"verb": verb, **asked}))
+            answer = self._line.getresponse()
+            text = answer.read().decode()
+        except (OSError, http.client.HTTPException):
+            self.hang_up()
+            raise
+        assert answer.status == 200, (text, self.nginx.log[-3000:])
+        self.worker = int(answer.headers["X-Worker"])
+        if text.startswith("trouble "):
+            raise Trouble(text.removeprefix("trouble "))
+        return text
+
+    def hang_up(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def decide(
+        self, charges: Sequence[tuple[Hand, str, int]], *, commit: bool = True, deadline: float = 5
+    ) -> list[Facts]:
+        said = [_charge(*charge) for charge in charges]
+        text = self.ask("decide", charges=said, commit=int(commit), deadline=deadline)
+        return [facts(line) for line in text.split("\n")]
+
+    def take(self, hand: Hand, key: str = "key", cost: int = 1) -> Facts:
+        return self.decide([(hand, key, cost)])[0]
+
+    def refund(self, hand: Hand, key: str, cost: int, taken: Facts) -> Facts:
+        said = " ".join(map(str, taken[:7])) + (" overflow" if taken.overflow else "")
+        return facts(self.ask("refund", charge=_charge(hand, key, cost), facts=said))
+
+    def acquire(self, hand: Hand, key: str = "key") -> Facts:
+        return facts(self.ask("acquire", charge=_charge(hand, key, 1)))
+
+    def renew(self, hand: Hand, fence: int, key: str = "key") -> bool:
+        return self.ask("renew", charge=_charge(hand, key, 1), fence=fence) == "true"
+
+    def release(self, hand: Hand, fence: int, key: str = "key") -> bool:
+        return self.ask("release", charge=_charge(hand, key, 1), fence=fence) == "true"
+
+    def forget(self, hand: Hand, key: str) -> None:
+        self.ask("forget", hand=hand.said, key=key)
+
+    def use(self, *hands: Hand, zones: dict[str, Any] | None = None) -> None:
+        self.ask("use", hands=[hand.said for hand in hands], zones=zones or {})
+
+    def names(self) -> list[str]:
+        return self.ask("keys").split()
+
+    def entry(self, name: str) -> tuple[int, int]:
+        """The bytes of an entry, and how many milliseconds it will live."""
+        size, ttl_ms = self.ask("entry", name=name).split()
+        return int(size), int(ttl_ms)
+
+    def __enter__(self) -> Self:
+        self.nginx.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.hang_up()
+        self.nginx.stop()
+
+
+def facts(line: str) -> Facts:
+    words = line.split()
+    return Facts._make([*map(int, words[:7]), words[7:] == ["overflow"]])
+
+
+def _charge(hand: Hand, key: str, cost: int) -> dict[str, Any]:
+    return {"hand": hand.said, "key": key, "cost": cost}
