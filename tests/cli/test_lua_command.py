@@ -1,12 +1,15 @@
 """headgate lua: what there is, what it says, and getting it onto a server without telling anybody's password."""
 
+import subprocess
 from hashlib import sha1
+from pathlib import Path
 
 import pytest
 
 from headgate.cli import main
 from headgate.cli.lua import scripts
 from headgate.engine.redis.publish import NAMES
+from tests.cli.conftest import Prompt
 from tests.servers import RedisServer
 
 SECRET = "open sesame"
@@ -88,3 +91,26 @@ def test_a_wrong_password_ends_with_1_and_is_not_told(capsys: pytest.CaptureFixt
     err = capsys.readouterr().err
     assert "refused the user or the password" in err
     assert "sesame" not in err
+
+
+def test_path_names_what_lua_package_path_needs(prompt: Prompt) -> None:
+    assert prompt("lua", "path") == 0
+    path = prompt.out.removesuffix("\n")
+    assert path.endswith("/?.lua")
+    assert prompt.json("lua", "path") == {"path": path}
+    subprocess.run(
+        ["luajit", "-e", f"package.path = '{path}' require 'resty.headgate.match'"], check=True, cwd="/"
+    )
+
+
+def test_copy_makes_a_folder_that_needs_nothing_else(prompt: Prompt, tmp_path: Path) -> None:
+    document = prompt.json("lua", "copy", str(tmp_path / "lib"))
+    assert document["path"] == f"{tmp_path}/lib/?.lua"
+    assert "resty/headgate/model/token_bucket.lua" in document["files"]
+    program = f"package.path = '{document['path']}' require 'resty.headgate.model.token_bucket'"
+    subprocess.run(["luajit", "-e", program], check=True, cwd="/")
+    assert prompt("lua", "copy", str(tmp_path / "lib")) == 0
+    count = len(document["files"])
+    assert prompt.out == f'{count} files copied. In nginx.conf:  lua_package_path "{tmp_path}/lib/?.lua;;";\n'
+    (tmp_path / "file").write_text("")
+    assert "cannot be made: Not a directory" in prompt.told("lua", "copy", str(tmp_path / "file"))

@@ -186,6 +186,22 @@ def test_a_rollback_is_a_new_edition(redis_server: RedisServer) -> None:
     assert editions.version() == 8
 
 
+def test_a_rollback_may_work_the_document_out_anew(redis_server: RedisServer) -> None:
+    editions = editions_at(redis_server.url)
+    one, _ = pushed(editions, "one"), pushed(editions, "two")
+    three = editions.rollback(author="bo", anew=lambda old: f"anew: {old.text}")
+    assert (three.text, three.document, three.rolled_back_to) == ("# one", "anew: # one", 1)
+    assert editions.get(1) == one
+    assert editions.current() == three
+
+    def fails(old: Edition) -> str:
+        raise InvalidRule("This cannot be worked out.")
+
+    with pytest.raises(InvalidRule, match="cannot be worked out"):
+        editions.rollback(to=2, author="bo", anew=fails)
+    assert editions.version() == 3
+
+
 def test_a_rollback_does_not_undo_what_it_has_not_seen(redis_server: RedisServer) -> None:
     editions = editions_at(redis_server.url)
     pushed(editions, "one")

@@ -57,6 +57,23 @@ def test_a_draft_lacks_number_and_time_only(one: Edition) -> None:
     assert published(said, one.version, one.at_us) == one
 
 
+@given(
+    st.dictionaries(texts, st.none() | texts | st.lists(st.integers())), st.sets(st.sampled_from(edition.BESIDE))
+)
+def test_the_book_is_the_document_without_what_stands_beside_it(said: dict[str, object], beside: set[str]) -> None:
+    book = {name: value for name, value in said.items() if name not in edition.BESIDE}
+    document = json.dumps(book | {name: {"10/s": {"fresh": 10}} for name in beside})
+    one = Edition(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
+    assert json.loads(one.book) == book
+    assert beside or one.book == document
+
+
+@pytest.mark.parametrize("document", ["", "{", "[1]", "7", '"limits"', '{"rules":[{"limits":1}]}', "[" * 100_000])
+def test_what_has_nothing_beside_it_is_left_as_it_is(document: str) -> None:
+    one = Edition(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
+    assert one.book == document
+
+
 def test_a_text_in_any_script_is_written_as_it_is() -> None:
     assert "größer 李" in drafted(text="größer 李")
 

@@ -39,7 +39,7 @@ def editions_of(engine: RedisEngine) -> Editions:
 
 def of_edition(edition: Edition) -> Rulebook:
     """What an edition says; by its JSON, which needs no YAML."""
-    return load.parse(edition.document, format="json", source=f"edition {edition.version}")
+    return load.parse(edition.book, format="json", source=f"edition {edition.version}")
 
 
 def file_text(path: Path) -> str:

@@ -15,7 +15,7 @@ from headgate.cli.answer import Answer
 from headgate.cli.parser import Commands, Parser, command
 
 SHELLS = ("bash", "zsh", "fish")
-_FILES = ("FILE", "OLD", "NEW")  # metavars behind which a file stands
+_FILES = ("FILE", "OLD", "NEW", "PLATE", "RULEBOOK", "DIR")  # metavars behind which a file stands
 
 
 class Value(NamedTuple):

@@ -1,9 +1,10 @@
-"""headgate lua: the scripts that run inside Redis and Valkey."""
+"""headgate lua: the scripts that run inside Redis and Valkey, and where the Lua that runs inside nginx lies."""
 
 from __future__ import annotations
 
 import argparse
 from difflib import get_close_matches
+from pathlib import Path
 
 from headgate.cli.answer import Answer
 from headgate.cli.engine import add_engine, server_of
@@ -11,6 +12,7 @@ from headgate.cli.parser import Commands, command, group
 from headgate.cli.table import Table
 from headgate.engine.redis.script import Script, bare, published, several, single
 from headgate.errors import InvalidRule
+from headgate.gateway import lib
 from headgate.model import ALGORITHMS
 
 _CALLS = {
@@ -26,7 +28,7 @@ _CALLS = {
 
 
 def add(commands: Commands) -> None:
-    verbs = group(commands, "lua", "the scripts that run inside Redis and Valkey: publish, list or show them")
+    verbs = group(commands, "lua", "the scripts that run inside Redis and Valkey, and the Lua for nginx")
     publishing = command(
         verbs,
         "publish",
@@ -45,6 +47,35 @@ def add(commands: Commands) -> None:
         "headgate lua show take/token_bucket",
     )
     showing.add_argument("name", help="as headgate lua list names it")
+    command(
+        verbs,
+        "path",
+        _path,
+        "where nginx finds our Lua: what lua_package_path names",
+        "headgate lua path",
+        'sed -i "s|LUA_PATH|$(headgate lua path)|" nginx.conf',
+    )
+    copying = command(
+        verbs,
+        "copy",
+        _copy,
+        "copy the Lua for nginx into a folder, for an image or a machine without Python",
+        "headgate lua copy /usr/local/share/headgate",
+    )
+    copying.add_argument("folder", metavar="DIR", help="is made if it is not there")
+
+
+def _path(args: argparse.Namespace) -> Answer:
+    found = lib.package_path(lib.folder())
+    return Answer({"path": found}, [found])
+
+
+def _copy(args: argparse.Namespace) -> Answer:
+    target = Path(args.folder).absolute()
+    path = lib.package_path(target)
+    files = lib.copy(target)
+    told = f'{len(files)} files copied. In nginx.conf:  lua_package_path "{path};;";'
+    return Answer({"path": path, "files": [str(name) for name in files]}, [told])
 
 
 def scripts() -> dict[str, Script]:

@@ -1,12 +1,20 @@
 """headgate rules push, pull, history, rollback: from a file to the servers and back."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headgate import Limiter
+from headgate.engine.redis.publish import keep
+from headgate.gateway.plate import plate, texts
+from headgate.rules import load
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write
+from tests.engine.published import close_all, editions_at, engines
 from tests.servers import Cluster, RedisServer
+from tests.servers.waiting import until
 
 ONE = "# the first\nrules:\n  - {name: a, limit: 10/hour, overrides: true}\n"
 TWO = "rules:\n  - {name: a, limit: 20/hour, overrides: true}\n"
@@ -138,3 +146,126 @@ def test_in_a_cluster_it_is_no_different(
     assert push(prompt, write, ONE, "--engine", cluster.url, "--author", "ann") == 0
     assert prompt("rules", "pull", "--engine", cluster.url) == 0
     assert prompt.out == ONE
+
+
+def document_of(server: RedisServer, version: int, prefix: str = "hg") -> dict[str, Any]:
+    """The document of an edition, as a gateway reads it."""
+    paper = server.call("HGET", f"{prefix}1:rules", str(version))
+    assert isinstance(paper, bytes)
+    found: dict[str, Any] = json.loads(json.loads(paper)["document"])
+    return found
+
+
+def test_gateways_find_the_plate_its_scripts_and_their_texts(
+    prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
+) -> None:
+    server.call("SCRIPT", "FLUSH")
+    assert push(prompt, write, ONE, *where, "--prefix", "shop") == 0
+    found = document_of(server, 1, "shop")
+    assert found["rules"] == [{"name": "a", "limit": "10/hour", "overrides": True}]
+    assert found["limits"]["10/hour"]["numbers"][:3] == ["1", "360000000", "10"]
+    for sha in found["scripts"].values():
+        assert server.call("SCRIPT", "EXISTS", sha) == [1]
+        text = server.call("HGET", "shop1:scripts", sha)
+        assert isinstance(text, bytes)
+        assert server.call("SCRIPT", "LOAD", text) == sha.encode()
+    assert server.call("EXISTS", "hg1:scripts") == 0
+
+
+def replicas_told(cluster: Cluster) -> list[int]:
+    """By each master, of each part of the slots."""
+    told = [master.call("CLUSTER", "SLOTS") for master in cluster.masters()]
+    parts = [part for slots in told if isinstance(slots, list) for part in slots]
+    return [len(part) - 3 for part in parts if isinstance(part, list)]
+
+
+def test_in_a_cluster_every_node_knows_the_scripts(prompt: Prompt, write: Write, cluster: Cluster) -> None:
+    # A node does not tell of a replica that never had anything to copy.
+    for number in range(30):
+        cluster.master_of(f"key {number}").call("SET", f"key {number}", "")
+    until(lambda: None if set(replicas_told(cluster)) == {1} else "a replica is not told of", 20)
+    cluster.script_flush()
+    text = ONE.replace("10/hour", "7/day log")
+    assert push(prompt, write, text, "--engine", cluster.url, "--author", "ann") == 0
+    owner = cluster.master_of("hg1:rules")
+    version = owner.call("HGET", "hg1:rules", "version")
+    assert isinstance(version, bytes)
+    paper = owner.call("HGET", "hg1:rules", version)
+    assert isinstance(paper, bytes)
+    scripts = json.loads(json.loads(paper)["document"])["scripts"]
+    assert "take sliding_log" in scripts
+    stored = cluster.master_of("hg1:scripts")
+    for sha in scripts.values():
+        assert [node.call("SCRIPT", "EXISTS", sha) for node in cluster.nodes] == [[1]] * len(cluster.nodes)
+        assert stored.call("HEXISTS", "hg1:scripts", sha) == 1
+
+
+def test_programs_follow_what_was_pushed_for_gateways_too(
+    prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(prompt, write, ONE, *where)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.cwd()))
+    with Limiter.from_rules("pushed", server.url) as gate:
+        assert str(gate.check({}).limit) == "10/hour"
+
+
+def test_no_edition_names_a_script_whose_text_could_not_be_stored(
+    prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
+) -> None:
+    server.call("SET", "hg1:scripts", "somebody wrote here")
+    assert push(prompt, write, ONE, *where) == 1
+    assert "WRONGTYPE" in prompt.err
+    assert server.call("EXISTS", "hg1:rules") == 0
+
+
+def test_what_is_stored_already_is_not_written_again(server: RedisServer) -> None:
+    editions_at(server.url)
+    known = texts(plate(load.parse(ONE), 0))
+    sha = next(iter(known))
+    server.call("HSET", "hg1:scripts", sha, "left alone")
+    keep(engines[-1], known)
+    keep(engines[-1], known)
+    assert server.call("HGET", "hg1:scripts", sha) == b"left alone"
+    assert server.call("HLEN", "hg1:scripts") == len(known)
+    close_all()
+
+
+def test_a_rollback_works_the_plate_out_anew(
+    prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
+) -> None:
+    plain = json.dumps({"rules": [{"name": "a", "limit": "10/hour", "overrides": True}]})
+    editions_at(server.url).push(ONE, plain, format="yaml", author="ann")  # before there were plates
+    close_all()
+    push(prompt, write, TWO, *where)
+    server.call("DEL", "hg1:scripts")
+    server.call("SCRIPT", "FLUSH")
+    assert prompt("rules", "rollback", *where) == 0, prompt.err
+    found = document_of(server, 3)
+    assert found["rules"] == json.loads(plain)["rules"]
+    assert "10/hour" in found["limits"]
+    for sha in found["scripts"].values():
+        assert server.call("SCRIPT", "EXISTS", sha) == [1]
+        assert server.call("HEXISTS", "hg1:scripts", sha) == 1
+
+
+def test_the_same_text_is_pushed_again_if_gateways_would_be_told_otherwise(
+    prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
+) -> None:
+    plain = json.dumps({"rules": [{"name": "a", "limit": "10/hour", "overrides": True}]})
+    editions_at(server.url).push(ONE, plain, format="yaml", author="ann")
+    close_all()
+    document = prompt.json("rules", "push", write(ONE), *where)
+    assert (document["pushed"], document["version"], document["same"]) == (True, 2, True)
+    assert prompt.json("rules", "push", "rules.yaml", *where)["pushed"] is False
+
+
+def test_who_may_not_load_scripts_is_warned_and_publishes(prompt: Prompt, write: Write) -> None:
+    rights = "user ann on >secret ~* +@all -script|load"
+    with RedisServer(config=[rights]) as server:
+        prompt("rules", "push", write(ONE), "--engine", server.url, "--author", "ann")
+        url = f"redis://ann:secret@127.0.0.1:{server.port}/0"
+        assert push(prompt, write, TWO.replace("20/hour", "20/hour log"), "--engine", url, "--author", "ann") == 0
+        assert prompt.err.startswith("headgate: The scripts could not be loaded everywhere; gateways will do so")
+        assert "secret" not in prompt.err
+        sha = document_of(server, 2)["scripts"]["take sliding_log"]
+        assert server.call("HEXISTS", "hg1:scripts", sha) == 1

@@ -1,13 +1,13 @@
 """headgate rules push: publish a rulebook to all who follow this engine's.
 
 It is validated first, and shown what it changes. It is pushed only if the edition that it was compared with is
-still in force: somebody who was faster is not overwritten unseen.
+still in force: somebody who was faster is not overwritten unseen. The text that is in force already is pushed
+again only if something else came of it: another version of headgate tells gateways other things.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from headgate.cli.answer import Answer
 from headgate.cli.book import editions_of, of_edition
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command, whole
-from headgate.cli.rules import diff
+from headgate.cli.rules import diff, plated
 from headgate.cli.rules.compare import compared
 from headgate.errors import InvalidRule
 from headgate.ruled.dividing import divisible
-from headgate.rules import load, write
+from headgate.rules import load
 from headgate.rules.rule import Rulebook
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
@@ -55,7 +55,7 @@ def author_of(args: argparse.Namespace) -> str:
 
 def run(args: argparse.Namespace) -> Answer:
     book, author = divisible(load.read(args.file)), author_of(args)
-    text, document = book.text or "", json.dumps(write.document(book))
+    text = book.text or ""
     form = FORMATS[Path(args.file).suffix.lower()]
     with server(args, "nobody follows a rulebook there") as engine:
         editions = editions_of(engine)
@@ -63,7 +63,9 @@ def run(args: argparse.Namespace) -> Answer:
         seen = 0 if current is None else current.version
         found = compared(Rulebook() if current is None else of_edition(current), book)
         expected = seen if args.if_version is None else args.if_version
-        if current is not None and current.text == text and expected == seen:
+        document = plated.document(engine, book, as_json=args.json)
+        same = current is not None and current.text == text and plated.says(current, book)
+        if same and expected == seen:
             told = f"This is the text of edition {seen} already: nothing was pushed."
             return Answer({"version": seen, "pushed": False} | diff.document(found), [told])
         edition = editions.push(text, document, format=form, author=author, note=args.note, expected=expected)

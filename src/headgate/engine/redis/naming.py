@@ -49,6 +49,11 @@ def rules(prefix: str) -> bytes:
     return b"%b%d:rules" % (prefix.encode(), LAYOUT)
 
 
+def scripts(prefix: str) -> bytes:
+    """Where the texts of the scripts lie that gateways call, by their SHA1. Nor does one look like this."""
+    return b"%b%d:scripts" % (prefix.encode(), LAYOUT)
+
+
 def initials(algorithm: str) -> bytes:
     """Of two words their first letters, of one word its first and last: token_bucket is tb, slots is ss."""
     first, _, second = algorithm.partition("_")

@@ -7,14 +7,19 @@ In a cluster every node gets the scripts, replicas too, and the keys lie where t
 loaded before its SHA1 is stored, and an older one stays loaded: a gateway that reads the key in
 between calls the older one, and never one that is not there. A server forgets its scripts when it restarts
 (and the key may well survive it), so publish again then; a gateway that is told NOSCRIPT should wait for that.
+
+A gateway that follows a rulebook finds the SHA1 in the edition and the texts in one hash, `hg1:scripts`: it sends
+a text itself to a server that has forgotten it. Texts are only added: a gateway may still go by an older book.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from headgate.engine.redis import naming
 from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.script import published
+from headgate.engine.redis.script import Script, published
 from headgate.engine.redis.wire import Question, command
 
 NAMES = ("rate_limiter", "token_bucket")
@@ -40,3 +45,18 @@ def _publish(engine: RedisEngine, name: str) -> Published:
     engine.ask_everywhere(Question(script.load, None))
     engine.ask(Question(command("SET", key, script.sha), None, key.encode()))
     return Published(name, key, script.sha)
+
+
+def keep(engine: RedisEngine, texts: Mapping[str, str]) -> None:
+    """Put the texts that are missing into the hash, by their SHA1."""
+    key = naming.scripts(engine.prefix)
+    there = {field.decode() for field in engine.ask(Question(command("HKEYS", key), None, key))}
+    missing = [word for sha, text in texts.items() if sha not in there for word in (sha, text)]
+    if missing:
+        engine.ask(Question(command("HSET", key, *missing), None, key))
+
+
+def load(engine: RedisEngine, texts: Mapping[str, str]) -> None:
+    """Load these texts into every server there is."""
+    for text in texts.values():
+        engine.ask_everywhere(Question(Script(text).load, None))

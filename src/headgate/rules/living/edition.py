@@ -1,12 +1,14 @@
 """An edition: one published rulebook, with who published it, when and why.
 
 It holds the book twice: `text` as it was written, with its comments, for people and for the next one who changes
-it; `document` as plain JSON, for whoever reads it without YAML or TOML. An edition is written as one JSON object.
-A draft is an edition without number and time: those are given where it is published.
+it; `document` as plain JSON, for whoever reads it without YAML or TOML. Beside the book that JSON may hold what
+was worked out of it for gateways (gateway/plate.py), which nobody here needs: `book` is without it. An edition is
+written as one JSON object. A draft is an edition without number and time: those are given where it is published.
 
 Laws (tests/rules/test_edition.py):
   - what was written is read back the same, whatever the text;
   - what cannot be an edition is refused with a sentence: it is never half read;
+  - what stands beside the book for gateways is not read with it, and nothing else is left out;
   - author and note are each one short line without control characters: they are shown in logs and terminals.
 """
 
@@ -23,6 +25,7 @@ FORMATS = ("yaml", "toml", "json")
 LARGEST = 4 * 1024 * 1024  # bytes, of text and document each
 LONGEST_AUTHOR = 100
 LONGEST_NOTE = 500
+BESIDE = ("limits", "zones", "terms", "scripts", "texts")  # fields of a document that are not the book's
 
 # Ends of lines, what moves a terminal's cursor, what turns the direction of writing, and half characters.
 _unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -45,6 +48,17 @@ class Edition:
     def origin(self) -> int:
         """The edition where this text was published first."""
         return self.rolled_back_to or self.version
+
+    @property
+    def book(self) -> str:
+        """The rulebook as JSON. What cannot be one is left as it is, for whoever reads rulebooks to refuse."""
+        try:
+            found = json.loads(self.document)
+        except (ValueError, RecursionError):
+            return self.document
+        if not isinstance(found, dict) or found.keys().isdisjoint(BESIDE):
+            return self.document
+        return json.dumps({name: value for name, value in found.items() if name not in BESIDE})
 
     def written(self) -> str:
         return _json(asdict(self))

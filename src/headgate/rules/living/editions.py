@@ -15,7 +15,7 @@ Laws (tests/engine/test_editions.py):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -63,9 +63,12 @@ class Editions:
         draft = edition.draft(text, document, format=format, author=author, note=note)
         return run(_push(self._archive, draft, expected))
 
-    def rollback(self, to: int | None = None, *, author: str, note: str = "") -> Edition:
-        """Publish an earlier text anew: that of edition `to`, or of the one before."""
-        return run(_rollback(self._archive, to, author, note))
+    def rollback(
+        self, to: int | None = None, *, author: str, note: str = "", anew: Callable[[Edition], str] | None = None
+    ) -> Edition:
+        """Publish an earlier text anew: that of edition `to`, or of the one before. `anew` works its document out
+        again; without it, that too is the earlier one."""
+        return run(_rollback(self._archive, to, author, note, anew))
 
     def version(self) -> int:
         """The number of the edition in force; 0: there is none."""
@@ -108,8 +111,15 @@ class AsyncEditions:
         draft = edition.draft(text, document, format=format, author=author, note=note)
         return await arun(_push(self._archive, draft, expected))
 
-    async def rollback(self, to: int | None = None, *, author: str, note: str = "") -> Edition:
-        return await arun(_rollback(self._archive, to, author, note))
+    async def rollback(
+        self,
+        to: int | None = None,
+        *,
+        author: str,
+        note: str = "",
+        anew: Callable[[Edition], Awaitable[str]] | None = None,
+    ) -> Edition:
+        return await arun(_rollback(self._archive, to, author, note, anew))
 
     async def version(self) -> int:
         return (await self.stamp())[0]
@@ -142,7 +152,9 @@ def _push(archive: Archive, draft: str, expected: int | None) -> Flow[Edition]:
     )
 
 
-def _rollback(archive: Archive, to: int | None, author: str, note: str) -> Flow[Edition]:
+def _rollback(
+    archive: Archive, to: int | None, author: str, note: str, anew: Callable[[Edition], Any] | None
+) -> Flow[Edition]:
     current = yield from _current(archive)
     if current is None:
         raise InvalidRule(f"There is nothing to roll back: no rulebook is published in {archive.text}.")
@@ -154,8 +166,9 @@ def _rollback(archive: Archive, to: int | None, author: str, note: str) -> Flow[
     if old is None:
         kept = yield archive.versions
         raise InvalidRule(f"Edition {to} is not kept. Kept are {', '.join(map(str, reversed(kept)))}.")
+    document = old.document if anew is None else (yield partial(anew, old))
     draft = edition.draft(
-        old.text, old.document, format=old.format, author=author, note=note, rolled_back_to=old.origin
+        old.text, document, format=old.format, author=author, note=note, rolled_back_to=old.origin
     )
     return (yield from _push(archive, draft, current.version))
 

@@ -126,4 +126,4 @@ class PushedSource:
         if found is None:
             return None
         name = f"edition {found.version} in {self.name}"
-        return Paper(found.text, found.format, name, found.version, found.document)
+        return Paper(found.text, found.format, name, found.version, found.book)

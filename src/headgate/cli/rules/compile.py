@@ -1,0 +1,53 @@
+"""headgate rules compile: a rulebook as nginx reads it from a file, without a server to push to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from headgate.cli.answer import Answer
+from headgate.cli.parser import Commands, command
+from headgate.clock import SystemClock
+from headgate.gateway import plate
+from headgate.gateway.written import write
+from headgate.ruled.dividing import divisible
+from headgate.rules import load
+from headgate.rules.rule import Rulebook
+
+
+def add(verbs: Commands) -> None:
+    parser = command(
+        verbs,
+        "compile",
+        run,
+        "a rulebook as nginx reads it from a file",
+        "headgate rules compile rules.yaml -o rules.plate.json",
+        more="For a gateway that follows a file, not what was pushed. Compile again when the rules change, and "
+        "once in a while: time zones are worked out for thirty years, as they are decided today.",
+    )
+    parser.add_argument("file", metavar="FILE", help="YAML, TOML or JSON")
+    parser.add_argument("-o", "--output", metavar="PLATE", help="write it there, whole or not at all")
+
+
+def run(args: argparse.Namespace) -> Answer:
+    book = divisible(load.read(args.file))
+    if args.output is None:
+        made = compiled(book)
+        return Answer(made, [json.dumps(made)])
+    size = compile_to(Path(args.output), book)
+    told = f"{args.output}: {len(book)} rule{'' if len(book) == 1 else 's'}, {size:,} bytes"
+    return Answer({"file": args.output, "rules": len(book), "bytes": size}, [(told, "green")])
+
+
+def compiled(book: Rulebook) -> plate.Plate:
+    """The plate, with its scripts' texts."""
+    made = plate.plate(book, SystemClock().now_us())
+    return made | {"texts": plate.texts(made)}
+
+
+def compile_to(path: Path, book: Rulebook) -> int:
+    """Write it; how many bytes it has."""
+    data = json.dumps(compiled(book), separators=(",", ":")).encode() + b"\n"
+    write(path, data)
+    return len(data)

@@ -1,0 +1,194 @@
+"""headgate nginx: a configuration that works by copy and paste, and what nginx itself says of one."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from headgate.gateway import lib
+from tests.cli.conftest import Prompt
+from tests.cli.rules.conftest import Write, write
+from tests.servers import Nginx
+from tests.servers.binaries import command
+from tests.servers.redis_server import free_port
+from tests.servers.waiting import until
+
+__all__ = ["write"]  # the fixture
+
+BOOK = (
+    "rules:\n  - {name: a, key: address, limit: 10/hour}\n  - {name: b, key: tenant, missing: skip, limit: 9/s}\n"
+)
+
+
+def test_it_prints_a_whole_configuration(prompt: Prompt, write: Write) -> None:
+    url = "redis://:secret@cache:6379/0?fallback=local"
+    words = ("--engine", url, "--prefix", "shop", "--listen", "81", "--backend", "http://b:9", "--workers", "3")
+    assert prompt("nginx", "conf", write(BOOK), *words) == 0
+    assert prompt.err == ""
+    lines = [line.strip() for line in prompt.out.splitlines()]
+    for line in (
+        f'lua_package_path "{lib.folder()}/?.lua;;";',
+        "lua_shared_dict headgate 20m;",
+        'map "" $headgate_status { default ""; }',
+        'map "" $headgate_rule { default ""; }',
+        'map "" $headgate_remaining { default ""; }',
+        f'redis = "{url}",',
+        'prefix = "shop",',
+        'dict = "headgate",',
+        '-- tenant = "$http_x_tenant",  -- rule b',
+        'init_worker_by_lua_block { require("resty.headgate").start() }',
+        'access_by_lua_block { require("resty.headgate").access() }',
+        'log_by_lua_block { require("resty.headgate").log() }',
+        "worker_processes 3;",
+        "listen 81;",
+        "proxy_pass http://b:9;",
+    ):
+        assert line in lines
+    assert all(f"$headgate_{name}" in prompt.out for name in ("status", "rule", "remaining"))
+    said = [line for line in lines if line.startswith("#   headgate nginx conf")]
+    shown = "rules.yaml --engine 'redis://...@cache:6379/0?fallback=local' --prefix shop"
+    assert said == [f"#   headgate nginx conf {shown} --listen 81 --backend http://b:9 --workers 3"]
+
+
+def test_the_engine_may_come_from_the_environment(
+    prompt: Prompt, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert '"redis://127.0.0.1:6379/0?fallback=local"' in prompt.json("nginx", "conf", write(BOOK))["conf"]
+    monkeypatch.setenv("HEADGATE_ENGINE", "redis://10.0.0.7:6379/0")
+    assert '"redis://10.0.0.7:6379/0"' in prompt.json("nginx", "conf", "rules.yaml")["conf"]
+    assert "redis://" not in prompt.json("nginx", "conf", "rules.yaml", "--shared")["conf"]
+
+
+def test_shared_says_how_the_plate_is_made_and_the_line_works(prompt: Prompt, write: Write) -> None:
+    assert prompt("nginx", "conf", write(BOOK), "--shared") == 0
+    path = Path.cwd() / "rules.plate.json"
+    assert f'rules = "{path}",' in prompt.out
+    assert 'engine = "shared",' in prompt.out
+    told, _, line = prompt.err.strip().partition(":  ")
+    assert told == "headgate: The compiled rulebook is not there yet. Make it by"
+    assert line == f"headgate rules compile rules.yaml -o {path}"
+    assert prompt(*line.split()[1:]) == 0
+    assert path.exists()
+    assert prompt("nginx", "conf", "rules.yaml", "--shared") == 0
+    assert prompt.err == ""
+
+
+def test_a_plate_that_is_named_is_written(prompt: Prompt, write: Write) -> None:
+    assert prompt("nginx", "conf", write(BOOK), "--shared", "--plate", "one.json") == 0
+    assert prompt.err == ""
+    assert f'rules = "{Path.cwd() / "one.json"}",' in prompt.out
+    plate = json.loads(Path("one.json").read_bytes())
+    assert set(plate["texts"]) == set(plate["scripts"].values())
+    document = prompt.json("nginx", "conf", "rules.yaml", "--plate", "two.json", "--engine", "redis://10.0.0.7/0")
+    assert document["plate"] == str(Path.cwd() / "two.json")
+    assert 'redis = "redis://10.0.0.7/0",' in document["conf"]
+    assert Path("two.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--engine", "redis://h/0", "--shared"), "not allowed with argument --engine"),
+        (("--engine", "memory://"), "nginx counts in Redis, or with --shared in itself."),
+        (("--engine", "10.0.0.7:6379"), "nginx counts in Redis, or with --shared in itself."),
+        (("--engine", "redis://h/0?fallback=perhaps"), "perhaps"),
+        (("--listen", "65536"), "A port is a number up to 65535, not 65536."),
+        (("--listen", "http"), "a whole number of at least 1"),
+        (("--workers", "0"), "a whole number of at least 1"),
+        (("--backend", "127.0.0.1:8080"), "The backend is not a URL such as http://127.0.0.1:8080"),
+    ],
+)
+def test_what_cannot_be_is_told(prompt: Prompt, write: Write, words: tuple[str, ...], told: str) -> None:
+    assert told in prompt.told("nginx", "conf", write(BOOK), *words)
+    assert os.listdir() == ["rules.yaml"]
+
+
+def test_nginx_takes_what_is_printed(prompt: Prompt, write: Write) -> None:
+    for words in (
+        (),
+        ("--shared",),
+        ("--engine", "redis://10.0.0.7:6379/0?fallback=local"),
+        ("--plate", "x.json"),
+    ):
+        assert prompt("nginx", "check", write(BOOK), *words) == 0, prompt.err
+        assert (prompt.out, prompt.err) == ("nginx takes it.\n", "")
+    assert os.listdir() == ["rules.yaml"]  # what is checked is made elsewhere
+
+
+def statuses(port: int, count: int) -> list[int]:
+    found = []
+    for _ in range(count):
+        connection = HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/")
+        found.append(connection.getresponse().status)
+        connection.close()
+    return found
+
+
+def test_what_is_printed_runs_as_it_is(prompt: Prompt, write: Write) -> None:
+    port, here = free_port(), Path.cwd()
+    with Nginx("location / { content_by_lua_block { ngx.say('behind the gate') } }") as backend:
+        words = ("--shared", "--plate", "one.json", "--listen", str(port), "--backend", backend.url)
+        write("rules: [{name: all, limit: 2/hour}]")
+        assert prompt("nginx", "conf", "rules.yaml", *words, "--workers", "2") == 0
+        conf = write(prompt.out.replace("/var/log/nginx", str(here)), "nginx.conf")  # all that is changed
+        os.chmod(here, 0o755)
+        line = [str(command("nginx", "nginx")), "-c", str(here / conf), "-g", f"pid {here}/pid; daemon off;"]
+        with subprocess.Popen(line, stderr=subprocess.PIPE) as running:
+            try:
+                until(lambda: None if (here / "pid").exists() and reached(port) else "nginx does not answer", 20)
+                assert statuses(port, 4) == [200, 200, 429, 429], (here / "error.log").read_text()
+            finally:
+                running.send_signal(signal.SIGQUIT)  # workers end what they have begun, and log it
+    told = [line.partition(" gate=")[2].split() for line in (here / "access.log").read_text().splitlines()]
+    assert sorted(words[1:] for words in told) == [  # two workers log, each in its own time
+        *[["rule=all", "remaining=0"]] * 3,
+        ["rule=all", "remaining=1"],
+    ]
+
+
+def reached(port: int) -> bool:
+    with socket.socket() as line:
+        return line.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_nginx_says_itself_what_is_wrong(prompt: Prompt, write: Write) -> None:
+    write("events {}\nhttp {\n  server { lissten 80; }\n}\n", "nginx.conf")
+    assert prompt("nginx", "check", "nginx.conf") == 2
+    assert f'unknown directive "lissten" in {Path.cwd()}/nginx.conf:3' in prompt.out
+    assert prompt.out.endswith("nginx does not take it.\n")
+    document = prompt.json("nginx", "check", "nginx.conf", code=2)
+    assert document["valid"] is False
+    assert "lissten" in document["nginx"]
+    assert prompt.told("nginx", "check", "nowhere.conf") == "nowhere.conf is not a file."
+    assert prompt("nginx", "check", write("rules: [{name: a, limit: 10/minit}]")) == 2
+    assert "10/minute" in prompt.err
+
+
+def test_lua_that_is_not_on_the_path_is_told(prompt: Prompt, write: Write) -> None:
+    assert prompt("nginx", "conf", write(BOOK)) == 0
+    ours = str(lib.folder())
+    for name, text in (("here.conf", prompt.out), ("elsewhere.conf", prompt.out.replace(ours, "/nowhere"))):
+        moved = text.replace("/var/log/nginx", str(Path.cwd()))
+        write(f"pid {Path.cwd()}/pid;\n{moved}", name)
+    assert prompt("nginx", "check", "here.conf") == 0, prompt.out
+    assert prompt.err == ""
+    assert prompt("nginx", "check", "elsewhere.conf") == 0
+    assert f'add to http:  lua_package_path "{ours}/?.lua;;";' in prompt.err
+
+
+def test_without_nginx_it_is_told_what_to_install(
+    prompt: Prompt, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.cli.nginx._PLACES", ())
+    monkeypatch.setenv("PATH", "/nowhere")
+    told = prompt.told("nginx", "check", write(BOOK))
+    assert told.startswith("There is no nginx on this machine.")
+    assert "apt install nginx libnginx-mod-http-lua" in told
+    assert prompt("nginx", "conf", "rules.yaml") == 0
+    assert "# load_module /usr/share/nginx/modules/ngx_http_lua_module.so;" in prompt.out
