@@ -20,7 +20,7 @@ files["src/headgate/lua/command"].read_globals = {
 
 -- The nginx gateway: LuaJIT, and the modules beside it. What knows no nginx may not touch `ngx`.
 files["nginx/lib"].read_globals = {
-  "error", "getmetatable", "ipairs", "pairs", "pcall", "rawget", "rawset", "require", "select", "setfenv", "setmetatable",
+  "error", "getmetatable", "ipairs", "next", "pairs", "pcall", "rawget", "rawset", "require", "select", "setfenv", "setmetatable",
   "tonumber", "tostring", "type", "unpack",
   io = { fields = { "open" } },
   math = { fields = { "abs", "ceil", "floor", "fmod", "frexp", "huge", "ldexp", "log", "max", "min", "random", "randomseed", "sqrt" } },

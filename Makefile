@@ -2,16 +2,19 @@
 # PYTHON=/path/to/python3 picks the interpreter; otherwise scripts/python finds one.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-quick test-all bench conform faults bootstrap clean
+.PHONY: help demo demo-gateway test check test-quick test-all bench conform faults bootstrap clean
 
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -q
 
 help:  ## list the targets
-	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo:  ## see it decide; needs nothing but Python
 	@PYTHONPATH=src "$$(scripts/python)" -m headgate.cli demo
+
+demo-gateway: bootstrap  ## a flash sale at two real nginx, one Redis and a backend: make demo-gateway SECONDS=15
+	@$(VENV)/python -m tests.nginx.demo $(SECONDS)
 
 test: check  ## everything: checks, then the whole suite on real servers; nothing is skipped
 	@echo "test: the whole suite"

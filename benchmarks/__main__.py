@@ -21,6 +21,7 @@ QUESTIONS = (
     "in_server",
     "redis_memory",
     "rules_match",
+    "nginx",
 )
 
 

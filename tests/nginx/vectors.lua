@@ -60,7 +60,7 @@ function answers.match(question)
 end
 
 function answers.key(question)
-  local key, missing = keys.form(keys.dimensions(question.key), known(question))
+  local key, missing = keys.former(keys.dimensions(question.key))(known(question))
   local redis = naming.tagged(naming.head("hg", question.algorithm, question.name), key, sha256)
   return string.format('{"key":%s,"missing":%s,"redis":%s}', quoted(key), texts(missing), quoted(redis))
 end

@@ -8,12 +8,16 @@
 -- nothing does; of `all` what captures comes first, so that the others see it; an absent or empty attribute passes no
 -- test but false.
 
+local chain = require "resty.headgate.chain"
 local json = require "resty.headgate.json"
 local network = require "resty.headgate.network"
 local pattern = require "resty.headgate.pattern"
+local remembering = require "resty.headgate.remembering"
 local split = require "resty.headgate.split"
 
 local M = {}
+
+local segments_of = remembering(split.segments)
 
 local FOLDS = { method = string.upper, host = string.lower }
 
@@ -24,40 +28,51 @@ local function plain(holds)
   return { bound = function(seen) return holds(seen) and seen or nil end }
 end
 
-local function captured(places, row, seen)
-  local found = {}
-  for name, place in pairs(places) do found[name] = row[place > 0 and place or #row + 1 + place] end
-  return setmetatable(found, { __index = seen })
+-- What a row of segments captures, laid over what is seen.
+local function capturing(places)
+  local first, place = next(places)
+  if next(places, first) == nil then
+    return function(row, seen)
+      return setmetatable({ [first] = row[place > 0 and place or #row + 1 + place] }, { __index = seen })
+    end
+  end
+  return function(row, seen)
+    local found = {}
+    for name, at in pairs(places) do found[name] = row[at > 0 and at or #row + 1 + at] end
+    return setmetatable(found, { __index = seen })
+  end
+end
+
+local function path_bound(text)
+  local one = pattern.path(text)
+  local fits, capture = one.fits, one.captures and capturing(one.captures)
+  return function(seen)
+    local path = seen.path
+    if not present(path) then return nil end
+    local row = segments_of(path)
+    if not fits(row) then return nil end
+    return capture and capture(row, seen) or seen
+  end, capture ~= nil
 end
 
 local function path_test(texts)
   local patterns, captures = {}, false
   for i, text in ipairs(texts) do
-    patterns[i] = pattern.path(text)
-    captures = captures or patterns[i].captures ~= nil
+    local captured
+    patterns[i], captured = path_bound(text)
+    captures = captures or captured
   end
-  local function bound(seen)
-    if not present(seen.path) then return nil end
-    local row = split.segments(seen.path)
-    for _, one in ipairs(patterns) do
-      if one.fits(row) then return one.captures and captured(one.captures, row, seen) or seen end
-    end
-    return nil
-  end
-  return { bound = bound, captures = captures }
+  return { bound = chain.first(patterns), captures = captures }
 end
 
 local function text_test(attribute, texts)
   local fold = FOLDS[attribute]
   local globs = {}
   for i, text in ipairs(texts) do globs[i] = pattern.glob(fold and fold(text) or text) end
+  local matches = chain.first(globs)
   return plain(function(seen)
     local value = seen[attribute]
-    if not present(value) then return false end
-    for _, matches in ipairs(globs) do
-      if matches(value) then return true end
-    end
-    return false
+    return present(value) and matches(value)
   end)
 end
 
@@ -98,29 +113,21 @@ local function in_order(parts)
   return front, captures
 end
 
+local function bounds_of(parts)
+  local found = {}
+  for i, part in ipairs(parts) do found[i] = part.bound end
+  return found
+end
+
 -- `all` keeps its parts, for an `all` around this one.
 local function every(parts)
   local ordered, captures = in_order(parts)
-  local function bound(seen)
-    for _, part in ipairs(ordered) do
-      seen = part.bound(seen)
-      if not seen then return nil end
-    end
-    return seen
-  end
-  return { bound = bound, captures = captures, all = ordered }
+  return { bound = chain.through(bounds_of(ordered)), captures = captures, all = ordered }
 end
 
 local function some(list)
   local parts, captures = compiled(list)
-  local function bound(seen)
-    for _, part in ipairs(parts) do
-      local after = part.bound(seen)
-      if after then return after end
-    end
-    return nil
-  end
-  return { bound = bound, captures = captures }
+  return { bound = chain.first(bounds_of(parts)), captures = captures }
 end
 
 local function none(said)

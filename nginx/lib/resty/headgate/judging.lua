@@ -7,6 +7,7 @@
 -- Laws: what is missing is looked for in the key first, then in the cost; the mode is decided by the key; a cost of 0
 -- is no match.
 
+local chain = require "resty.headgate.chain"
 local condition = require "resty.headgate.condition"
 local json = require "resty.headgate.json"
 local keys = require "resty.headgate.keys"
@@ -26,16 +27,13 @@ local function choice(said, read)
   end
   local cases, values, otherwise = {}, {}, read(said.otherwise)
   for i, text in ipairs(json.names(said.cases)) do
-    values[i] = read(said.cases[text])
-    cases[i] = { bound = condition.test(said.by, text).bound, value = values[i] }
+    local bound, value = condition.test(said.by, text).bound, read(said.cases[text])
+    values[i] = value
+    cases[i] = function(seen) return bound(seen) and value end
   end
   values[#values + 1] = otherwise
-  return function(seen)
-    for _, case in ipairs(cases) do
-      if case.bound(seen) then return case.value end
-    end
-    return otherwise
-  end, values
+  local chosen = chain.first(cases)
+  return function(seen) return chosen(seen) or otherwise end, values
 end
 
 local function limits(said)
@@ -88,7 +86,7 @@ end
 -- it may choose, those of its candidate apart.
 function M.judge(rule, crc32)
   local unless = rule.except and condition.compile(rule.except).bound
-  local dimensions = keys.dimensions(rule.key)
+  local key_of = keys.former(keys.dimensions(rule.key))
   local missing = rule.missing or "deny"
   local mode = moded(rule, crc32)
   local cost_of = rule.cost ~= nil and costed(rule.cost)
@@ -99,7 +97,7 @@ function M.judge(rule, crc32)
   return function(seen, cost)
     if unless and unless(seen) then return nil end
     local denied
-    local key, names = keys.form(dimensions, seen)
+    local key, names = key_of(seen)
     if names and missing == "skip" then return nil end
     if names and missing == "deny" then denied = lacking(names) end
     local shadow = mode(key)

@@ -10,6 +10,7 @@
 
 local attributes = require "resty.headgate.attributes"
 local network = require "resty.headgate.network"
+local remembering = require "resty.headgate.remembering"
 local utf8 = require "resty.headgate.utf8"
 
 local M = {}
@@ -38,7 +39,7 @@ local function dimension(text)
   if lengths == "" or lengths and string.find(lengths, "^/") then
     local v4, v6 = string.match(lengths, "^/(%d+)/?(%d*)$")
     v4, v6 = tonumber(v4) or 32, tonumber(v6) or 64
-    return { name = "address", value = function(address) return network.grouped(address, v4, v6) end }
+    return { name = "address", value = remembering(function(address) return network.grouped(address, v4, v6) end) }
   end
   return { name = attributes.folded(text), value = escaped }
 end
@@ -46,7 +47,10 @@ end
 -- Dimensions as a document has them: a text, a list, or nothing.
 function M.dimensions(said)
   local found = {}
-  for i, text in ipairs(type(said) == "string" and { said } or said or {}) do found[i] = dimension(text) end
+  for i, text in ipairs(type(said) == "string" and { said } or said or {}) do
+    found[i] = dimension(text)
+    found[i].head = found[i].name .. "="
+  end
   return found
 end
 
@@ -56,19 +60,44 @@ local function part(one, seen)
   return one.value(value)
 end
 
--- The key of a call. What is missing is blank in it, and named in a list: nil if nothing is.
-function M.form(dimensions, seen)
-  if #dimensions == 0 then return ALL, nil end
-  local parts, missing = {}, nil
+-- The key of a call that has all dimensions from this one on; nil of any other.
+local function whole(dimensions, at)
+  local one = dimensions[at]
+  if at == #dimensions then
+    return function(seen)
+      local value = part(one, seen)
+      return value and one.head .. value
+    end
+  end
+  local rest = whole(dimensions, at + 1)
+  return function(seen)
+    local value = part(one, seen)
+    local more = value and rest(seen)
+    return more and one.head .. value .. "|" .. more
+  end
+end
+
+-- The key of a call that lacks some; and the names of those.
+local function torn(dimensions, seen)
+  local parts, missing = {}, {}
   for i, one in ipairs(dimensions) do
     local value = part(one, seen)
-    if not value then
-      missing = missing or {}
-      missing[#missing + 1] = one.name
-    end
-    parts[i] = one.name .. "=" .. (value or "")
+    if not value then missing[#missing + 1] = one.name end
+    parts[i] = one.head .. (value or "")
   end
   return table.concat(parts, "|"), missing
+end
+
+-- The key of a call, as a function of what is seen. What is missing is blank in it, and named in a list: nil if nothing
+-- is.
+function M.former(dimensions)
+  if #dimensions == 0 then return function() return ALL, nil end end
+  local complete = whole(dimensions, 1)
+  return function(seen)
+    local key = complete(seen)
+    if key then return key, nil end
+    return torn(dimensions, seen)
+  end
 end
 
 return M

@@ -51,6 +51,13 @@ end
 
 local function always(seen) return seen end
 
+-- Puts what an entry makes of a call behind the others.
+local function look(entry, attributes, cost, found)
+  local seen = entry.bound(attributes)
+  local one = seen and entry.judged(seen, cost)
+  if one then found[#found + 1] = one end
+end
+
 -- A book as a function of attributes in normal form (attributes.lua) and the cost for rules that state none: 1 unless
 -- given. Also, for each rule, all limits that it may choose and all of its candidate's. `checksum` is CRC-32, for
 -- whoever has a faster one than crc32.lua.
@@ -64,16 +71,11 @@ function M.compile(document, checksum)
   end
   local candidates = index.of(entries, conditions)
   local function matches(attributes, cost)
-    local found, few, n = {}, candidates(attributes), 0
-    for i = 1, #few do
-      local entry = few[i]
-      local seen = entry.bound(attributes)
-      local one = seen and entry.judged(seen, cost or 1)
-      if one then
-        n = n + 1
-        found[n] = one
-      end
-    end
+    local found, few = {}, candidates(attributes)
+    cost = cost or 1
+    -- The first is written out, as chain.lua tells.
+    if few[1] then look(few[1], attributes, cost, found) end
+    for i = 2, #few do look(few[i], attributes, cost, found) end
     return #turns > 0 and left(found, turns) or found
   end
   return matches, choices

@@ -31,21 +31,16 @@ function M.glob(text)
   end
 end
 
--- Each segment is a step: a glob, or true for whatever it is.
-local function steps_of(parts, from, to)
-  local steps = {}
-  for i = from, to do
-    local whatever = parts[i] == "*" or string.find(parts[i], "^{.*}$")
-    steps[#steps + 1] = whatever and true or M.glob(parts[i])
+-- Whether the segments of a path from `offset` on are as these parts want them: a function of path and offset.
+local function fitting(parts, from, to)
+  if from > to then return function() return true end end
+  local rest = from < to and fitting(parts, from + 1, to)
+  if parts[from] == "*" or string.find(parts[from], "^{.*}$") then
+    return rest and function(path, offset) return rest(path, offset + 1) end or function() return true end
   end
-  return steps
-end
-
-local function fit(steps, path, offset)
-  for i, step in ipairs(steps) do
-    if step ~= true and not step(path[offset + i]) then return false end
-  end
-  return true
+  local step = M.glob(parts[from])
+  if not rest then return function(path, offset) return step(path[offset + 1]) end end
+  return function(path, offset) return step(path[offset + 1]) and rest(path, offset + 1) end
 end
 
 -- Where names stand: counted from the front, or behind ** from the end (-1 is the last).
@@ -68,11 +63,12 @@ function M.path(text)
   for i, part in ipairs(parts) do
     if part == "**" then deep = i end
   end
-  local head, tail = steps_of(parts, 1, deep - 1), steps_of(parts, deep + 1, #parts)
+  local head, tail = fitting(parts, 1, deep - 1), fitting(parts, deep + 1, #parts)
+  local front, back = deep - 1, math.max(0, #parts - deep)
   local function fits(path)
-    local spare = #path - #head - #tail
+    local spare = #path - front - back
     if spare < 0 or spare > 0 and deep > #parts then return false end
-    return fit(head, path, 0) and fit(tail, path, #path - #tail)
+    return head(path, 0) and tail(path, #path - back)
   end
   return { fits = fits, captures = captures_of(parts, deep) }
 end

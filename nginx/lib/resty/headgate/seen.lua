@@ -10,11 +10,14 @@
 -- redirect changes whose key is counted. The address is $remote_addr, which the real_ip module sets right behind
 -- proxies that nginx was told to trust.
 --
+-- What begins with ? is no attribute: it stands beside them.
+--
 -- Laws (tests/nginx/test_seen.py): byte for byte what Python makes of the same request; nothing a client sends is an
 -- error; what is absent is empty.
 
 local attributes = require "resty.headgate.attributes"
 local network = require "resty.headgate.network"
+local remembering = require "resty.headgate.remembering"
 local strip = require("resty.headgate.split").strip
 
 local M = {}
@@ -22,25 +25,7 @@ local M = {}
 local rawget, rawset, find, sub, lower, gsub = rawget, rawset, string.find, string.sub, string.lower, string.gsub
 local ngx, var = ngx, ngx.var
 
-local KEPT = 1000 -- normal forms that are remembered, of paths and of addresses each
-local SHORT = 128 -- bytes, so that nobody fills memory with long ones
-
 local VARIABLES = { server = "server_name", user = "remote_user" }
-
--- A function that remembers some of its answers.
-local function remembering(make)
-  local known, count = {}, 0
-  return function(text)
-    local found = known[text]
-    if found then return found end
-    found = make(text) or ""
-    if #text <= SHORT then
-      if count == KEPT then known, count = {}, 0 end
-      known[text], count = found, count + 1
-    end
-    return found
-  end
-end
 
 local path_of = remembering(attributes.path)
 local host_of = remembering(attributes.host)
@@ -90,17 +75,17 @@ local function put_headers(seen)
     local before = rawget(seen, pair[1])
     rawset(seen, pair[1], before and before .. ", " .. pair[2] or pair[2])
   end
-  rawset(seen, "headers", true)
+  rawset(seen, "?headers", true)
 end
 
 local function header(seen, name)
-  if not rawget(seen, "headers") then put_headers(seen) end
+  if not rawget(seen, "?headers") then put_headers(seen) end
   return rawget(seen, name)
 end
 
 local function cookie(seen, name)
-  if not rawget(seen, "cookies") then
-    rawset(seen, "cookies", true)
+  if not rawget(seen, "?cookies") then
+    rawset(seen, "?cookies", true)
     local value = ngx.req.get_headers(0).cookie
     for _, line in ipairs(type(value) == "table" and value or { value }) do attributes.cookies(seen, line) end
   end
@@ -112,6 +97,11 @@ local function argument(seen, name)
   return rawget(seen, name)
 end
 
+-- Of a request without a Host: what its line names, but not the name of the server that got it.
+local function named_in_line()
+  if find(var.request or "", "^%S+ %a[%w+.-]*://") then return var.host end
+end
+
 local MADE = {
   method = function() return string.upper(var.request_method) end,
   path = function(seen)
@@ -120,7 +110,7 @@ local MADE = {
   end,
   host = function()
     local said = var.http_host
-    if not said or said == "" then said = var.host end
+    if not said or said == "" then said = named_in_line() end
     return said and host_of(said)
   end,
   address = function() return address_of(var.remote_addr) end,
@@ -151,8 +141,11 @@ local ON_DEMAND = {
   end,
 }
 
--- The attributes of the current request.
-function M.request() return setmetatable({}, ON_DEMAND) end
+-- The attributes of the current request. (A call in last place, of what is not Lua, is nothing that LuaJIT compiles.)
+function M.request()
+  local seen = setmetatable({}, ON_DEMAND)
+  return seen
+end
 
 -- Which nginx variables stand for attributes: { user = "$cookie_uid" }. Those that are not named stay as they are.
 function M.named(variables)

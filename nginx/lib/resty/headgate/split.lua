@@ -4,6 +4,8 @@
 
 local M = {}
 
+local find, sub = string.find, string.sub
+
 function M.split(text, separator)
   local pieces, at = {}, 1
   while true do
@@ -25,8 +27,16 @@ end
 
 -- A path's segments; empty ones do not count.
 function M.segments(path)
-  local found = {}
-  for segment in string.gmatch(path, "[^/]+") do found[#found + 1] = segment end
+  local found, n, at = {}, 0, 1
+  local stop = #path + 1
+  while at < stop do
+    local slash = find(path, "/", at, true) or stop
+    if slash > at then
+      n = n + 1
+      found[n] = sub(path, at, slash - 1)
+    end
+    at = slash + 1
+  end
   return found
 end
 

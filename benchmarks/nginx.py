@@ -1,0 +1,169 @@
+"""How fast is the gate in nginx, beside nginx's own limit_req and the least that Lua could do?
+
+wrk with 64 connections asks one nginx on loopback, subject after subject, in rounds; with one worker on a core of
+its own (wrk and Redis have the other), and with two workers, who share both cores with them. Every answer is `echo
+ok`.
+
+The floors are hand-written: GCRA on a shared dict, and EVALSHA of the minimal GCRA through lua-nginx-redis from
+its pool. They match no rule, form no key, tell one number in a header, and know no fault.
+"""
+
+import os
+import re
+import subprocess
+from typing import Any
+
+from benchmarks import floors
+from benchmarks.report import Report, figure
+from benchmarks.rounds import SPEED, Samples, median, ratio
+from tests.nginx.gateway import Gateway
+from tests.servers import RedisServer
+from tests.servers.binaries import command
+
+SECONDS = 2
+CONNECTIONS = 64
+PLENTY = "1000000/s"
+
+NOTHING, DICT, REDIS = "floor: empty Lua", "floor: shared dict", "floor: Lua + Redis"
+OWN, OWN_DENIED = "nginx limit_req", "nginx limit_req, 99 % denied"
+ONE, FOUR = "headgate: Redis, one rule", "headgate: Redis, four rules"
+LEASED, SHARED = "headgate: leased", "headgate: shared dict"
+DENIED, SHARED_DENIED = "headgate: Redis, 99 % denied", "headgate: shared dict, 99 % denied"
+
+PATHS = {
+    NOTHING: "/nothing",
+    DICT: "/dict",
+    REDIS: "/redis",
+    OWN: "/own",
+    OWN_DENIED: "/own-denied",
+    ONE: "/one",
+    FOUR: "/four",
+    LEASED: "/leased",
+    SHARED: "/shared",
+    DENIED: "/denied",
+    SHARED_DENIED: "/shared-denied",
+}
+
+
+def _rule(name: str, path: str, limit: str = PLENTY, **more: Any) -> dict[str, Any]:
+    return {"name": name, "when": {"path": path}, "key": "address", "limit": limit, **more}
+
+
+BOOK = {
+    "rules": [
+        _rule("one", "/one"),
+        *(_rule(f"four-{number}", "/four") for number in range(4)),
+        _rule("leased", "/leased", lease="100ms"),
+        _rule("shared", "/shared", where="node"),
+        _rule("denied", "/denied", "60/minute burst 1"),
+        _rule("shared-denied", "/shared-denied", "60/minute burst 1", where="node"),
+    ]
+}
+MAIN = "load_module /usr/share/nginx/modules/ngx_http_echo_module.so;"
+HTTP = """
+access_log off;
+lua_shared_dict floor 20m;
+limit_req_zone $binary_remote_addr zone=plenty:10m rate=1000000r/s;
+limit_req_zone $binary_remote_addr zone=few:10m rate=60r/m;
+limit_req_status 429; limit_req_log_level info;
+"""
+GATE = "".join(
+    f"location = {path} {{ echo ok; }}\n" for name, path in PATHS.items() if name.startswith("headgate")
+)
+FLOORS = """
+location = /nothing { access_by_lua_block { local _ = 1 } echo ok; }
+location = /own { access_by_lua_block { local _ = 1 } limit_req zone=plenty burst=1000000 nodelay; echo ok; }
+location = /own-denied { access_by_lua_block { local _ = 1 } limit_req zone=few burst=1 nodelay; echo ok; }
+location = /dict { access_by_lua_block {
+  local dict, key, now = ngx.shared.floor, ngx.var.remote_addr, ngx.now() * 1000000
+  local dry = dict:get(key) or now
+  if dry < now then dry = now end
+  local after = dry + 1 - now
+  if after > 60000000 then return ngx.exit(429) end
+  dict:set(key, now + after, 60)
+  ngx.header["RateLimit-Remaining"] = math.floor(60000000 - after)
+} echo ok; }
+location = /redis { access_by_lua_block {
+  local redis = require("nginx.redis"):new()
+  redis:set_timeout(1000)
+  if not redis:connect("127.0.0.1", %(port)d) then return ngx.exit(503) end
+  local key = "floor:" .. ngx.var.remote_addr .. ngx.var.uri
+  local answer = redis:evalsha("%(sha)s", 1, key, 1, 60000000)
+  if not answer then return ngx.exit(503) end
+  redis:set_keepalive(60000, 256)
+  if answer[1] == 0 then return ngx.exit(429) end
+  ngx.header["RateLimit-Remaining"] = answer[2]
+} echo ok; }
+"""
+
+
+def answer(report: Report) -> None:
+    for workers in (1, 2):
+        with RedisServer() as server:
+            sha = str(server.call("SCRIPT", "LOAD", floors.MINIMAL_GCRA), "ascii")  # type: ignore[arg-type]
+            said = GATE + FLOORS % {"port": server.port, "sha": sha}
+            url = f"{server.url}?deadline=1s"
+            with Gateway(BOOK, url, server=said, http=HTTP, workers=workers, main=MAIN, log=False) as gate:
+                _pin(gate, server, workers)
+                _tell(report, workers, _measured(report, workers, gate))
+
+
+def _pin(gate: Gateway, server: RedisServer, workers: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    for pid in gate.worker_pids:
+        os.sched_setaffinity(pid, cores[-1:] if workers == 1 else cores)
+    os.sched_setaffinity(server.pid, cores[:1])
+
+
+def _measured(report: Report, workers: int, gate: Gateway) -> Samples:
+    samples: Samples = {name: [] for name in PATHS}
+    for path in PATHS.values():
+        _wrk(gate.url + path, 1)
+    names = list(PATHS)
+    for number in range(report.rounds(7)):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            sample = _wrk(gate.url + PATHS[name], SECONDS)
+            samples[name].append(sample)
+            report.keep(workers=workers, subject=name, round=number, **sample)
+    return samples
+
+
+def _wrk(url: str, seconds: int) -> dict[str, float]:
+    core = str(min(os.sched_getaffinity(0)))
+    words = ["taskset", "-c", core, str(command("wrk", "wrk")), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+    said = subprocess.run([*words, "--latency", url], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"(\d+) requests in", said)
+    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", said)
+    speed, p99 = re.search(r"Requests/sec:\s+([\d.]+)", said), re.search(r"99%\s+([\d.]+)(us|ms|s)", said)
+    assert found, said
+    assert speed, said
+    assert p99, said
+    return {
+        SPEED: float(speed[1]),
+        "p99_us": float(p99[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[p99[2]],
+        "refused": int(refused[1]) / int(found[1]) if refused else 0.0,
+    }
+
+
+def _tell(report: Report, workers: int, samples: Samples) -> None:
+    report.say("One worker." if workers == 1 else "Two workers.")
+    rows = []
+    for name in PATHS:
+        base = REDIS if "Redis" in name and "denied" not in name else OWN_DENIED if "denied" in name else DICT
+        of_floor = figure(ratio(samples, name, base, SPEED))
+        cells = [figure(median(samples, name, what)) for what in (SPEED, "p99_us", "refused")]
+        rows.append([name, cells[0], of_floor, base.removeprefix("floor: "), *cells[1:]])
+    report.table(["", "requests/s", "of", "this", "p99 us", "refused"], rows)
+
+    def held(ours: str, floor: str, least: float) -> None:
+        what = f"{ours} of {floor.removeprefix('floor: ')}, workers: {workers}"
+        report.target(what, ratio(samples, ours, floor, SPEED), at_least=least)
+
+    held(ONE, REDIS, 0.9)
+    held(FOUR, REDIS, 0.7)
+    held(LEASED, DICT, 0.85)
+    held(SHARED, DICT, 0.9)
+    held(DENIED, OWN_DENIED, 0.65)
+    p99 = ratio(samples, DENIED, OWN_DENIED, "p99_us")
+    report.target(f"p99 of {DENIED} of limit_req's, workers: {workers}", p99, at_most=2)

@@ -1,0 +1,66 @@
+-- headgate at the gate: nginx decides in its access phase, before any backend is touched.
+--
+--   init_by_lua_block        { require("resty.headgate").init { redis = "redis://127.0.0.1:6379/0" } }
+--   init_worker_by_lua_block { require("resty.headgate").start() }
+--   access_by_lua_block      { require("resty.headgate").access() }
+--   log_by_lua_block         { require("resty.headgate").log() }
+--
+-- The rulebook is the one that was pushed to Redis, or a file that `headgate rules compile` wrote. Counts are those of
+-- every other process that follows the same book: in Redis, by the same scripts under the same keys; or in a shared
+-- dict of this nginx, by the same models, all workers together. `headgate nginx conf RULEBOOK` prints a configuration.
+--
+-- What init is told:
+--
+--   redis        where Redis is, as a URL; with it the engine is Redis
+--   engine       "shared": this nginx counts by itself, and needs no Redis
+--   rules        a compiled rulebook, in place of the one that was pushed
+--   keep         where to keep the last good rulebook, for a start without Redis
+--   dict         the shared dict ("headgate")
+--   prefix       of keys in Redis ("hg")
+--   attributes   which nginx variable is which attribute: { user = "$cookie_uid" }
+--   memo, shed   false turns off the memory of refusals, and shedding
+--
+-- Laws: a request is charged once, whatever internal redirects and sub-requests it makes; no trouble of ours is ever
+-- an error page.
+
+local answer = require "resty.headgate.answer"
+local assembly = require "resty.headgate.assembly"
+local call = require "resty.headgate.call"
+local current = require "resty.headgate.current"
+local seen = require "resty.headgate.seen"
+
+local M = {}
+
+local pcall = pcall
+local gate
+
+-- Lay out everything, in the master: a mistake in the options keeps nginx from starting.
+function M.init(options) gate = assembly.build(options or {}) end
+
+-- A worker begins.
+function M.start() gate:start() end
+
+local function decide()
+  if not current.is_new() then return end
+  local plate = gate.follower:current()
+  if not plate then return end
+  local matches = plate.match(seen.request())
+  if #matches == 0 then return answer.passed() end
+  local decision = call.decide(plate, matches, gate.engines)
+  if decision.held then gate.holding:hold(decision.held) end
+  answer.give(plate, decision)
+end
+
+-- Decide about this request: it goes on, waits, or ends here.
+function M.access()
+  local fine, why = pcall(decide)
+  if not fine then ngx.log(ngx.ERR, "headgate: a request was let pass undecided: ", why) end
+end
+
+-- The request has ended, however it did: what it held goes back.
+function M.log()
+  gate.holding:ended()
+  current.ended()
+end
+
+return M

@@ -1,0 +1,120 @@
+-- How the parts of the gateway are put together, from what `init` was told. Nothing is decided here.
+--
+-- Engines stack, always in this order: fallback( shed( memo( Redis ))), and what is leased asks
+-- fallback( lease( memo( Redis ))). What counts on this nginx is asked of the shared dict.
+--
+-- Law (tests/nginx/test_assembly.py): an option that cannot be meant keeps nginx from starting, with a sentence.
+
+local fallback = require "resty.headgate.fallback"
+local follow = require "resty.headgate.follow"
+local holding = require "resty.headgate.holding"
+local lease = require "resty.headgate.lease"
+local members = require "resty.headgate.members"
+local memo = require "resty.headgate.memo"
+local redis_engine = require "resty.headgate.redis.engine"
+local seen = require "resty.headgate.seen"
+local shared_engine = require "resty.headgate.shared.engine"
+local shed = require "resty.headgate.shed"
+
+local M = {}
+
+local KNOWN = {
+  redis = "string", engine = "string", rules = "string", keep = "string", dict = "string", prefix = "string",
+  attributes = "table", memo = "boolean", shed = "boolean",
+}
+local LONGEST = 60 -- seconds that anything is waited for
+local PROMPT = 0.05 -- seconds that an answer is waited for, unless somebody says
+
+local function fail(...) error("headgate: " .. table.concat { ... }, 0) end
+
+local function names()
+  local found = {}
+  for name in pairs(KNOWN) do found[#found + 1] = name end
+  table.sort(found)
+  return table.concat(found, ", ")
+end
+
+local function check(options)
+  for name, value in pairs(options) do
+    local kind = KNOWN[name]
+    if not kind then fail('init knows no option "', tostring(name), '". It knows ', names(), ".") end
+    if type(value) ~= kind then fail(name, " is a ", kind, ", not ", tostring(value), ".") end
+  end
+  local engine = options.engine or (options.redis and "redis" or "shared")
+  if engine ~= "redis" and engine ~= "shared" then fail('engine is "redis" or "shared", not "', engine, '".') end
+  if engine == "redis" and not options.redis then
+    fail('where is Redis? Write redis = "redis://127.0.0.1:6379/0".')
+  end
+  if not options.redis and not options.rules then
+    fail("there is no rulebook: say where Redis is (redis), or which file was compiled (rules).")
+  end
+  return engine
+end
+
+local function opened(url, prefix)
+  local engine, why = redis_engine.open(url, { prefix = prefix })
+  if not engine then fail(why) end
+  engine.deadline = LONGEST -- who asks says how long
+  return engine
+end
+
+local Gate = {}
+Gate.__index = Gate
+
+-- Everything that a worker needs, made in the master.
+function M.build(options)
+  local only_here = check(options) == "shared"
+  local dict, prefix = options.dict or "headgate", options.prefix or "hg"
+  seen.named(options.attributes or {})
+  local here = shared_engine.new { dict = dict, prefix = prefix }
+  local redis = options.redis and opened(options.redis, prefix)
+  local chosen = redis and redis.said or {}
+  local self = setmetatable({ here = here, redis = redis }, Gate)
+  if redis and not only_here then self.members = members.new(redis, ngx.shared[dict], prefix, chosen.nodes) end
+  self.engines = self:stacked(ngx.shared[dict], only_here, chosen, options)
+  self.holding = holding.new(self.engines)
+  self.follower = follow.new {
+    source = options.rules and "file" or "redis", path = options.rules, keep = options.keep, prefix = prefix,
+    dict = ngx.shared[dict], engine = redis, on_plate = function(plate) self:use(plate) end,
+    chosen = {
+      prefix = prefix, only_here = only_here, fallback = chosen.fallback or "local",
+      deadline = chosen.deadline or PROMPT, crc32 = ngx.crc32_long, refuses = shared_engine.refuses,
+      place = function(rule) return self:place(rule) end,
+    },
+  }
+  self.follower:begin()
+  return self
+end
+
+function Gate:stacked(dict, only_here, chosen, options)
+  local engines = { here = self.here, without = fallback.without }
+  if only_here then return engines end
+  local asked = self.redis
+  if options.memo ~= false then asked = memo.around(asked, dict) end
+  local fair = options.shed ~= false and shed.around(asked, dict, self.members) or asked
+  engines.there = fallback.around(fair, self.here, self.members, chosen)
+  engines.leased = fallback.around(lease.around(asked, dict), self.here, self.members, chosen)
+  return engines
+end
+
+-- Among how many a rule's limit is split, and which of them this nginx is.
+function Gate:place(rule)
+  if rule.nodes then return rule.nodes, rule.nodes - 1 end
+  if self.members then return self.members:place() end
+  return 1, 0
+end
+
+-- A plate comes in force.
+function Gate:use(plate)
+  self.here:use(plate)
+  if self.redis then self.redis:use(plate, plate.texts) end
+end
+
+-- A worker begins.
+function Gate:start()
+  math.randomseed(ngx.worker.pid() * 1000 + ngx.now() * 1000 % 1000)
+  self.follower:start()
+  if self.members then self.members:start() end
+end
+
+return M

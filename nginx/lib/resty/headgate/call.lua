@@ -1,0 +1,185 @@
+-- One request under a plate: which charges it makes, in which order they are asked, and the decision made of it. The
+-- twin of ruled/ruling.py.
+--
+-- What counts on this nginx is charged first, then slots, then what is leased, then everything else in one question to
+-- Redis; whoever was charged before one refused gets it back. If something here refuses, Redis is not asked any more,
+-- except for shadows and candidates: they keep what their own verdict says, and are never in the way.
+--
+-- A decision is { allowed, charges, answers (Facts, or nil of who was not asked), denied (matches that refuse without
+-- asking), held (slots: { charge, fence }) }.
+--
+-- Laws (tests/nginx/test_call.py): a refused request leaves no trace but what lockouts and asides count; all rules are
+-- asked in one round trip where all are there; an engine that gives no answer never makes an error page.
+
+local M = {}
+
+-- Here and below the first of a row is written out, and loops begin with the second: chain.lua tells why.
+local function add(charges, hands, match)
+  local n, key, cost = #charges, match.key, match.cost
+  if hands[1] then charges[n + 1] = { hand = hands[1], key = key, cost = cost } end
+  for i = 2, #hands do charges[n + i] = { hand = hands[i], key = key, cost = cost } end
+end
+
+-- Adds what one rule charges; false if it refuses without asking.
+local function add_rule(plate, match, charges)
+  if match.denied then return false end
+  add(charges, plate.hands[match.limits][match.shadow and "shadow" or "live"], match)
+  if match.candidate then add(charges, plate.hands[match.candidate].candidate, match) end
+  return true
+end
+
+-- The charges that a request makes, in the order of the book; those who refuse without being asked; whether one does.
+local function gather(plate, matches)
+  local charges, denied, refused = {}, nil, false
+  if not add_rule(plate, matches[1], charges) then denied, refused = { matches[1] }, not matches[1].shadow end
+  for i = 2, #matches do
+    local match = matches[i]
+    if not add_rule(plate, match, charges) then
+      denied = denied or {}
+      denied[#denied + 1] = match
+      refused = refused or not match.shadow
+    end
+  end
+  return charges, denied, refused
+end
+
+-- Where all of them are decided; nil if not in one place.
+local function place_of(charges)
+  local place = charges[1].hand.where
+  for i = 2, #charges do
+    if charges[i].hand.where ~= place then return nil end
+  end
+  return place
+end
+
+-- Seconds: of several live rules the shortest.
+local function deadline_of(charges)
+  local shortest = charges[1].hand.terms.deadline
+  for i = 2, #charges do
+    local terms = charges[i].hand.terms
+    if not terms.aside and terms.deadline < shortest then shortest = terms.deadline end
+  end
+  return shortest
+end
+
+local function refuse(charges, answers, places)
+  for _, place in ipairs(places) do
+    local facts = answers[place]
+    if facts and facts[1] ~= 1 and not charges[place].hand.aside then return true end
+  end
+  return false
+end
+
+-- The places of the charges that are decided there; once refused, of those aside only.
+local function those(charges, where, refused)
+  local places = {}
+  for place, charge in ipairs(charges) do
+    if charge.hand.where == where and (charge.hand.aside or not refused) then places[#places + 1] = place end
+  end
+  return places
+end
+
+local function asked(engines, engine, charges)
+  local answers, trouble = engine:decide(charges, 1, deadline_of(charges))
+  return answers or engines.without(charges, trouble)
+end
+
+local function together(engines, engine, charges, places, answers)
+  if #places == 0 then return end
+  local few = {}
+  for i, place in ipairs(places) do few[i] = charges[place] end
+  local found = asked(engines, engine, few)
+  for i, place in ipairs(places) do answers[place] = found[i] end
+end
+
+-- What was charged before another rule refused. A shadow keeps its own; but nobody holds a slot for it.
+local function give_back(engines, charges, answers, places)
+  for _, place in ipairs(places) do
+    local charge, facts = charges[place], answers[place]
+    if facts and facts[1] == 1 and facts.degraded ~= true then
+      local engine = charge.hand.here and engines.here or engines.there
+      if charge.hand.where == "slots" then
+        engine:release(charge, facts[7], charge.hand.terms.deadline)
+      elseif not charge.hand.aside then
+        if charge.hand.where == "leased" then engine = engines.leased end
+        local after = engine:refund(charge, facts, charge.hand.terms.deadline)
+        if after then
+          after[1] = 1
+          answers[place] = after
+        end
+      end
+    end
+  end
+end
+
+-- The long way: in parts, as they are decided in different places.
+local function in_turn(engines, charges, refused)
+  local answers, charged = {}, {}
+  local here = those(charges, "here", refused)
+  together(engines, engines.here, charges, here, answers)
+  if refuse(charges, answers, here) then
+    refused = true
+  else
+    for _, place in ipairs(here) do charged[#charged + 1] = place end
+  end
+  for _, place in ipairs(those(charges, "slots", false)) do
+    local charge = charges[place]
+    if charge.hand.aside or not refused then
+      local engine = charge.hand.here and engines.here or engines.there
+      local facts, trouble = engine:acquire(charge, charge.hand.terms.deadline)
+      answers[place] = facts or engines.without({ charge }, trouble)[1]
+      charged[#charged + 1] = place
+      refused = refused or refuse(charges, answers, { place })
+    end
+  end
+  for _, place in ipairs(those(charges, "leased", false)) do
+    if charges[place].hand.aside or not refused then
+      together(engines, engines.leased, charges, { place }, answers)
+      charged[#charged + 1] = place
+      refused = refused or refuse(charges, answers, { place })
+    end
+  end
+  local there = those(charges, "there", refused)
+  together(engines, engines.there, charges, there, answers)
+  refused = refused or refuse(charges, answers, there)
+  if refused then give_back(engines, charges, answers, charged) end
+  return answers, refused
+end
+
+-- Slots that this request holds: nil if it holds none.
+local function held_by(charges, answers)
+  local held
+  for place, charge in ipairs(charges) do
+    local facts = answers[place]
+    if charge.hand.where == "slots" and facts and facts[1] == 1 and facts.degraded ~= true then
+      held = held or {}
+      held[#held + 1] = { charge = charge, fence = facts[7] }
+    end
+  end
+  return held
+end
+
+-- Whether a charge is in nobody's way. No facts: it was not asked, because another one refuses by what is remembered.
+local function passes(one, facts) return not facts or facts[1] == 1 or one.hand.aside ~= nil end
+
+-- `engines`: here, there and leased; and `without(charges, trouble)`: the answers where an engine gives none.
+function M.decide(plate, matches, engines)
+  local charges, denied, refused = gather(plate, matches)
+  local place = not denied and charges[1] and place_of(charges)
+  local decision = { charges = charges, denied = denied, allowed = not refused }
+  if #charges == 0 then
+    decision.answers = {}
+  elseif place == "there" or place == "here" or place == "leased" and not charges[2] then
+    local answers = asked(engines, engines[place], charges)
+    decision.answers = answers
+    decision.allowed = passes(charges[1], answers[1])
+    for i = 2, #charges do decision.allowed = decision.allowed and passes(charges[i], answers[i]) end
+  else
+    decision.answers, refused = in_turn(engines, charges, refused)
+    decision.allowed = not refused
+    if not refused then decision.held = held_by(charges, decision.answers) end
+  end
+  return decision
+end
+
+return M

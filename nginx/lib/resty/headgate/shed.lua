@@ -1,0 +1,206 @@
+-- Shedding: far above a limit, requests are refused at random before Redis is asked.
+--
+-- A flood of 10,000/s on a limit of 200/s asks 10,000 questions for 200 answers that matter, and under a fixed window
+-- all 200 go to those who came in its first 20 ms. Here most of the flood is shed by a throw of dice: each request may
+-- ask Redis with the same chance, so small that Redis is asked for about as much as it has to give. How much that is at
+-- any time, pacing.lua says. Redis decides: whatever passes was passed by it.
+--
+-- What is known of a key stands in the shared dict, for all workers: r:<count> holds what the last answer left and how
+-- large the demand is, and n:<count> counts the units that were demanded, shed or not; ten times a second the
+-- difference is the demand. Both begin when Redis refuses the key, so a key that never was at its limit costs nothing,
+-- and end 2 s after the last request; nothing is displaced for them. Shedding begins 20 ms after the refusal, if the
+-- demand is at least twice the limit (this nginx's part of it) and 20 units a second: less than that disturbs nobody.
+--
+-- Whoever is shed is refused by the rule, with nothing remaining, and told to come back after a random time between
+-- nothing and the limit's reset, or a second if that is longer: any instant is as good as any other, and nobody should
+-- meet all the others there.
+--
+-- Laws (tests/nginx/test_shed.py, measured on floods of 50 times the limit):
+--   - Redis is asked at most 3 times the limit, however large the flood (but for its first moments: until the first
+--     refusal arrives, everybody asks);
+--   - at least 98 % of the limit are used, unless the machine itself stands still at the end of a window;
+--   - every request has the same chance, whenever it arrives, on whatever connection, at whatever worker; at several
+--     nginx, as far as they get the same flood;
+--   - the last two do not hold for buckets of fewer than 8 units: whoever comes next takes the unit, a worker that
+--     wakes more often comes next more often, and each unit waits for the way to Redis (200/s burst 1: 85 % used);
+--   - what an answer left is believed for a second, or for two units' time if that is longer: then somebody asks;
+--   - only live rules in Redis without lockout and overrides are shed, and no request with a lockout or something aside
+--     among its charges: those have refusals to count;
+--   - one shed charge refuses the request: the others were not asked, and have no facts (answers[i] is nil). Such
+--     answers are `unasked`: they do not show that Redis answers.
+--
+-- It stands around the memo, not within: what the memo refuses is demand, too. Workers must have seeds of their own.
+
+local clock = require "resty.headgate.clock"
+local ffi = require "ffi"
+local pacing = require "resty.headgate.pacing"
+
+local M = {}
+
+local LIFE = 2 -- seconds
+local FIRST_US, CELL_US = 20000, 100000
+local SMOOTH = 0.1
+local LEAST = 20 / 1000000 -- units per microsecond
+local SOON_US = 1000000
+local AT_ONCE = 16 -- units that a worker counts before it tells the others
+local BYTES = pacing.NUMBERS * 8
+
+local DEMAND, MARK, MARK_AT = pacing.DEMAND, pacing.MARK, pacing.MARK_AT
+local chance, flooded, learn, spend = pacing.chance, pacing.flooded, pacing.learn, pacing.spend
+local floor, max, random = math.floor, math.max, math.random
+local cast, copy, text_of, now_us = ffi.cast, ffi.copy, ffi.string, clock.now_us
+local READ = ffi.typeof("const double *")
+
+local state = ffi.new("double[?]", pacing.NUMBERS) -- for what is done without waiting
+
+local Shed = {}
+Shed.__index = Shed
+
+-- `inner`: an Engine. `dict`: a shared dict; ours is what begins with r: and n:. `members`: place() is count and rank.
+function M.around(inner, dict, members)
+  return setmetatable({ inner = inner, dict = dict, members = members }, Shed)
+end
+
+-- How a hand's charges are shed, or false.
+local function plan_of(hand)
+  local terms = hand.terms
+  local plan = not terms.aside and not terms.lockout and not terms.overrides and pacing.plan(hand.limit)
+  local filed = hand.limit.text .. ":" .. hand.head
+  hand.shed = plan and { pacing = plan, state = "r:" .. filed, count = "n:" .. filed, came = 0 } or false
+  return hand.shed
+end
+
+-- Counts a request. A flood is mostly of one key: this worker counts it by itself, and tells the dict now and then.
+local function count(self, shed, charge)
+  if shed.key ~= charge.key then
+    if shed.came > 0 then self.dict:incr(shed.count .. shed.key, shed.came) end
+    shed.key, shed.came = charge.key, 0
+  end
+  shed.came = shed.came + charge.cost
+  if shed.came >= AT_ONCE then
+    self.dict:incr(shed.count .. shed.key, shed.came)
+    shed.came = 0
+  end
+end
+
+local function sharers(self) return max(1, (self.members:place())) end
+
+-- Looks what the demand was since the last time.
+local function measure(self, shed, key, now)
+  local came = self.dict:get(shed.count .. key)
+  if not came then
+    self.dict:delete(shed.state .. key) -- without its count it says nothing
+    return
+  end
+  local fresh = (came - state[MARK]) / (now - state[MARK_AT])
+  local known = state[DEMAND]
+  if known == 0 or fresh > 2 * known then known = fresh else known = known + SMOOTH * (fresh - known) end
+  state[DEMAND], state[MARK], state[MARK_AT] = known, came, now
+  pacing.share(shed.pacing, state, sharers(self), now)
+  self.dict:expire(shed.count .. key, LIFE)
+  self.dict:safe_set(shed.state .. key, text_of(state, BYTES), LIFE)
+end
+
+-- Counts this request, and throws the dice. `text` is what the dict knows of its key.
+local function passes(self, shed, charge, text, now)
+  copy(state, cast(READ, text), BYTES)
+  count(self, shed, charge)
+  if now - state[MARK_AT] > (state[DEMAND] == 0 and FIRST_US or CELL_US) then measure(self, shed, charge.key, now) end
+  if not flooded(shed.pacing, state, LEAST) then return true end
+  return random() < chance(shed.pacing, state, now, charge.cost)
+end
+
+-- The facts of whoever is shed; `state` is that of the key.
+local function refusal(shed, now)
+  local reset = pacing.reset(shed.pacing, state, now)
+  local wait = floor(random() * max(reset, SOON_US)) + 1
+  return { 0, 0, wait, reset, 0, floor(ngx.now() * 1000 + 0.5) * 1000, 0, shed = true }
+end
+
+-- Redis has refused: from now on the key's demand is counted.
+local function begin(self, shed, charge, facts, asked, now)
+  pacing.begin(state, now, sharers(self))
+  learn(shed.pacing, state, charge.cost, facts, asked, now)
+  if self.dict:safe_add(shed.count .. charge.key, 0, LIFE) then
+    self.dict:safe_add(shed.state .. charge.key, text_of(state, BYTES), LIFE)
+  end
+end
+
+-- What the answers say about keys whose demand is counted, or is from now on.
+local function heed(self, charges, answers, asked)
+  local now, dict = now_us(), self.dict
+  for i = 1, #charges do
+    local charge, facts = charges[i], answers[i]
+    local shed = charge.hand.shed
+    if shed and facts and charge.cost > 0 then
+      local text = dict:get(shed.state .. charge.key)
+      if text then
+        copy(state, cast(READ, text), BYTES)
+        learn(shed.pacing, state, charge.cost, facts, asked, now)
+        dict:safe_set(shed.state .. charge.key, text_of(state, BYTES), LIFE)
+      elseif facts[1] == 0 then
+        begin(self, shed, charge, facts, asked, now)
+      end
+    end
+  end
+end
+
+-- Notes that this charge goes on to ask.
+local function asks(self, charge, now)
+  local shed = charge.hand.shed
+  local text = shed and self.dict:get(shed.state .. charge.key)
+  if not text then return end
+  copy(state, cast(READ, text), BYTES)
+  spend(shed.pacing, state, now, charge.cost)
+  self.dict:safe_set(shed.state .. charge.key, text_of(state, BYTES), LIFE)
+end
+
+local function counts_refusals(charges)
+  for i = 1, #charges do
+    local terms = charges[i].hand.terms
+    if terms.aside or terms.lockout then return true end
+  end
+  return false
+end
+
+function Shed:decide(charges, commit, deadline)
+  if commit ~= 1 or counts_refusals(charges) then return self.inner:decide(charges, commit, deadline) end
+  local now, dict, known = now_us(), self.dict, false
+  for i = 1, #charges do
+    local charge = charges[i]
+    local shed = charge.hand.shed
+    if shed == nil then shed = plan_of(charge.hand) end
+    local text = shed and charge.cost > 0 and dict:get(shed.state .. charge.key)
+    if text then
+      known = true
+      if not passes(self, shed, charge, text, now) then return { [i] = refusal(shed, now), unasked = true } end
+    end
+  end
+  if known then
+    for i = 1, #charges do asks(self, charges[i], now) end
+  end
+  local answers, trouble = self.inner:decide(charges, commit, deadline)
+  if not answers then return nil, trouble end
+  if known then
+    heed(self, charges, answers, now)
+    return answers
+  end
+  for i = 1, #charges do
+    local facts = answers[i]
+    if not facts or facts[1] ~= 1 then
+      heed(self, charges, answers, now)
+      break
+    end
+  end
+  return answers
+end
+
+function Shed:refund(charge, facts, deadline) return self.inner:refund(charge, facts, deadline) end
+
+function Shed:acquire(charge, deadline) return self.inner:acquire(charge, deadline) end
+
+function Shed:renew(charge, fence, deadline) return self.inner:renew(charge, fence, deadline) end
+
+function Shed:release(charge, fence, deadline) return self.inner:release(charge, fence, deadline) end
+
+return M

@@ -1,0 +1,102 @@
+"""python -m tests.nginx.demo [SECONDS]: a flash sale at two real nginx, one Redis and one backend.
+
+Live in a terminal of 80 columns, line by line elsewhere. It ends with 1 if a limit did not hold.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from types import FrameType
+
+from headgate.cli.ink import Ink
+from headgate.cli.screen import borrowed, draw
+from tests.nginx.demo import shop
+from tests.nginx.demo.bars import broken
+from tests.nginx.demo.page import WIDTH, head, live, results, rows
+from tests.nginx.demo.sale import SECONDS, Counts, Ending, Sale
+from tests.servers import MissingComponent
+
+LEAST, MOST = 3.0, 600.0
+_FRAMES = 4  # a second
+
+
+def main(words: list[str]) -> int:
+    seconds = _seconds(words)
+    if seconds is None:
+        sys.stderr.write(f"demo-gateway: say how many seconds, from {LEAST:g} to {MOST:g}, or nothing\n")
+        return 2
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        return _play(seconds)
+    except KeyboardInterrupt:
+        return 130
+    except MissingComponent as error:
+        sys.stderr.write(f"demo-gateway: {error}\n")
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _seconds(words: list[str]) -> float | None:
+    try:
+        (seconds,) = map(float, words or [str(SECONDS)])
+    except ValueError:
+        return None
+    return seconds if LEAST <= seconds <= MOST else None
+
+
+def _play(seconds: float) -> int:
+    ink = Ink.on(sys.stdout)
+    is_live = (
+        sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and shutil.get_terminal_size().columns > WIDTH
+    )
+    server = shop.kind().capitalize()
+    _print([f"{server}, a backend and two nginx are starting; then comes a flash sale of {seconds:g} s."])
+    history: list[Counts] = []
+    with Sale(seconds) as sale:
+        ending = _watched(sale, history, ink) if is_live else _told(sale, ink)
+        failures = broken(ending)
+    if is_live:
+        _print(["", *live([*history, ending.counts], seconds, ink)])
+    else:
+        _print(["", *head(ink), *rows(ending.counts, ink, "all")])
+    _print(["", *results(ending, failures, ink)])
+    return 1 if failures else 0
+
+
+def _watched(sale: Sale, history: list[Counts], ink: Ink) -> Ending:
+    """On a page of its own."""
+
+    def show(counts: Counts) -> None:
+        history.append(counts)
+        draw(sys.stdout, live(history, sale.seconds, ink), shutil.get_terminal_size().lines)
+
+    with borrowed(sys.stdout):
+        return sale.play(show, 1 / _FRAMES)
+
+
+def _told(sale: Sale, ink: Ink) -> Ending:
+    """Line by line."""
+
+    def show(counts: Counts) -> None:
+        _print(rows(counts, ink, f"{counts.seconds:.0f} s"))
+
+    _print(head(ink))
+    return sale.play(show)
+
+
+def _print(lines: list[str]) -> None:
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

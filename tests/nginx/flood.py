@@ -1,0 +1,108 @@
+"""A flood by wrk on one or several gateways, and what became of it: how much was asked, used, and by whom."""
+
+import math
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.nginx.gateway import Gateway
+from tests.servers import RedisServer
+from tests.servers.binaries import command
+
+SCRIPT = Path(__file__).with_name("flood.lua")
+
+# The log of a gateway that is flooded: one line for each request.
+HTTP = "log_format flood '$msec $request_time $pid $connection $status';"
+SERVER = "access_log flood.log flood buffer=256k flush=1s;"
+
+
+class Request(NamedTuple):
+    at: float  # epoch seconds of its arrival, to the millisecond
+    worker: Hashable
+    connection: Hashable
+    passed: bool
+
+
+class Flood(NamedTuple):
+    requests: list[Request]  # by arrival
+    asked: int  # EVALSHA while it lasted
+
+    def after(self, seconds: float) -> list[Request]:
+        """Those that arrived from the next whole second after so much time, and until the last whole second."""
+        start = math.ceil(self.requests[0].at + seconds)
+        end = math.floor(self.requests[-1].at)
+        return [request for request in self.requests if start <= request.at < end]
+
+
+def flood(
+    gates: Sequence[Gateway], server: RedisServer, seconds: float, *, rate: int = 10_000, connections: int = 64
+) -> Flood:
+    """About so many requests a second (fewer if the machine has no time), at random, on all gates together."""
+    before = asked_of(server)
+    begun = [_length(gate) for gate in gates]
+    words = [str(command("wrk", "wrk")), "-t1", f"-c{connections}", f"-d{seconds:.0f}s", "-s", str(SCRIPT)]
+    pause_ms = max(1, round(connections * len(gates) / rate * 1000))
+    environment = {**os.environ, "FLOOD_PAUSE_MS": str(pause_ms)}
+    running = [subprocess.Popen([*words, gate.url], stdout=subprocess.DEVNULL, env=environment) for gate in gates]
+    for one in running:
+        assert one.wait() == 0
+    asked = asked_of(server) - before
+    time.sleep(1.5)  # until the logs are written
+    requests = [request for gate, at in zip(gates, begun, strict=True) for request in _logged(gate, at)]
+    return Flood(sorted(requests), asked)
+
+
+def asked_of(server: RedisServer) -> int:
+    """How many decisions the server was asked for, ever."""
+    found = server.info("commandstats").get("cmdstat_evalsha", "calls=0,")
+    return int(found.partition("calls=")[2].partition(",")[0])
+
+
+def same_chance(requests: Iterable[Request], group: Callable[[Request], Hashable]) -> float:
+    """The p-value of the guess that whether a request passes does not depend on its group (chi-square)."""
+    arrived: Counter[Hashable] = Counter()
+    passed: Counter[Hashable] = Counter()
+    for request in requests:
+        arrived[group(request)] += 1
+        passed[group(request)] += request.passed
+    share = passed.total() / arrived.total()
+    found = 0.0
+    for one, count in arrived.items():
+        for seen, part in ((passed[one], share), (count - passed[one], 1 - share)):
+            found += (seen - count * part) ** 2 / (count * part)
+    return chi_square_tail(found, len(arrived) - 1) if len(arrived) > 1 else 1.0
+
+
+def chi_square_tail(value: float, freedom: int) -> float:
+    """How likely a chi-square of so many degrees of freedom is at least this."""
+    half, x = freedom / 2, value / 2
+    if x <= 0:
+        return 1.0
+    term = total = 1 / half
+    n = half
+    while abs(term) > abs(total) * 1e-15:  # the lower incomplete gamma function, as a series
+        n += 1
+        term *= x / n
+        total += term
+    return max(0.0, 1 - total * math.exp(-x + half * math.log(x) - math.lgamma(half)))
+
+
+def tenth_of(span: float) -> Callable[[Request], Hashable]:
+    """The tenth of a window or second in which a request arrived."""
+    return lambda request: int(request.at % span / span * 10)
+
+
+def _length(gate: Gateway) -> int:
+    path = gate.folder / "flood.log"
+    return path.stat().st_size if path.exists() else 0
+
+
+def _logged(gate: Gateway, begun: int) -> Iterable[Request]:
+    for line in (gate.folder / "flood.log").read_bytes()[begun:].decode().splitlines():
+        ended, took, worker, connection, status = line.split()
+        at = round(float(ended) - float(took), 3)
+        yield Request(at, (gate.port, worker), (gate.port, worker, connection), status == "200")

@@ -1,0 +1,105 @@
+"""A real nginx with the whole gateway in it, following a rulebook of the test's own.
+
+    with Gateway(BOOK, redis=server.url) as gate:      pushed to Redis, decided there
+    with Gateway(BOOK) as gate:                        compiled to a file, decided on the shared dict
+        assert gate.get("/").status == 200
+        assert gate.lines() == ["200 PASSED login 9"]
+
+Behind the gate "/" answers "ok"; `server` may say more. Several gates may follow one Redis: push() once.
+"""
+
+import contextlib
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from headgate.cli import main
+from tests.servers import DrivenClock, Nginx
+from tests.servers.waiting import until
+
+HTTP = """
+lua_shared_dict headgate {room};
+map "" $headgate_status {{ default ""; }}
+map "" $headgate_rule {{ default ""; }}
+map "" $headgate_remaining {{ default ""; }}
+log_format gate '$status $headgate_status $headgate_rule $headgate_remaining';
+{access_log}
+lua_socket_log_errors off;
+init_by_lua_block {{ require("resty.headgate").init {{ {options} }} }}
+init_worker_by_lua_block {{ require("resty.headgate").start() }}
+{http}
+"""
+SERVER = """
+access_by_lua_block { require("resty.headgate").access() }
+log_by_lua_block { require("resty.headgate").log() }
+location / { content_by_lua_block { ngx.say("ok") } }
+"""
+
+Book = dict[str, Any]
+
+
+class Gateway(Nginx):
+    """`options` are more of what init is told, as Lua. `book` None: whatever was pushed already."""
+
+    def __init__(
+        self,
+        book: Book | None,
+        redis: str | None = None,
+        *,
+        options: str = "",
+        server: str = "",
+        http: str = "",
+        room: str = "20m",
+        workers: int = 1,
+        connections: int = 4096,
+        driven: DrivenClock | None = None,
+        main: str = "",
+        log: bool = True,
+    ) -> None:
+        super().__init__("", main=main, workers=workers, connections=connections, driven=driven)
+        self.redis = redis
+        self.plate = self.folder / "plate.json"
+        said = [options] if options else []
+        if redis is None:
+            said.append(f'rules = "{self.plate}"')
+        else:
+            said.append(f'redis = "{redis}"')
+        access_log = "access_log access.log gate;" if log else ""
+        lines = HTTP.format(room=room, options=", ".join(said), http=http, access_log=access_log)
+        self.configure(server=SERVER + server, http=lines)
+        if book is not None:
+            self.follow(book)
+
+    def follow(self, book: Book) -> None:
+        """Another book: pushed, or compiled."""
+        if self.redis is None:
+            _run(book, "compile", "-o", str(self.plate))
+        else:
+            push(book, self.redis)
+
+    def lines(self, count: int) -> list[str]:
+        """What the access log says of each of so many requests: status, and our three variables."""
+
+        def missing() -> str | None:
+            found = self._lines()
+            return None if len(found) >= count else f"the access log has {len(found)} lines of {count}"
+
+        until(missing, 10)
+        return self._lines()
+
+    def _lines(self) -> list[str]:
+        return (self.folder / "access.log").read_text().splitlines()
+
+
+def push(book: Book, redis: str) -> None:
+    """Publish a book as an operator would."""
+    _run(book, "push", "--engine", redis.split("?")[0], "--author", "test")
+
+
+def _run(book: Book, verb: str, *words: str) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        path = Path(folder) / "book.json"
+        path.write_text(json.dumps(book))
+        assert main(["rules", verb, str(path), *words]) == 0

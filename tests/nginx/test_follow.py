@@ -1,0 +1,137 @@
+"""The plate in force: followed, kept, and never lost because its source is away."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nginx.gateway import Gateway, push
+from tests.servers import RedisServer
+from tests.servers.waiting import until
+
+ADDRESS: dict[str, Any] = {"name": "per-address", "key": "address", "limit": "2/minute"}
+BOOK = {"rules": [ADDRESS]}
+LARGER = {"rules": [{**ADDRESS, "limit": "7/minute"}]}
+
+
+def policy(gate: Gateway) -> str:
+    return gate.get("/").headers.get("ratelimit-policy", "none")
+
+
+def follows(gate: Gateway, wanted: str) -> None:
+    until(lambda: None if (found := policy(gate)) == wanted else f"the policy is {found}", 5)
+
+
+SMALL, LARGE = '"per-address";q=2;w=60', '"per-address";q=7;w=60'
+
+
+def test_without_a_book_nothing_is_limited_and_that_is_told_once() -> None:
+    with RedisServer() as server, Gateway(None, server.url) as gate:
+        assert [policy(gate) for _ in range(3)] == ["none"] * 3
+        time.sleep(1)
+        assert gate.log.count("no rulebook was pushed yet") == 1
+        push(BOOK, server.url)
+        follows(gate, SMALL)
+
+
+def test_a_broken_edition_is_told_once_and_the_last_one_stays() -> None:
+    with RedisServer() as server, Gateway(BOOK, server.url) as gate:
+        assert policy(gate) == SMALL
+        edition = json.loads(server.call("HGET", "hg1:rules", "1"))  # type: ignore[arg-type]
+        broken = json.dumps({**edition, "version": 2, "document": '{"rules": [{"name": "x", "limit": "9/s"}]}'})
+        server.call("HSET", "hg1:rules", "2", broken, "version", "2")
+        time.sleep(1.2)
+        assert policy(gate) == SMALL
+        assert gate.log.count("edition 2 of the rulebook cannot be followed") == 1
+        server.call("HSET", "hg1:rules", "3", "{half a", "version", "3")
+        time.sleep(1.2)
+        assert policy(gate) == SMALL
+        assert gate.log.count("edition 3 of the rulebook cannot be followed: This is not JSON") == 1
+        server.call("DEL", "hg1:rules")
+        push(LARGER, server.url)
+        follows(gate, LARGE)
+
+
+def test_a_server_that_lost_its_memory_changes_nothing() -> None:
+    with RedisServer() as server, Gateway(BOOK, server.url) as gate:
+        assert policy(gate) == SMALL
+        server.call("FLUSHALL")
+        time.sleep(1)
+        assert policy(gate) == SMALL  # also without its scripts: they are loaded again
+
+
+def test_the_last_good_plate_is_kept_on_disk() -> None:
+    with RedisServer() as server:
+        gate = Gateway(BOOK, f"{server.url}?fallback=local")
+        kept = gate.folder / "kept.json"
+        gate.configure(http=gate.said("http").replace("init {", f'init {{ keep = "{kept}",'))
+        with gate:
+            follows(gate, SMALL)
+            until(lambda: None if kept.exists() else "nothing was kept", 5)
+            server.stop()
+            gate.restart()
+            assert [gate.get("/").status for _ in range(4)].count(200) == 2
+            assert "cannot be looked at" in gate.log
+
+
+def test_a_file_is_watched(tmp_path: Path) -> None:
+    with Gateway(BOOK) as gate:
+        assert policy(gate) == SMALL
+        gate.follow(LARGER)
+        follows(gate, LARGE)
+        gate.plate.write_text("{}")
+        time.sleep(1)
+        assert policy(gate) == LARGE
+        assert gate.log.count("This is no plate") == 1
+        gate.plate.unlink()
+        time.sleep(1)
+        assert policy(gate) == LARGE
+
+
+def test_new_workers_know_the_plate_at_once() -> None:
+    with RedisServer() as server, Gateway(BOOK, f"{server.url}?fallback=local", workers=2) as gate:
+        assert policy(gate) == SMALL
+        server.stop()
+        gate.reload()
+        time.sleep(0.3)
+        assert policy(gate) == SMALL
+        for pid in gate.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: None if len(gate.worker_pids) == 2 else "workers are missing", 5)
+        assert policy(gate) == SMALL
+
+
+def test_a_worker_that_takes_the_place_of_another_knows_the_plate() -> None:
+    """The master began before the book was known, and Redis is gone now."""
+    with RedisServer() as server, Gateway(BOOK, f"{server.url}?fallback=local") as gate:
+        assert policy(gate) == SMALL
+        server.stop()
+        for pid in gate.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+        assert [policy(gate) for _ in range(3)] == [SMALL] * 3
+
+
+def test_the_first_request_waits_for_the_book() -> None:
+    with RedisServer() as server:
+        push(BOOK, server.url)
+        for _ in range(5):
+            with Gateway(None, server.url) as gate:
+                assert policy(gate) == SMALL
+
+
+def test_nginx_does_not_start_without_anything_to_follow() -> None:
+    gate = Gateway(BOOK)
+    gate.plate.write_text('{"rules": [], "limits": 7')
+    with pytest.raises(RuntimeError, match=r"plate\.json cannot be followed: This is not JSON"):
+        gate.start()
+    gate.stop()
+
+
+def test_overrides_without_redis_are_told_once() -> None:
+    with Gateway({"rules": [{**ADDRESS, "overrides": True}]}) as gate:
+        assert policy(gate) == SMALL
+        assert gate.log.count("they are not used by per-address") == 1
