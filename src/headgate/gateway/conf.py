@@ -182,8 +182,8 @@ def _attributes(book: Rulebook) -> Iterator[str]:
         yield "-- The rulebook looks at nothing else."
         return
     yield "-- The rulebook looks at more. Unless a variable is named for it, user is $remote_user, and anything"
-    yield "-- else the nginx variable of its own name: plan is $plan. Name another, and remove the dashes. A header"
-    yield "-- or a cookie is whatever the client says; what auth_request_set or a map says is better."
+    yield "-- else the nginx variable of its own name: plan is $plan. Name another, and remove the dashes. A"
+    yield "-- header or a cookie is whatever the client says; what auth_request_set or a map says is better."
     yield "attributes = {"
     for name, rules in wanted.items():
         guess = _GUESSES.get(name, f"$http_x_{name}")

@@ -9,25 +9,11 @@
 local headers = require "resty.headgate.headers"
 local refusal = require "resty.headgate.refusal"
 local words = require "resty.headgate.words"
+local write = require("resty.headgate.variables").write
 
 local M = {}
 
-local ngx, var, huge = ngx, ngx.var, math.huge
-
--- A variable can be written only if the configuration has it, and uses it: a map, and a log_format. Which of them can,
--- is found out once.
-local writable = {}
-
-local function put(name, value) var[name] = value end
-
-local function write(name, value)
-  local can = writable[name]
-  if can then
-    var[name] = value
-  elseif can == nil then
-    writable[name] = pcall(put, name, value)
-  end
-end
+local ngx, var, huge, max = ngx, ngx.var, math.huge, math.max
 
 -- No rule applied.
 function M.passed() write("headgate_status", "PASSED") end
@@ -35,34 +21,29 @@ function M.passed() write("headgate_status", "PASSED") end
 -- How loudly a live charge speaks: of those that refuse the one that refuses longest, of those that pass the one with
 -- the smallest share left. Below zero: it is silent, because another one refused.
 local function weight(allowed, facts, limit)
-  if allowed then return 1 - facts[2] / limit.fresh * 0.5 end
+  if allowed then return limit.fresh / (limit.fresh + facts[2]) end
   if facts[1] == 1 then return -1 end
   return facts[3] < 0 and huge or facts[3]
 end
 
--- What is said about a decision: live `verdicts` as headers tell them, the place of the one that speaks and how loudly
--- it does, the longest delay, and the facts of shadows (nil: there are none).
-local function heard(said, decision, i)
-  local facts, charge = decision.answers[i], decision.charges[i]
-  if not facts then return end
-  local hand = charge.hand
-  if not hand.aside then
-    local verdicts = said.verdicts
-    verdicts[#verdicts + 1] = { rule = hand.terms.rule, limit = hand.limit, facts = facts, cost = charge.cost }
-    if facts[5] > said.delay_us then said.delay_us = facts[5] end
-    local loud = weight(decision.allowed, facts, hand.limit)
-    if loud > said.loudest then said.spoke, said.loudest = i, loud end
-  elseif hand.aside == "shadow" then
-    said.shadows = said.shadows or {}
-    said.shadows[#said.shadows + 1] = facts
-  end
-end
-
+-- Of several charges: live verdicts as headers tell them, the place of the one that speaks, the longest delay, and the
+-- facts of shadows (nil: there are none).
 local function read(decision)
-  local said = { verdicts = {}, spoke = false, loudest = -1, delay_us = 0, shadows = nil }
-  heard(said, decision, 1)
-  for i = 2, #decision.charges do heard(said, decision, i) end
-  return said
+  local verdicts, spoke, loudest, delay_us, shadows = {}, nil, -1, 0, nil
+  for i, charge in ipairs(decision.charges) do
+    local facts = decision.answers[i]
+    if facts and not charge.hand.aside then
+      charge.facts = facts
+      verdicts[#verdicts + 1] = charge
+      delay_us = max(delay_us, facts[5])
+      local loud = weight(decision.allowed, facts, charge.limit)
+      if loud > loudest then spoke, loudest = charge, loud end
+    elseif facts and charge.hand.aside == "shadow" then
+      shadows = shadows or {}
+      shadows[#shadows + 1] = facts
+    end
+  end
+  return verdicts, spoke, delay_us, shadows
 end
 
 -- Of those who refuse without being asked: the first that is live, which no wait helps; and the shadows among them.
@@ -117,27 +98,36 @@ local function put_fields(fields)
   for i = 3, #fields do header[fields[i][1]] = fields[i][2] end
 end
 
--- Says it, waits, or ends the request.
-function M.give(plate, decision)
-  local allowed, said = decision.allowed, read(decision)
-  local rule, remaining, wait_us
-  if said.spoke then
-    local facts = decision.answers[said.spoke]
-    rule, remaining, wait_us = decision.charges[said.spoke].hand.rule, facts[2], facts[3]
-  end
-  if decision.denied then
-    local first
-    first, said.shadows = denied_by(decision.denied, said.shadows)
-    if first then rule, remaining, wait_us = first.rule, 0, nil end
-  end
-  write("headgate_status", words.status(allowed, said.delay_us > 0, said.shadows))
+-- Says it, waits, or ends the request. `rule` is the one that speaks, if one does.
+local function say(plate, decision, verdicts, rule, remaining, wait_us, delay_us, shadows)
+  local allowed = decision.allowed
+  write("headgate_status", words.status(allowed, delay_us > 0, shadows))
   if rule then
     write("headgate_rule", rule.name)
     write("headgate_remaining", remaining)
-    put_fields(headers.fields(plate.headers, said.verdicts, wait_us, allowed))
+    put_fields(headers.fields(plate.headers, verdicts, wait_us, allowed))
   end
   if not allowed then return refuse(rule, decision) end
-  if said.delay_us > 0 then ngx.sleep(said.delay_us / 1000000) end
+  if delay_us > 0 then ngx.sleep(delay_us / 1000000) end
+end
+
+function M.give(plate, decision)
+  local charges, denied = decision.charges, decision.denied
+  local one = charges[1]
+  if one and not charges[2] and not denied and not one.hand.aside then -- most requests, and the short way
+    local facts = decision.answers[1]
+    one.facts = facts
+    return say(plate, decision, charges, one.hand.rule, facts[2], facts[3], facts[5], nil)
+  end
+  local verdicts, spoke, delay_us, shadows = read(decision)
+  local rule, remaining, wait_us
+  if spoke then rule, remaining, wait_us = spoke.hand.rule, spoke.facts[2], spoke.facts[3] end
+  if denied then
+    local first
+    first, shadows = denied_by(denied, shadows)
+    if first then rule, remaining, wait_us = first.rule, 0, nil end
+  end
+  return say(plate, decision, verdicts, rule, remaining, wait_us, decision.allowed and delay_us or 0, shadows)
 end
 
 return M

@@ -13,11 +13,16 @@
 
 local M = {}
 
+-- A charge, which with its facts becomes the verdict that headers.lua tells.
+local function charge_of(hand, key, cost)
+  return { hand = hand, key = key, cost = cost, rule = hand.terms.rule, limit = hand.limit, facts = nil }
+end
+
 -- Here and below the first of a row is written out, and loops begin with the second: chain.lua tells why.
 local function add(charges, hands, match)
   local n, key, cost = #charges, match.key, match.cost
-  if hands[1] then charges[n + 1] = { hand = hands[1], key = key, cost = cost } end
-  for i = 2, #hands do charges[n + i] = { hand = hands[i], key = key, cost = cost } end
+  if hands[1] then charges[n + 1] = charge_of(hands[1], key, cost) end
+  for i = 2, #hands do charges[n + i] = charge_of(hands[i], key, cost) end
 end
 
 -- Adds what one rule charges; false if it refuses without asking.

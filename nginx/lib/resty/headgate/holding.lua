@@ -18,7 +18,15 @@ local M = {}
 local PATIENCE = 1.0 -- seconds for one answer
 local LOOK = 0.5 -- seconds between two looks at what is held, and at what could not be given back
 
+local ffi = require "ffi"
 local ngx, address_of = ngx, require("resty.headgate.current").address
+
+ffi.cdef "intptr_t ngx_event_no_timers_left(void);"
+local known, no_timers_left = pcall(function() return ffi.C.ngx_event_no_timers_left end)
+
+-- Whether nginx would end this worker now, but for us: what is held then belongs to requests that ended without a log
+-- phase of ours.
+local function nobody_left() return not known or no_timers_left() == 0 end
 
 local Holding = {}
 Holding.__index = Holding
@@ -69,7 +77,7 @@ local function look(_, self)
   flush(self)
   renew(self)
   local leaving = ngx.worker.exiting()
-  if self.count == 0 and (leaving or #self.queue == 0) then
+  if leaving and nobody_left() or self.count == 0 and (leaving or #self.queue == 0) then
     self.looking = false
     return
   end

@@ -7,6 +7,8 @@
 -- Laws: whoever is not found would not have held; who is found comes once, in the order of the book (tests/nginx:
 -- the vectors, and books at random).
 
+local remembering = require "resty.headgate.remembering"
+
 local M = {}
 
 local DEEPEST = 4 -- segments of a path by which a rule is placed
@@ -106,35 +108,41 @@ local function merged(lists)
   return kept
 end
 
-local function look_along(spots, path, lists)
-  local at = 1
+local function along(spots, path, always)
+  local lists, at = { #always > 0 and always or nil }, 1
   for _ = 1, DEEPEST do
     local slash = string.find(path, "/", at + 1, true)
     lists[#lists + 1] = spots["path\0" .. (slash and string.sub(path, 1, slash - 1) or path)]
-    if not slash then return end
+    if not slash then break end
     at = slash
   end
+  return #lists < 2 and (lists[1] or always) or merged(lists)
 end
 
 -- A function of attributes that gives the entries to be looked at.
 function M.of(entries, conditions)
   local spots, attributes, always = placed(entries, conditions)
-  local others, by_path = {}, attributes.path
+  local others = {}
   for attribute in pairs(attributes) do
     if attribute ~= "path" then others[#others + 1] = attribute end
   end
-  if not by_path and #others == 0 then
-    return function() return always end
-  end
-  return function(seen)
-    local lists = { #always > 0 and always or nil }
-    if by_path and seen.path then look_along(spots, seen.path, lists) end
-    for i = 1, #others do
-      local value = seen[others[i]]
-      if value then lists[#lists + 1] = spots[others[i] .. "\0" .. value] end
+  local function everywhere() return always end
+  local by_path = everywhere
+  if attributes.path then
+    local found = remembering(function(path) return along(spots, path, always) end)
+    by_path = function(seen)
+      local path = seen.path
+      return path and found(path) or always
     end
-    if #lists < 2 then return lists[1] or always end
-    return merged(lists)
+  end
+  if #others == 0 then return by_path end
+  return function(seen)
+    local lists = { by_path(seen) }
+    for _, attribute in ipairs(others) do
+      local value = seen[attribute]
+      if value then lists[#lists + 1] = spots[attribute .. "\0" .. value] end
+    end
+    return #lists == 1 and lists[1] or merged(lists)
   end
 end
 
