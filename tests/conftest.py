@@ -30,6 +30,13 @@ SERVER_FIXTURES = {
     *("cluster", "valkey_cluster", "sentinels"),
 }
 
+# Tests that load the machine, or measure how long something takes.
+ALONE = (
+    *("tests/outages/", "tests/linear/", "tests/faults/", "tests/engine/test_deadlines.py"),
+    *("tests/nginx/test_shed.py", "tests/nginx/test_lease.py", "tests/nginx/test_demo.py"),
+    *("tests/nginx/test_faults.py", "tests/nginx/test_fallback", "tests/nginx/test_limit_req.py"),
+)
+
 # Long enough that a busy machine does not look like a dead node.
 PATIENCE_MS = 5000
 
@@ -88,6 +95,8 @@ def sentinels() -> Iterator[Sentinels]:
 def pytest_itemcollected(item: pytest.Item) -> None:
     if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
         item.add_marker("servers")
+    if item.nodeid.startswith(ALONE):
+        item.add_marker("alone")
 
 
 @pytest.hookimpl(tryfirst=True)

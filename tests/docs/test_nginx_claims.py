@@ -16,17 +16,30 @@ def book(**rule: Any) -> dict[str, Any]:
     return {"rules": [{"name": "all", "key": "address", "limit": "2/hour", **rule}]}
 
 
-@pytest.mark.parametrize(("end", "status"), [("", 200), ("ngx.exit(ngx.DECLINED)", 403)])
-def test_satisfy_any_takes_our_pass_for_a_permission_unless_we_decline(end: str, status: int) -> None:
+SATISFIED = "access_by_lua_block { require('resty.headgate').access() }"
+COUNTED = """rewrite_by_lua_block { require("resty.headgate").access() }
+access_by_lua_block { ngx.exit(ngx.DECLINED) }"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "allow", "statuses"),
+    [
+        (SATISFIED, "10.0.0.0/8", [200, 200, 429]),  # our pass is a permission
+        (COUNTED, "10.0.0.0/8", [403, 403, 429]),
+        (SATISFIED, "127.0.0.0/8", [200, 200, 200]),  # the other's permission is enough: we are not asked
+        (COUNTED, "127.0.0.0/8", [200, 200, 429]),
+    ],
+)
+def test_satisfy_any(lines: str, allow: str, statuses: list[int]) -> None:
     place = f"""
     location /internal/ {{
-      satisfy any; allow 10.0.0.0/8; deny all;
-      access_by_lua_block {{ require("resty.headgate").access() {end} }}
+      satisfy any; allow {allow}; deny all;
+      {lines}
       content_by_lua_block {{ ngx.say("inside") }}
     }}
     """
     with Gateway(book(), server=place) as gate:
-        assert gate.get("/internal/").status == status
+        assert [gate.get("/internal/").status for _ in statuses] == statuses
 
 
 @pytest.mark.parametrize(
