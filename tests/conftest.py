@@ -32,8 +32,8 @@ SERVER_FIXTURES = {
 
 # Tests that load the machine, or measure how long something takes.
 ALONE = (
-    *("tests/outages/", "tests/linear/", "tests/faults/", "tests/engine/test_deadlines.py"),
-    *("tests/nginx/test_shed.py", "tests/nginx/test_lease.py", "tests/nginx/test_demo.py"),
+    *("tests/outages/", "tests/engine/test_deadlines.py"),
+    *("tests/nginx/test_shed.py", "tests/nginx/test_demo.py"),
     *("tests/nginx/test_faults.py", "tests/nginx/test_fallback", "tests/nginx/test_limit_req.py"),
 )
 

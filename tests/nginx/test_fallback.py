@@ -207,7 +207,7 @@ class Step(NamedTuple):
         max_size=12,
     )
 )
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_comes_and_goes_redis_and_shares_admit_the_limit_each(
     walked: "Walked", steps: list[Step]
 ) -> None:

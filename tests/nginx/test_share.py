@@ -101,7 +101,7 @@ def told(limit: Limit | None) -> dict[str, Any] | bool:
     return False if limit is None else entry(limit)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(LIMITS | edges(), COUNTS, st.integers(0, 50))
 @example(TokenBucket(999_983, 100 * 365 * 86400), 10, 0)  # no period can express it: rounded down
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 4, 0)  # a unit of the burst is left out
@@ -132,7 +132,7 @@ def test_an_even_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int)
     assert lua.ask("even", limit=entry(limit), count=count, rank=rank) == entry(even(limit, count, rank))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(LIMITS | edges())
 @example(TokenBucket(90_001, 10_000_000_023 / 1_000_000, 27_628_826_087))  # one grain more than whole seconds
 def test_what_a_limit_gives_is_what_a_plate_says(lua: Lua, limit: Limit) -> None:
@@ -149,7 +149,7 @@ def test_shares_by_hand(lua: Lua) -> None:
     assert lua.ask("even", limit=entry(parse("100/s burst 2")), count=3, rank=2)["text"] == "1/20ms"
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(*[large(EXACT) | st.just(0)] * 4)
 @example(EXACT - 1, EXACT - 1, EXACT - 2, EXACT)
 @example(EXACT, EXACT - 2, EXACT - 1, EXACT - 1)
@@ -158,7 +158,7 @@ def test_products_are_compared_exactly(lua: Lua, a: int, b: int, c: int, d: int)
     assert lua.ask("at_most", factors=[a, b, c, d]) == (a * b <= c * d)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.floats(1e-9, 1e6), st.integers(2, 9007), st.integers(-2, 2))
 def test_products_of_doubles_are_compared_exactly(lua: Lua, rate: float, count: int, off: int) -> None:
     """A whole, and a part that is that whole divided, give or take the last bit."""
@@ -166,7 +166,7 @@ def test_products_of_doubles_are_compared_exactly(lua: Lua, rate: float, count: 
     assert lua.ask("at_most", factors=[part, count, rate, 1]) == (Fraction(part) * count <= Fraction(rate))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(large(EXACT), large(EXACT), large(EXACT), st.integers(-1, 1))
 def test_products_that_are_nearly_the_same(lua: Lua, a: int, b: int, c: int, off: int) -> None:
     d = a * b // c + off

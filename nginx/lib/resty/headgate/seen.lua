@@ -19,11 +19,14 @@ local attributes = require "resty.headgate.attributes"
 local network = require "resty.headgate.network"
 local remembering = require "resty.headgate.remembering"
 local strip = require("resty.headgate.split").strip
+local new_table = require "table.new"
 
 local M = {}
 
 local rawget, rawset, find, sub, lower, gsub = rawget, rawset, string.find, string.sub, string.lower, string.gsub
 local ngx, var = ngx, ngx.var
+
+local ROOM = 8 -- attributes that most requests need at most: a table that need not grow is quickly made
 
 local VARIABLES = { server = "server_name", user = "remote_user" }
 
@@ -143,7 +146,7 @@ local ON_DEMAND = {
 
 -- The attributes of the current request. (A call in last place, of what is not Lua, is nothing that LuaJIT compiles.)
 function M.request()
-  local seen = setmetatable({}, ON_DEMAND)
+  local seen = setmetatable(new_table(0, ROOM), ON_DEMAND)
   return seen
 end
 
