@@ -34,7 +34,7 @@ SERVER_FIXTURES = {
 ALONE = (
     *("tests/outages/", "tests/engine/test_deadlines.py"),
     *("tests/nginx/test_shed.py", "tests/nginx/test_demo.py"),
-    *("tests/nginx/test_faults.py", "tests/nginx/test_fallback", "tests/nginx/test_limit_req.py"),
+    *("tests/nginx/test_faults.py", "tests/nginx/test_fallback.py", "tests/nginx/test_limit_req.py"),
 )
 
 # Long enough that a busy machine does not look like a dead node.
