@@ -104,8 +104,10 @@ end
 
 -- Whether something can be recalled for these charges, and the terms with a lockout among them.
 local function terms_of(charges)
-  local locks
-  for i = 1, #charges do
+  local locks = charges[1].hand.terms
+  if locks.aside then return false end
+  if not locks.lockout then locks = nil end
+  for i = 2, #charges do
     local terms = charges[i].hand.terms
     if terms.aside then return false end
     if terms.lockout then
@@ -116,28 +118,32 @@ local function terms_of(charges)
   return true, locks
 end
 
+-- The facts of a refusal of this charge that still stands.
+local function recall(self, charge, locks, now)
+  local hand = charge.hand
+  if locks and hand.terms ~= locks then return nil end
+  local text = self.dict:get((hand.memo or filed(hand)) .. charge.key)
+  return text and charge.cost > 0 and recalled(text, charge.cost, now)
+end
+
+local function passed(facts) return facts ~= nil and facts[1] == 1 end
+
+-- The first of a row is written out: chain.lua tells why.
 function Memo:decide(charges, commit, deadline)
   local may, locks = terms_of(charges)
   if commit ~= 1 or not may then return self.inner:decide(charges, commit, deadline) end
-  local now, dict = now_us(), self.dict
-  for i = 1, #charges do
-    local charge = charges[i]
-    local hand = charge.hand
-    if not locks or hand.terms == locks then
-      local text = dict:get((hand.memo or filed(hand)) .. charge.key)
-      local facts = text and charge.cost > 0 and recalled(text, charge.cost, now)
-      if facts then return { [i] = facts, unasked = true } end
-    end
+  local now = now_us()
+  local facts = recall(self, charges[1], locks, now)
+  if facts then return { facts, unasked = true } end
+  for i = 2, #charges do
+    facts = recall(self, charges[i], locks, now)
+    if facts then return { [i] = facts, unasked = true } end
   end
   local answers, trouble = self.inner:decide(charges, commit, deadline)
   if not answers then return nil, trouble end
-  for i = 1, #charges do
-    local facts = answers[i]
-    if not facts or facts[1] ~= 1 then
-      learn(self, charges, answers, now)
-      break
-    end
-  end
+  local fine = passed(answers[1])
+  for i = 2, #charges do fine = fine and passed(answers[i]) end
+  if not fine then learn(self, charges, answers, now) end
   return answers
 end
 

@@ -155,26 +155,39 @@ local function asks(self, charge, now)
   self.dict:safe_set(shed.state .. charge.key, text_of(state, BYTES), LIFE)
 end
 
-local function counts_refusals(charges)
-  for i = 1, #charges do
-    local terms = charges[i].hand.terms
-    if terms.aside or terms.lockout then return true end
-  end
-  return false
+local function must_count(charge)
+  local terms = charge.hand.terms
+  return terms.aside or terms.lockout ~= nil
 end
+
+local function counts_refusals(charges)
+  local found = must_count(charges[1])
+  for i = 2, #charges do found = found or must_count(charges[i]) end
+  return found
+end
+
+-- Whether the demand of this charge is counted; and if it is shed, its facts.
+local function thrown(self, charge, now)
+  local shed = charge.hand.shed
+  if shed == nil then shed = plan_of(charge.hand) end
+  local text = shed and charge.cost > 0 and self.dict:get(shed.state .. charge.key)
+  if not text then return false, nil end
+  if passes(self, shed, charge, text, now) then return true, nil end
+  return true, refusal(shed, now)
+end
+
+local function passed(facts) return facts ~= nil and facts[1] == 1 end
 
 function Shed:decide(charges, commit, deadline)
   if commit ~= 1 or counts_refusals(charges) then return self.inner:decide(charges, commit, deadline) end
-  local now, dict, known = now_us(), self.dict, false
-  for i = 1, #charges do
-    local charge = charges[i]
-    local shed = charge.hand.shed
-    if shed == nil then shed = plan_of(charge.hand) end
-    local text = shed and charge.cost > 0 and dict:get(shed.state .. charge.key)
-    if text then
-      known = true
-      if not passes(self, shed, charge, text, now) then return { [i] = refusal(shed, now), unasked = true } end
-    end
+  local now = now_us()
+  local known, facts = thrown(self, charges[1], now) -- the first is written out: chain.lua tells why
+  if facts then return { facts, unasked = true } end
+  for i = 2, #charges do
+    local counted
+    counted, facts = thrown(self, charges[i], now)
+    if facts then return { [i] = facts, unasked = true } end
+    known = known or counted
   end
   if known then
     for i = 1, #charges do asks(self, charges[i], now) end
@@ -185,13 +198,9 @@ function Shed:decide(charges, commit, deadline)
     heed(self, charges, answers, now)
     return answers
   end
-  for i = 1, #charges do
-    local facts = answers[i]
-    if not facts or facts[1] ~= 1 then
-      heed(self, charges, answers, now)
-      break
-    end
-  end
+  local fine = passed(answers[1])
+  for i = 2, #charges do fine = fine and passed(answers[i]) end
+  if not fine then heed(self, charges, answers, now) end
   return answers
 end
 
