@@ -3,7 +3,7 @@
 -- Who speaks is, of the rules that refuse, the one that refuses longest (of equals the first in the book); of a request
 -- that passed, the one that is nearest to its limit.
 --
--- Laws (tests/nginx/test_answer.py): facts stand on refusals as well as on what passes; a delayed request blocks no
+-- Laws (tests/nginx/test_gateway.py): facts stand on refusals as well as on what passes; a delayed request blocks no
 -- worker; a refusal without a page of its own is nginx's, so that `error_page` works.
 
 local headers = require "resty.headgate.headers"

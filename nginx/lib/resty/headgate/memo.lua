@@ -104,9 +104,9 @@ end
 
 -- Whether something can be recalled for these charges, and the terms with a lockout among them.
 local function terms_of(charges)
-  local locks = charges[1].hand.terms
-  if locks.aside then return false end
-  if not locks.lockout then locks = nil end
+  local first = charges[1].hand.terms
+  if first.aside then return false end
+  local locks = first.lockout and first or nil
   for i = 2, #charges do
     local terms = charges[i].hand.terms
     if terms.aside then return false end
