@@ -8,8 +8,8 @@
 -- A decision is { allowed, charges, answers (Facts, or nil of who was not asked), denied (matches that refuse without
 -- asking), held (slots: { charge, fence }) }.
 --
--- Laws (tests/nginx/test_gateway.py): a refused request leaves no trace but what lockouts and asides count; all rules are
--- asked in one round trip where all are there; an engine that gives no answer never makes an error page.
+-- Laws (tests/nginx/test_gateway.py): a refused request leaves no trace but what lockouts and asides count; all rules
+-- are asked in one round trip where all are there; an engine that gives no answer never makes an error page.
 
 local M = {}
 

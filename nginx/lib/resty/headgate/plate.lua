@@ -8,8 +8,8 @@
 --   leased   units of a hot key, fetched ahead
 --   there    everything else: in Redis, in one question
 --
--- Laws (tests/nginx/test_gateway.py, test_faults.py): a hand is called as Python calls the same count; what cannot be followed is refused
--- whole, with a sentence, and the plate in force stays.
+-- Laws (tests/nginx/test_gateway.py, test_faults.py): a hand is called as Python calls the same count; what cannot be
+-- followed is refused whole, with a sentence, and the plate in force stays.
 
 local headers = require "resty.headgate.headers"
 local json = require "resty.headgate.json"
