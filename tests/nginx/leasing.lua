@@ -37,12 +37,12 @@ end
 function verbs.take(said)
   local charge, facts, trouble = taken(said)
   if not facts then return { trouble = trouble.text } end
-  local found = { facts = facts, leased = facts.lease ~= nil, stock = facts.lease and facts.lease.counter }
-  facts.lease = said.refund and facts.lease or nil
+  local found = { facts = facts, leased = facts[9] ~= nil, stock = facts[9] and facts[9].counter }
+  facts[9] = said.refund and facts[9] or nil
   if said.refund then
     if said.after then ngx.sleep(said.after) end
     found.after = assert(engine:refund(charge, facts, 2))
-    facts.lease, found.after.lease = nil, nil
+    facts[9], found.after[9] = nil, nil
   end
   return found
 end
@@ -55,7 +55,7 @@ local function one_of_flood(said, number, marks)
   local dict = ngx.shared.told
   if not facts then return note(dict, "troubles", 1), ngx.log(ngx.WARN, "no answer: ", trouble.text) end
   if facts[1] ~= 1 then return note(dict, "refused", 1) end
-  if facts.lease then note(dict, "leased", cost) end
+  if facts[9] then note(dict, "leased", cost) end
   if charge.hand.limit.algorithm == "fixed_window" and facts[6] >= facts[7] then note(dict, "late", cost) end
   if said.refund_every and number % said.refund_every == 0 then
     if number % (2 * said.refund_every) == 0 then ngx.sleep(said.refund_after or 0) end

@@ -10,7 +10,7 @@
 --   {"ask": "complete", "limit"}                                         the limit, with its quota worked out anew
 --   {"ask": "at_most", "factors": [a, b, c, d]}                          whether a * b <= c * d
 --   {"ask": "headers", "form", "verdicts", "wait", "allowed"}            [[name, value]], or {"error"}
---   {"ask": "kept", "one", "other"}                                      whether two verdicts have one table of policy
+--   {"ask": "kept", "one", "other"}                                      whether what is kept of one verdict is used for the other
 --   {"ask": "refusal", "refuse", "rule", "violated", "accept"}           {"status", "body", ...}, or {"error"}
 --   {"ask": "word", "allowed", "delayed", "asides"}                      the word
 
@@ -77,15 +77,31 @@ end
 
 function answers.at_most(question) return product.at_most(unpack(question.factors)) end
 
+-- A verdict as the gateway has it.
+local function told(verdict)
+  verdict.limit, verdict.rule = same(verdict.limit), { name = verdict.rule or "" }
+  return verdict
+end
+
+-- The fields in the order in which they were put.
+local function fields(form, verdicts, wait, allowed)
+  local found = {}
+  local header = setmetatable({}, { __newindex = function(_, name, value) found[#found + 1] = { name, value } end })
+  headers.put(header, form, verdicts, wait, allowed)
+  return found
+end
+
 function answers.headers(question)
-  for _, verdict in ipairs(question.verdicts) do verdict.limit = same(verdict.limit) end
-  return tried(headers.fields, question.form, question.verdicts, question.wait, question.allowed)
+  for _, verdict in ipairs(question.verdicts) do told(verdict) end
+  return tried(fields, question.form, question.verdicts, question.wait, question.allowed)
 end
 
 function answers.kept(question)
-  local one, other = question.one, question.other
-  one.limit, other.limit = same(one.limit), same(other.limit)
-  return headers.fields("draft-11", { one }, nil, true)[1] == headers.fields("draft-11", { other }, nil, true)[1]
+  local one, other = told(question.one), told(question.other)
+  fields("draft-11", { one }, nil, true)
+  local before = one.limit.told[one.rule.name][0]
+  fields("draft-11", { other }, nil, true)
+  return other.limit.told[other.rule.name][0] == before
 end
 
 function answers.refusal(question)

@@ -50,9 +50,9 @@ local function decide()
   if not plate then return end
   local matches = plate.match(seen.request())
   if #matches == 0 then return answer.passed() end
-  local decision = call.decide(plate, matches, gate.engines)
-  if decision.held then gate.holding:hold(decision.held) end
-  answer.give(plate, decision)
+  local allowed, charges, answers, denied, held = call.decide(plate, matches, gate.engines)
+  if held then gate.holding:hold(held) end
+  answer.give(plate, allowed, charges, answers, denied)
   pause(NOTHING)
 end
 

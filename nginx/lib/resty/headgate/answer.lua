@@ -8,12 +8,15 @@
 
 local headers = require "resty.headgate.headers"
 local refusal = require "resty.headgate.refusal"
+local remembering = require "resty.headgate.remembering"
+local variables = require "resty.headgate.variables"
 local words = require "resty.headgate.words"
-local write = require("resty.headgate.variables").write
 
 local M = {}
 
-local ngx, var, huge, max = ngx, ngx.var, math.huge, math.max
+local ngx, huge, max = ngx, math.huge, math.max
+local read, write = variables.read, variables.write
+local wants_json = remembering(refusal.wants_json)
 
 -- No rule applied.
 function M.passed() write("headgate_status", "PASSED") end
@@ -28,15 +31,15 @@ end
 
 -- Of several charges: live verdicts as headers tell them, the place of the one that speaks, the longest delay, and the
 -- facts of shadows (nil: there are none).
-local function read(decision)
+local function spoken(allowed, charges, answers)
   local verdicts, spoke, loudest, delay_us, shadows = {}, nil, -1, 0, nil
-  for i, charge in ipairs(decision.charges) do
-    local facts = decision.answers[i]
+  for i = 1, #charges do
+    local charge, facts = charges[i], answers[i]
     if facts and not charge.hand.aside then
       charge.facts = facts
       verdicts[#verdicts + 1] = charge
       delay_us = max(delay_us, facts[5])
-      local loud = weight(decision.allowed, facts, charge.limit)
+      local loud = weight(allowed, facts, charge.limit)
       if loud > loudest then spoke, loudest = charge, loud end
     elseif facts and charge.hand.aside == "shadow" then
       shadows = shadows or {}
@@ -61,73 +64,66 @@ local function denied_by(denied, shadows)
 end
 
 -- The names of the rules that refuse.
-local function violated_of(decision)
+local function violated_of(charges, answers, denied)
   local found, known = {}, {}
   local function add(name)
     if not known[name] then known[name], found[#found + 1] = true, name end
   end
-  for i, charge in ipairs(decision.charges) do
-    local facts = decision.answers[i]
-    if facts and facts[1] ~= 1 and not charge.hand.aside then add(charge.hand.terms.rule) end
+  for i, charge in ipairs(charges) do
+    local facts = answers[i]
+    if facts and facts[1] ~= 1 and not charge.hand.aside then add(charge.rule.name) end
   end
-  for _, match in ipairs(decision.denied or {}) do
+  for _, match in ipairs(denied or {}) do
     if not match.shadow then add(match.rule.name) end
   end
   return found
 end
 
-local function refuse(rule, decision)
+local function refuse(rule, charges, answers, denied)
   local compiled = rule.refusal
-  if not compiled.body and var.http_accept then
-    compiled = refusal.answer(compiled, violated_of(decision), var.http_accept)
+  local accept = not compiled.body and read "http_accept"
+  if accept and wants_json(accept) then
+    compiled = refusal.answer(compiled, violated_of(charges, answers, denied), accept)
   end
   if compiled.location then ngx.header["Location"] = compiled.location end
   if not compiled.body then return ngx.exit(compiled.status) end
   ngx.status = compiled.status
   ngx.header["Content-Type"] = compiled.type
   ngx.header["Content-Length"] = #compiled.body
-  if var.request_method ~= "HEAD" then ngx.print(compiled.body) end
+  if read "request_method" ~= "HEAD" then ngx.print(compiled.body) end
   return ngx.exit(ngx.HTTP_OK)
 end
 
-local function put_fields(fields)
-  local header = ngx.header
-  local one, two = fields[1], fields[2]
-  if one then header[one[1]] = one[2] end
-  if two then header[two[1]] = two[2] end
-  for i = 3, #fields do header[fields[i][1]] = fields[i][2] end
-end
-
--- Says it, waits, or ends the request. `rule` is the one that speaks, if one does.
-local function say(plate, decision, verdicts, rule, remaining, wait_us, delay_us, shadows)
-  local allowed = decision.allowed
+-- What other modules and the client are told. `rule` is the one that speaks, if one does.
+local function tell(plate, allowed, verdicts, rule, remaining, wait_us, delay_us, shadows)
   write("headgate_status", words.status(allowed, delay_us > 0, shadows))
-  if rule then
-    write("headgate_rule", rule.name)
-    write("headgate_remaining", remaining)
-    put_fields(headers.fields(plate.headers, verdicts, wait_us, allowed))
-  end
-  if not allowed then return refuse(rule, decision) end
-  if delay_us > 0 then ngx.sleep(delay_us / 1000000) end
+  if not rule then return end
+  write("headgate_rule", rule.name)
+  write("headgate_remaining", remaining)
+  headers.put(ngx.header, plate.headers, verdicts, wait_us, allowed)
 end
 
-function M.give(plate, decision)
-  local charges, denied = decision.charges, decision.denied
-  local one = charges[1]
+-- Says it, waits, or ends the request.
+function M.give(plate, allowed, charges, answers, denied)
+  local one, rule, delay_us = charges[1], nil, 0
   if one and not charges[2] and not denied and not one.hand.aside then -- most requests, and the short way
-    local facts = decision.answers[1]
-    one.facts = facts
-    return say(plate, decision, charges, one.hand.rule, facts[2], facts[3], facts[5], nil)
+    local facts = answers[1]
+    one.facts, rule, delay_us = facts, one.rule, facts[5]
+    tell(plate, allowed, charges, rule, facts[2], facts[3], delay_us, nil)
+  else
+    local verdicts, spoke, longest_us, shadows = spoken(allowed, charges, answers)
+    local remaining, wait_us
+    if spoke then rule, remaining, wait_us = spoke.rule, spoke.facts[2], spoke.facts[3] end
+    if denied then
+      local first
+      first, shadows = denied_by(denied, shadows)
+      if first then rule, remaining, wait_us = first.rule, 0, nil end
+    end
+    if allowed then delay_us = longest_us end
+    tell(plate, allowed, verdicts, rule, remaining, wait_us, delay_us, shadows)
   end
-  local verdicts, spoke, delay_us, shadows = read(decision)
-  local rule, remaining, wait_us
-  if spoke then rule, remaining, wait_us = spoke.hand.rule, spoke.facts[2], spoke.facts[3] end
-  if denied then
-    local first
-    first, shadows = denied_by(denied, shadows)
-    if first then rule, remaining, wait_us = first.rule, 0, nil end
-  end
-  return say(plate, decision, verdicts, rule, remaining, wait_us, decision.allowed and delay_us or 0, shadows)
+  if not allowed then return refuse(rule, charges, answers, denied) end
+  if delay_us > 0 then ngx.sleep(delay_us / 1000000) end
 end
 
 return M

@@ -31,7 +31,7 @@ local CALM = 10 -- seconds after which an outage is a new one
 local TELL_EVERY = 60 -- seconds between two lines about what opens nothing
 
 local huge, max, min = math.huge, math.max, math.min
-local now, timer_at = ngx.now, ngx.timer.at
+local now, timer_at = require("resty.headgate.clock").now, ngx.timer.at
 
 local Breakers, Breaker = {}, {}
 Breakers.__index, Breaker.__index = Breakers, Breaker

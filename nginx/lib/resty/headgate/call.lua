@@ -5,8 +5,8 @@
 -- Redis; whoever was charged before one refused gets it back. If something here refuses, Redis is not asked any more,
 -- except for shadows and candidates: they keep what their own verdict says, and are never in the way.
 --
--- A decision is { allowed, charges, answers (Facts, or nil of who was not asked), denied (matches that refuse without
--- asking), held (slots: { charge, fence }) }.
+-- A charge is { hand, key, cost, rule, limit }: a match that makes one charge becomes it, because this runs for every
+-- request, and what is not made need not be thrown away.
 --
 -- Laws (tests/nginx/test_gateway.py): a refused request leaves no trace but what lockouts and asides count; all rules
 -- are asked in one round trip where all are there; an engine that gives no answer never makes an error page.
@@ -15,7 +15,24 @@ local M = {}
 
 -- A charge, which with its facts becomes the verdict that headers.lua tells.
 local function charge_of(hand, key, cost)
-  return { hand = hand, key = key, cost = cost, rule = hand.terms.rule, limit = hand.limit, facts = nil }
+  return { hand = hand, key = key, cost = cost, rule = hand.rule, limit = hand.limit, facts = nil }
+end
+
+-- Whether this match makes one charge; from now on it is that charge.
+local function is_one(plate, match)
+  if match.denied or match.candidate then return false end
+  local hands = plate.hands[match.limits][match.shadow and "shadow" or "live"]
+  local hand = hands[1]
+  if not hand or hands[2] then return false end
+  match.hand, match.limit = hand, hand.limit
+  return true
+end
+
+-- Whether all of them do.
+local function are_charges(plate, matches)
+  local so = is_one(plate, matches[1])
+  for i = 2, #matches do so = so and is_one(plate, matches[i]) end
+  return so
 end
 
 -- Here and below the first of a row is written out, and loops begin with the second: chain.lua tells why.
@@ -35,6 +52,7 @@ end
 
 -- The charges that a request makes, in the order of the book; those who refuse without being asked; whether one does.
 local function gather(plate, matches)
+  if are_charges(plate, matches) then return matches, nil, false end
   local charges, denied, refused = {}, nil, false
   if not add_rule(plate, matches[1], charges) then denied, refused = { matches[1] }, not matches[1].shadow end
   for i = 2, #matches do
@@ -167,24 +185,23 @@ end
 -- Whether a charge is in nobody's way. No facts: it was not asked, because another one refuses by what is remembered.
 local function passes(one, facts) return not facts or facts[1] == 1 or one.hand.aside ~= nil end
 
+-- Whether the request may pass; its charges, and for each its Facts, or nil of who was not asked; the matches that
+-- refuse without asking, and the slots that it holds ({ charge, fence }), if any.
+--
 -- `engines`: here, there and leased; and `without(charges, trouble)`: the answers where an engine gives none.
 function M.decide(plate, matches, engines)
   local charges, denied, refused = gather(plate, matches)
-  local place = not denied and charges[1] and place_of(charges)
-  local decision = { charges = charges, denied = denied, allowed = not refused }
-  if #charges == 0 then
-    decision.answers = {}
-  elseif place == "there" or place == "here" or place == "leased" and not charges[2] then
+  if not charges[1] then return not refused, charges, charges, denied, nil end
+  local place = not denied and place_of(charges)
+  if place == "there" or place == "here" or place == "leased" and not charges[2] then
     local answers = asked(engines, engines[place], charges)
-    decision.answers = answers
-    decision.allowed = passes(charges[1], answers[1])
-    for i = 2, #charges do decision.allowed = decision.allowed and passes(charges[i], answers[i]) end
-  else
-    decision.answers, refused = in_turn(engines, charges, refused)
-    decision.allowed = not refused
-    if not refused then decision.held = held_by(charges, decision.answers) end
+    local allowed = passes(charges[1], answers[1])
+    for i = 2, #charges do allowed = allowed and passes(charges[i], answers[i]) end
+    return allowed, charges, answers, nil, nil
   end
-  return decision
+  local answers
+  answers, refused = in_turn(engines, charges, refused)
+  return not refused, charges, answers, denied, not refused and held_by(charges, answers) or nil
 end
 
 return M

@@ -11,11 +11,11 @@
 
 local ffi = require "ffi"
 local get_request = require("resty.core.base").get_request
-local status_of = require("resty.headgate.variables").status
+local variables = require "resty.headgate.variables"
 
 local M = {}
 
-local ngx, var = ngx, ngx.var
+local ngx, read, status_of = ngx, variables.read, variables.status
 local cast, tonumber = ffi.cast, tonumber
 local AS_NUMBER = ffi.typeof "uintptr_t"
 
@@ -33,7 +33,7 @@ function M.is_new()
   if ngx.is_subrequest then return false end
   local status = status_of()
   if status then return status == "" end
-  local here, connection, turn = address(), var.connection, var.connection_requests
+  local here, connection, turn = address(), read "connection", read "connection_requests"
   if connections[here] == connection and turns[here] == turn then return false end
   connections[here], turns[here] = connection, turn
   return true

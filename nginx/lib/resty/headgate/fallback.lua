@@ -32,6 +32,7 @@
 -- whole request passes; what one share gave goes back to that share or to nobody.
 
 local breaker = require "resty.headgate.breaker"
+local clock = require "resty.headgate.clock"
 local share = require "resty.headgate.share"
 
 local M = {}
@@ -39,7 +40,7 @@ local M = {}
 local RETRY_US = 1000000 -- when to come back: by then Redis has been probed again
 local PATIENCE = 0.05 -- seconds that a share may wait for its lock
 
-local floor = math.floor
+local now_us = clock.ms_us
 
 local Fallback = {}
 Fallback.__index = Fallback
@@ -52,8 +53,6 @@ function M.around(inner, here, members, chosen)
     breakers = breaker.of(members.engine), shares = setmetatable({}, { __mode = "k" }),
   }, Fallback)
 end
-
-local function now_us() return floor(ngx.now() * 1000 + 0.5) * 1000 end
 
 local function pass() return { 1, 0, 0, 0, 0, now_us(), 0, degraded = true } end
 
@@ -133,12 +132,12 @@ end
 local function asked(self, charges, commit, deadline)
   local breakers = self.breakers
   local calm, turn = breakers.calm, breakers.turn
-  local answers, trouble = self.inner:decide(charges, commit, deadline)
+  local answers, word = self.inner:decide(charges, commit, deadline)
   if not answers then
-    breakers:failed(charges, trouble, deadline, turn)
+    breakers:failed(charges, word, deadline, turn)
     return instead(self, charges, commit)
   end
-  if not calm and not answers.unasked then breakers:answered(charges, answers, turn) end
+  if not calm and word ~= "unasked" then breakers:answered(charges, answers, turn) end
   return answers
 end
 
@@ -221,7 +220,7 @@ local TELL_EVERY = 60 -- seconds
 
 -- The last resort, where not even the shared dict gives an answer: local counts as deny.
 function M.without(charges, trouble)
-  local at = ngx.now()
+  local at = clock.now()
   if at < told_at or at - told_at >= TELL_EVERY then
     told_at = at
     ngx.log(ngx.ERR, "headgate: rules are allowed or denied unseen. ", trouble and trouble.text or "")

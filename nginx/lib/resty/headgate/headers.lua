@@ -7,11 +7,12 @@
 --   spring     X-RateLimit-Remaining, -Burst-Capacity, -Replenish-Rate, -Requested-Tokens
 --   off        none of these; Retry-After is there on refusals in every form
 --
--- A verdict is { rule = name, limit = a plate's limit, facts = Facts, cost = n }. Who calls hands over those that are
--- live and limited. Of a locked out rule (-3) the facts are told as those of any refusal.
+-- A verdict is { rule = a plate's rule, limit = a plate's limit, facts = Facts, cost = n }. Who calls hands over those
+-- that are live and limited. Of a locked out rule (-3) the facts are told as those of any refusal.
 --
--- This runs for every request. What depends on the limit and the name alone is worked out once and kept on the limit,
--- as `told`: one verdict then costs two small tables and one text. What is returned is therefore read only.
+-- This runs for every request. Fields are put where they belong, ngx.header or any other table, one by one. What
+-- depends on the limit and the name alone is worked out once and kept on the limit, as `told`: so one verdict costs one
+-- text and no table.
 --
 -- Laws (tests/nginx/test_headers.py):
 --   - the fields are those that Python writes, in its order, whatever was decided;
@@ -22,7 +23,6 @@ local M = {}
 
 local SECOND = 1000000
 local MOST = 999999999999999 -- the largest integer of a structured field
-local NOTHING = {}
 
 local floor, huge = math.floor, math.huge
 
@@ -52,8 +52,7 @@ local function written(limit, name, again)
   local unit = limit.window and "" or ';qu="concurrent-requests"'
   local policy = word .. ";q=" .. digits(limit.quota) .. unit .. window
   return {
-    policy = policy, field = { "RateLimit-Policy", policy }, count = word .. ";r=",
-    envoy = digits(limit.quota) .. window .. ";name=" .. word,
+    policy = policy, count = word .. ";r=", envoy = digits(limit.quota) .. window .. ";name=" .. word,
   }
 end
 
@@ -67,8 +66,8 @@ local function keep(limit, name, again)
 end
 
 local function name_of(verdict)
-  local rule = verdict.rule
-  return rule and rule ~= "" and rule or verdict.limit.text
+  local name = verdict.rule.name
+  return name ~= "" and name or verdict.limit.text
 end
 
 local function told(verdicts, place)
@@ -102,15 +101,15 @@ end
 
 local forms = {}
 
-forms["draft-11"] = function(verdicts, wait)
+forms["draft-11"] = function(header, verdicts, wait)
   local first = told(verdicts, 1)
-  if #verdicts == 1 then return { first.field, { "RateLimit", count(verdicts[1], first, wait) } } end
-  local policies, counts = {}, {}
-  for place = 1, #verdicts do
+  local policies, counts = first.policy, count(verdicts[1], first, wait)
+  for place = 2, #verdicts do
     local item = told(verdicts, place)
-    policies[place], counts[place] = item.policy, count(verdicts[place], item, wait)
+    policies, counts = policies .. ", " .. item.policy, counts .. ", " .. count(verdicts[place], item, wait)
   end
-  return { { "RateLimit-Policy", table.concat(policies, ", ") }, { "RateLimit", table.concat(counts, ", ") } }
+  header["RateLimit-Policy"] = policies
+  header["RateLimit"] = counts
 end
 
 local function share(verdict) return left(verdict) / verdict.limit.quota end
@@ -133,38 +132,34 @@ local function nearest(verdicts, least)
   return found
 end
 
-local function three(verdict, limit)
-  return {
-    { "X-RateLimit-Limit", limit }, { "X-RateLimit-Remaining", "" .. digits(left(verdict)) },
-    { "X-RateLimit-Reset", "" .. digits(more_in(verdict.facts)) },
-  }
+local function three(header, verdict, limit)
+  header["X-RateLimit-Limit"] = limit
+  header["X-RateLimit-Remaining"] = "" .. digits(left(verdict))
+  header["X-RateLimit-Reset"] = "" .. digits(more_in(verdict.facts))
 end
 
-function forms.legacy(verdicts)
+function forms.legacy(header, verdicts)
   local verdict = nearest(verdicts, share)
-  return three(verdict, "" .. digits(verdict.limit.quota))
+  three(header, verdict, "" .. digits(verdict.limit.quota))
 end
 
-function forms.envoy(verdicts)
+function forms.envoy(header, verdicts)
   local verdict = nearest(verdicts, left)
   local policies = { "" .. digits(verdict.limit.quota) }
   for place = 1, #verdicts do policies[place + 1] = told(verdicts, place).envoy end
-  return three(verdict, table.concat(policies, ", "))
+  three(header, verdict, table.concat(policies, ", "))
 end
 
-function forms.spring(verdicts)
+function forms.spring(header, verdicts)
   local verdict = nearest(verdicts, share)
   local limit, cost = verdict.limit, verdict.cost
-  local fields = {
-    { "X-RateLimit-Remaining", "" .. digits(left(verdict)) },
-    { "X-RateLimit-Burst-Capacity", "" .. digits(limit.quota) },
-  }
-  if limit.per_second then fields[3] = { "X-RateLimit-Replenish-Rate", "" .. digits(limit.per_second) } end
-  fields[#fields + 1] = { "X-RateLimit-Requested-Tokens", "" .. digits(cost < MOST and cost or MOST) }
-  return fields
+  header["X-RateLimit-Remaining"] = "" .. digits(left(verdict))
+  header["X-RateLimit-Burst-Capacity"] = "" .. digits(limit.quota)
+  if limit.per_second then header["X-RateLimit-Replenish-Rate"] = "" .. digits(limit.per_second) end
+  header["X-RateLimit-Requested-Tokens"] = "" .. digits(cost < MOST and cost or MOST)
 end
 
-function forms.off() return {} end
+function forms.off() end
 
 -- Whole seconds after which a refused call may come again; nil if it passed, or if no wait can help (nil or -1).
 function M.retry_after(wait_us, allowed)
@@ -176,18 +171,15 @@ end
 -- Whether a rulebook can name this form.
 function M.known(form) return forms[form] ~= nil end
 
--- The fields of a response, as { name, value } in a list. `wait_us`: the longest retry_after of those that refused.
-function M.fields(form, verdicts, wait_us, allowed)
+-- Puts the fields of a response into `header`. `wait_us`: the longest retry_after of those that refused.
+function M.put(header, form, verdicts, wait_us, allowed)
   local write = forms[form]
   if not write then
     error('"' .. form .. '" is not a form of headers. Known are draft-11, legacy, envoy, spring and off.', 0)
   end
   local wait = M.retry_after(wait_us, allowed)
-  local none = #verdicts == 0
-  if not wait then return none and NOTHING or write(verdicts, nil) end
-  local fields = none and {} or write(verdicts, wait)
-  fields[#fields + 1] = { "Retry-After", "" .. digits(wait) }
-  return fields
+  if verdicts[1] then write(header, verdicts, wait) end
+  if wait then header["Retry-After"] = "" .. digits(wait) end
 end
 
 return M

@@ -2,7 +2,7 @@
 --
 -- A match is { rule, key, limits, cost, shadow, candidate, denied }: the rule as the document has it, the key, texts of
 -- limits (none: unlimited), the cost, whether it is only shadowed, a candidate's limits if there is one, and why the
--- rule refuses without asking anybody, if it does.
+-- rule refuses without asking anybody, if it does. There is room in it for what a charge is beside (call.lua).
 --
 -- Laws: what is missing is looked for in the key first, then in the cost; the mode is decided by the key; a cost of 0
 -- is no match.
@@ -112,7 +112,7 @@ function M.judge(rule, crc32)
     if cost == 0 then return nil end
     return {
       rule = rule, key = key, limits = limits_of(seen), cost = cost, shadow = shadow,
-      candidate = candidate_of and candidate_of(seen) or nil, denied = denied,
+      candidate = candidate_of and candidate_of(seen) or nil, denied = denied, hand = nil, limit = nil, facts = nil,
     }
   end, all, candidates
 end

@@ -33,47 +33,47 @@ local function escaped(value)
   return table.concat(out)
 end
 
--- A dimension: the attribute's name, and a function that forms its value; nil if it is missing.
+-- A dimension: the attribute's name, and a function that forms its part of the key; nil if the value has none.
 local function dimension(text)
   local lengths = string.match(text, "^address(.*)$")
   if lengths == "" or lengths and string.find(lengths, "^/") then
     local v4, v6 = string.match(lengths, "^/(%d+)/?(%d*)$")
     v4, v6 = tonumber(v4) or 32, tonumber(v6) or 64
-    return { name = "address", value = remembering(function(address) return network.grouped(address, v4, v6) end) }
+    return {
+      name = "address", head = "address=",
+      part = remembering(function(address)
+        local group = network.grouped(address, v4, v6)
+        return group and "address=" .. group
+      end),
+    }
   end
-  return { name = attributes.folded(text), value = escaped }
+  local name = attributes.folded(text)
+  local head = name .. "="
+  return { name = name, head = head, part = function(value) return head .. escaped(value) end }
 end
 
 -- Dimensions as a document has them: a text, a list, or nothing.
 function M.dimensions(said)
   local found = {}
-  for i, text in ipairs(type(said) == "string" and { said } or said or {}) do
-    found[i] = dimension(text)
-    found[i].head = found[i].name .. "="
-  end
+  for i, text in ipairs(type(said) == "string" and { said } or said or {}) do found[i] = dimension(text) end
   return found
 end
 
-local function part(one, seen)
+local function part_of(one, seen)
   local value = seen[one.name]
   if not value or value == "" then return nil end
-  return one.value(value)
+  return one.part(value)
 end
 
 -- The key of a call that has all dimensions from this one on; nil of any other.
 local function whole(dimensions, at)
   local one = dimensions[at]
-  if at == #dimensions then
-    return function(seen)
-      local value = part(one, seen)
-      return value and one.head .. value
-    end
-  end
+  if at == #dimensions then return function(seen) return part_of(one, seen) end end
   local rest = whole(dimensions, at + 1)
   return function(seen)
-    local value = part(one, seen)
-    local more = value and rest(seen)
-    return more and one.head .. value .. "|" .. more
+    local part = part_of(one, seen)
+    local more = part and rest(seen)
+    return more and part .. "|" .. more
   end
 end
 
@@ -81,9 +81,9 @@ end
 local function torn(dimensions, seen)
   local parts, missing = {}, {}
   for i, one in ipairs(dimensions) do
-    local value = part(one, seen)
-    if not value then missing[#missing + 1] = one.name end
-    parts[i] = one.head .. (value or "")
+    local part = part_of(one, seen)
+    if not part then missing[#missing + 1] = one.name end
+    parts[i] = part or one.head
   end
   return table.concat(parts, "|"), missing
 end

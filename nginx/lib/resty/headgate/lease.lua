@@ -48,6 +48,7 @@
 -- aside; several charges at once; peeks; and a call that wants more than U. They go to the inner engine as they are. A
 -- dict that is full leases nothing new, and nothing is thrown out of it for a lease.
 
+local clock = require "resty.headgate.clock"
 local returns = require "resty.headgate.lease.returns"
 local stocks = require "resty.headgate.lease.stock"
 
@@ -60,8 +61,8 @@ local PROMPT = 0.05 -- seconds, where nobody says
 local AHEAD = 1 -- seconds that an order is waited for that nobody waits for
 local GRACE = 1 -- seconds that a flag outlasts the deadline of who set it
 
-local floor, max, now = math.floor, math.max, ngx.now
-local facts_of, ended = stocks.facts, returns.ended
+local floor, max, now, now_us = math.floor, math.max, clock.now, clock.ms_us
+local facts_of, ended, STOCK = stocks.facts, returns.ended, stocks.STOCK
 
 local Engine = {}
 Engine.__index = Engine
@@ -87,8 +88,6 @@ local function bind(hand)
   return own
 end
 
-local function now_us() return floor(now() * 1000 + 0.5) * 1000 end
-
 local function remember(own, key, stock)
   if not own.stocks[key] then
     if own.count >= REMEMBERED then own.stocks, own.count = {}, 0 end
@@ -111,10 +110,10 @@ end
 
 -- Redis decides about the call alone; what it leaves is noted.
 local function exactly(self, own, charges, by)
-  local answers, trouble = self.inner:decide(charges, 1, by - now())
-  if not answers then return nil, trouble end
+  local answers, word = self.inner:decide(charges, 1, by - now())
+  if not answers then return nil, word end
   self.dict:safe_set(own.left .. charges[1].key, answers[1][2], 2 * own.hold)
-  return answers
+  return answers, word
 end
 
 -- A name that no other stock has.
@@ -218,7 +217,7 @@ local function flagged(self, own, charges, asked, remaining, by)
   local stock, lately = latest(self, own, key), asked or 0
   if stock then
     local facts = from_stock(self, own, stock, cost)
-    if facts then return true, { facts, unasked = true } end
+    if facts then return true, { facts }, "unasked" end
     local left = self.returns:finish(stock)
     lately = stocks.lately(stock, left, own.hold_us, now_us())
     if left > 0 and self.returns:begin(stock, left, own.flag .. key) then
@@ -250,7 +249,7 @@ local function ask(self, own, charges, deadline)
   if not asked and why ~= "not found" then
     local stock = latest(self, own, key)
     local facts = stock and from_stock(self, own, stock, cost)
-    if facts then return { facts, unasked = true } end
+    if facts then return { facts }, "unasked" end
     return hot(self, own, charges, nil, deadline)
   end
   if not asked then
@@ -270,7 +269,7 @@ function Engine:decide(charges, commit, deadline)
   local stock = own.stocks[charge.key]
   if stock then
     local facts = from_stock(self, own, stock, cost)
-    if facts then return { facts, unasked = true } end
+    if facts then return { facts }, "unasked" end
   end
   return ask(self, own, charges, deadline or PROMPT)
 end
@@ -290,7 +289,7 @@ end
 
 -- Into the stock that the units came from; else into the count.
 function Engine:refund(charge, facts, deadline)
-  local stock = facts.lease
+  local stock = facts[STOCK]
   if not stock then return self.inner:refund(charge, facts, deadline) end
   local at_us = now_us()
   if stock.since_us <= at_us and at_us < stock.until_us then

@@ -31,7 +31,7 @@ local PATIENCE = 1.0 -- seconds for one answer
 local TTL_US, BELIEVED = "5000000", 5
 local ID, HEARD, MISSED, TURN_OF, WORKERS = "m:id", "m:heard", "m:missed", "m:turn", "m:workers"
 
-local now, timer_at = ngx.now, ngx.timer.at
+local now, timer_at = require("resty.headgate.clock").now, ngx.timer.at
 
 local Members = {}
 Members.__index = Members

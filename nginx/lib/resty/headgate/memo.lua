@@ -8,7 +8,7 @@
 --
 -- One remembered refusal refuses the whole request: all live charges pass or none, and the others would not have been
 -- charged either. They were not asked, so the memo has no facts for them: answers[i] is nil, and nobody tells of them.
--- Such answers are `unasked`: they do not show that Redis answers.
+-- Such answers come with the word "unasked": they do not show that Redis answers.
 --
 -- Laws (tests/nginx/test_memo.py):
 --   - it never over-admits: from memory come refusals only, whatever passes was passed by the engine behind;
@@ -16,7 +16,7 @@
 --   - a refusal holds for costs at least as large as the refused one, and is aged by the time that has passed since;
 --   - what this nginx gives back ends it, in all workers, even for a refusal that was on its way: a note of the instant
 --     stays for a second, and no refusal that was asked for before it is kept;
---   - only what was refused by itself is remembered: not what another rule rolled back, nor what was shed, nor a peek;
+--   - only what was refused by itself is remembered: not what another rule rolled back, nor a peek;
 --   - a rule with a lockout is always asked, because each of its refusals must be counted; only that it is locked out
 --     is repeated, which counts nothing, unless a second rule with a lockout is in the request. Whatever comes with a
 --     rule with a lockout, or with something aside, is asked;
@@ -40,7 +40,7 @@ local BYTES, NOTE_BYTES = 9 * 8, 8
 local READ = ffi.typeof("const double *")
 local LOCKED, NEVER = -3, -1
 
-local cast, text_of, now_us = ffi.cast, ffi.string, clock.now_us
+local cast, text_of, now_us = ffi.cast, ffi.string, clock.fine_us
 local sub = string.sub
 local packed = ffi.new("double[9]")
 
@@ -95,7 +95,7 @@ end
 local function learn(self, charges, answers, asked)
   for i = 1, #charges do
     local facts, charge = answers[i], charges[i]
-    if facts and facts[1] ~= 1 and not facts.shed and charge.cost > 0
+    if facts and facts[1] ~= 1 and charge.cost > 0
       and (facts[1] == LOCKED or facts[1] == 0 and not charge.hand.terms.lockout) then
       remember(self, charge, facts, asked)
     end
@@ -134,10 +134,10 @@ function Memo:decide(charges, commit, deadline)
   if commit ~= 1 or not may then return self.inner:decide(charges, commit, deadline) end
   local now = now_us()
   local facts = recall(self, charges[1], locks, now)
-  if facts then return { facts, unasked = true } end
+  if facts then return { facts }, "unasked" end
   for i = 2, #charges do
     facts = recall(self, charges[i], locks, now)
-    if facts then return { [i] = facts, unasked = true } end
+    if facts then return { [i] = facts }, "unasked" end
   end
   local answers, trouble = self.inner:decide(charges, commit, deadline)
   if not answers then return nil, trouble end

@@ -19,12 +19,12 @@ local attributes = require "resty.headgate.attributes"
 local network = require "resty.headgate.network"
 local remembering = require "resty.headgate.remembering"
 local strip = require("resty.headgate.split").strip
-local new_table = require "table.new"
+local clear, new_table = require "table.clear", require "table.new"
 
 local M = {}
 
 local rawget, rawset, find, sub, lower, gsub = rawget, rawset, string.find, string.sub, string.lower, string.gsub
-local ngx, var = ngx, ngx.var
+local ngx, read = ngx, require("resty.headgate.variables").read
 
 local ROOM = 8 -- attributes that most requests need at most: a table that need not grow is quickly made
 
@@ -35,7 +35,7 @@ local host_of = remembering(attributes.host)
 local address_of = remembering(network.canonical)
 
 local function put_target(seen)
-  local target = var.request_uri or "/"
+  local target = read "request_uri" or "/"
   local path, query = target, nil
   if sub(target, 1, 1) == "/" and not find(target, "#", 1, true) then
     local mark = find(target, "?", 1, true)
@@ -102,21 +102,21 @@ end
 
 -- Of a request without a Host: what its line names, but not the name of the server that got it.
 local function named_in_line()
-  if find(var.request or "", "^%S+ %a[%w+.-]*://") then return var.host end
+  if find(read "request" or "", "^%S+ %a[%w+.-]*://") then return read "host" end
 end
 
 local MADE = {
-  method = function() return string.upper(var.request_method) end,
+  method = function() return string.upper(read "request_method") end,
   path = function(seen)
     put_target(seen)
     return rawget(seen, "path")
   end,
   host = function()
-    local said = var.http_host
+    local said = read "http_host"
     if not said or said == "" then said = named_in_line() end
     return said and host_of(said)
   end,
-  address = function() return address_of(var.remote_addr) end,
+  address = function() return address_of(read "remote_addr") end,
 }
 
 local PARTS = { ["header."] = header, ["cookie."] = cookie, ["argument."] = argument }
@@ -128,7 +128,7 @@ local function maker(name)
   local part = PARTS[string.match(name, "^%l+%.") or ""]
   if part then return part end
   local variable = VARIABLES[name] or name
-  return function() return var[variable] end
+  return function() return read(variable) end
 end
 
 local ON_DEMAND = {
@@ -144,9 +144,11 @@ local ON_DEMAND = {
   end,
 }
 
--- The attributes of the current request. (A call in last place, of what is not Lua, is nothing that LuaJIT compiles.)
+local seen = setmetatable(new_table(0, ROOM), ON_DEMAND)
+
+-- The attributes of the current request: until somebody waits, or asks again. It is one table for all.
 function M.request()
-  local seen = setmetatable(new_table(0, ROOM), ON_DEMAND)
+  clear(seen)
   return seen
 end
 

@@ -27,7 +27,7 @@
 --   - only live rules in Redis without lockout and overrides are shed, and no request with a lockout or something aside
 --     among its charges: those have refusals to count;
 --   - one shed charge refuses the request: the others were not asked, and have no facts (answers[i] is nil). Such
---     answers are `unasked`: they do not show that Redis answers.
+--     answers come with the word "unasked": they do not show that Redis answers.
 --
 -- It stands around the memo, not within: what the memo refuses is demand, too. Workers must have seeds of their own.
 
@@ -48,7 +48,7 @@ local BYTES = pacing.NUMBERS * 8
 local DEMAND, MARK, MARK_AT = pacing.DEMAND, pacing.MARK, pacing.MARK_AT
 local chance, flooded, learn, spend = pacing.chance, pacing.flooded, pacing.learn, pacing.spend
 local floor, max, random = math.floor, math.max, math.random
-local cast, copy, text_of, now_us = ffi.cast, ffi.copy, ffi.string, clock.now_us
+local cast, copy, text_of, now_us = ffi.cast, ffi.copy, ffi.string, clock.fine_us
 local READ = ffi.typeof("const double *")
 
 local state = ffi.new("double[?]", pacing.NUMBERS) -- for what is done without waiting
@@ -114,7 +114,7 @@ end
 local function refusal(shed, now)
   local reset = pacing.reset(shed.pacing, state, now)
   local wait = floor(random() * max(reset, SOON_US)) + 1
-  return { 0, 0, wait, reset, 0, floor(ngx.now() * 1000 + 0.5) * 1000, 0, shed = true }
+  return { 0, 0, wait, reset, 0, clock.ms_us(), 0 }
 end
 
 -- Redis has refused: from now on the key's demand is counted.
@@ -182,26 +182,22 @@ function Shed:decide(charges, commit, deadline)
   if commit ~= 1 or counts_refusals(charges) then return self.inner:decide(charges, commit, deadline) end
   local now = now_us()
   local known, facts = thrown(self, charges[1], now) -- the first is written out: chain.lua tells why
-  if facts then return { facts, unasked = true } end
+  if facts then return { facts }, "unasked" end
   for i = 2, #charges do
     local counted
     counted, facts = thrown(self, charges[i], now)
-    if facts then return { [i] = facts, unasked = true } end
+    if facts then return { [i] = facts }, "unasked" end
     known = known or counted
   end
   if known then
     for i = 1, #charges do asks(self, charges[i], now) end
   end
-  local answers, trouble = self.inner:decide(charges, commit, deadline)
-  if not answers then return nil, trouble end
-  if known then
-    heed(self, charges, answers, now)
-    return answers
-  end
-  local fine = passed(answers[1])
+  local answers, word = self.inner:decide(charges, commit, deadline)
+  if not answers then return nil, word end
+  local fine = not known and passed(answers[1])
   for i = 2, #charges do fine = fine and passed(answers[i]) end
   if not fine then heed(self, charges, answers, now) end
-  return answers
+  return answers, word
 end
 
 function Shed:refund(charge, facts, deadline) return self.inner:refund(charge, facts, deadline) end

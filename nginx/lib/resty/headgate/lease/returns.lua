@@ -7,6 +7,7 @@
 --
 -- Law (tests/nginx/test_lease.py): what a stock has left is given back once, whoever ends it.
 
+local clock = require "resty.headgate.clock"
 local stocks = require "resty.headgate.lease.stock"
 
 local M = {}
@@ -18,8 +19,7 @@ local PAUSE_US, AGAIN_US = 20000, 1000000 -- until a flag that is taken, or a Re
 local SLACK_US = 1000 -- nobody is woken for less
 local TELL_EVERY = 10
 
-local floor, max, now, timer_at = math.floor, math.max, ngx.now, ngx.timer.at
-
+local max, now, now_us, timer_at = math.max, clock.now, clock.ms_us, ngx.timer.at
 
 local Returns = {}
 Returns.__index = Returns
@@ -29,8 +29,6 @@ function M.new(inner, dict)
     inner = inner, dict = dict, list = {}, wakes_us = math.huge, told_at = -TELL_EVERY, lost_units = 0,
   }, Returns)
 end
-
-local function now_us() return floor(now() * 1000 + 0.5) * 1000 end
 
 -- Nobody takes from it any more. How much was left: it belongs to who ended it.
 function Returns:finish(stock)

@@ -12,7 +12,7 @@
 -- Laws (tests/nginx/test_stock.py): U and each unit's receipt are Python's; where doubles are too coarse, a receipt is
 -- a microsecond or two short, never long.
 
-local M = {}
+local M = { STOCK = 9 } -- the place in facts where the stock stands that they are of
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
@@ -76,7 +76,7 @@ end
 function M.facts(own, stock, left, now_us)
   local reset_us, mark = unit_end(own, stock, left)
   local age_us = now_us - stock.since_us
-  return { 1, stock.told + left, 0, max(0, reset_us - age_us), 0, stock.at_us + age_us, mark, lease = stock }
+  return { 1, stock.told + left, 0, max(0, reset_us - age_us), 0, stock.at_us + age_us, mark, nil, stock }
 end
 
 -- What the inner engine left behind for that very call: not aged, so that it can be given back.

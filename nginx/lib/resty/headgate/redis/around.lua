@@ -11,7 +11,7 @@ local line = require "resty.headgate.redis.line"
 local resp = require "resty.headgate.redis.resp"
 local trouble = require "resty.headgate.redis.trouble"
 
-local now = ngx.now
+local now = require("resty.headgate.clock").now
 
 local PAUSE = 0.02 -- seconds before a server that is busy with itself is asked again
 local GLANCE = 0.005 -- ... before one looks whether another has found them

@@ -30,7 +30,7 @@ local sha256 = require "resty.headgate.sha256"
 local trouble = require "resty.headgate.redis.trouble"
 local urls = require "resty.headgate.redis.url"
 
-local now = ngx.now
+local now = require("resty.headgate.clock").now
 local ask = line.ask
 local bind, escaped, take = questions.bind, questions.escaped, questions.take
 

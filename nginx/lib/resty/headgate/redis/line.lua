@@ -26,7 +26,7 @@ local resp = require "resty.headgate.redis.resp"
 local trouble = require "resty.headgate.redis.trouble"
 
 local ceil = math.ceil
-local tcp, now, timer_at = ngx.socket.tcp, ngx.now, ngx.timer.at
+local tcp, now, timer_at = ngx.socket.tcp, require("resty.headgate.clock").now, ngx.timer.at
 local read = resp.read
 
 local M = {}

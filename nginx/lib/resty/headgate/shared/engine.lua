@@ -15,6 +15,7 @@
 --   - however many workers decide at once, exactly the limit passes (test_exact.py);
 --   - a full dict lets nobody pass uncounted and forgets no live count (test_room.py).
 
+local clock = require "resty.headgate.clock"
 local hands = require "resty.headgate.shared.hands"
 local joint = require "resty.headgate.shared.joint"
 local lock = require "resty.headgate.shared.lock"
@@ -26,7 +27,7 @@ local M = { refuses = hands.refuses }
 local Engine = {}
 Engine.__index = Engine
 
-local floor, now = math.floor, ngx.now
+local now_us = clock.ms_us
 local named, limit_at, lock_of, take, free = hands.named, hands.limit_at, lock.of, lock.take, lock.free
 
 -- `chosen`: dict (its name), prefix.
@@ -42,9 +43,6 @@ function M.new(chosen)
     dict = dict, prefix = chosen.prefix or "hg", zones = {}, bound = setmetatable({}, { __mode = "k" }), spares = {},
   }, Engine)
 end
-
--- nginx's milliseconds, whole again: ngx.now has them as a fraction of seconds.
-local function now_us() return floor(now() * 1000 + 0.5) * 1000 end
 
 -- A hand as this engine has it.
 function Engine:own(hand)

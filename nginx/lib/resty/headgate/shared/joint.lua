@@ -12,6 +12,7 @@
 --     counts. In a full dict a new key's refusals go uncounted, and the log says so;
 --   - what is only told leaves no trace.
 
+local clock = require "resty.headgate.clock"
 local hands = require "resty.headgate.shared.hands"
 local lock = require "resty.headgate.shared.lock"
 local lockout = require "resty.headgate.model.lockout"
@@ -19,9 +20,7 @@ local room = require "resty.headgate.shared.room"
 
 local M = {}
 
-local floor, now = math.floor, ngx.now
-
-local function ms_now_us() return floor(now() * 1000 + 0.5) * 1000 end
+local ms_now_us = clock.ms_us
 
 local function silent(terms) return not terms.aside and not terms.lockout end
 

@@ -31,7 +31,7 @@ local NAMES = {}
 for i = 0, STRIPES - 1 do NAMES[i] = "c#" .. i end
 
 local byte, floor = string.byte, math.floor
-local sleep, get_phase, now = ngx.sleep, ngx.get_phase, ngx.now
+local sleep, get_phase, now = ngx.sleep, ngx.get_phase, require("resty.headgate.clock").now
 local watched = {}
 
 M.EXPIRY = EXPIRY

@@ -14,7 +14,7 @@ local M = {}
 
 local SWEEP_EVERY, SWEPT, TELL_EVERY = 0.1, 1000, 10
 local KEPT_FOR = 86400
-local now = ngx.now
+local now = require("resty.headgate.clock").now
 local swept_at, told_at = -SWEEP_EVERY, -TELL_EVERY
 
 local function due(before, every)
