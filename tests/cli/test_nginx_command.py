@@ -43,7 +43,7 @@ def test_it_prints_a_whole_configuration(prompt: Prompt, write: Write) -> None:
         '-- tenant = "$http_x_tenant",  -- rule b',
         'init_worker_by_lua_block { require("resty.headgate").start() }',
         'access_by_lua_block { require("resty.headgate").access() }',
-        'log_by_lua_block { require("resty.headgate").log() }',
+        '# log_by_lua_block { require("resty.headgate").log() }',  # no rule has slots
         "worker_processes 3;",
         "listen 81;",
         "proxy_pass http://b:9;",
@@ -53,6 +53,12 @@ def test_it_prints_a_whole_configuration(prompt: Prompt, write: Write) -> None:
     said = [line for line in lines if line.startswith("#   headgate nginx conf")]
     shown = "rules.yaml --engine 'redis://...@cache:6379/0?fallback=local' --prefix shop"
     assert said == [f"#   headgate nginx conf {shown} --listen 81 --backend http://b:9 --workers 3"]
+
+
+def test_slots_need_the_log_phase(prompt: Prompt, write: Write) -> None:
+    assert prompt("nginx", "conf", write("rules: [{name: a, limit: 3 slots}]"), "--engine", "redis://h") == 0
+    lines = [line.strip() for line in prompt.out.splitlines()]
+    assert 'log_by_lua_block { require("resty.headgate").log() }' in lines
 
 
 def test_the_engine_may_come_from_the_environment(

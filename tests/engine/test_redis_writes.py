@@ -4,6 +4,7 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.engine.redis.blocking import RedisEngine
+from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
 from headgate.model.decision import Charge
 from tests.servers import RedisServer
@@ -88,8 +89,21 @@ def test_several_charges_are_one_question(driven_server: RedisServer) -> None:
     with Limiter("10/s; 500/hour", RedisEngine(driven_server.unix_url)) as limiter:
         limiter.take("warm")
         before = calls(driven_server)
+        limiter.take("key", 3)  # counts that were never seen are looked at again, lest they be something else
+        assert new_calls(before, calls(driven_server)) == {"evalsha": 1, "time": 1, "mget": 1, "get": 2, "set": 2}
+        before = calls(driven_server)
         limiter.take("key", 3)
-        assert new_calls(before, calls(driven_server)) == {"evalsha": 1, "time": 1, "get": 2, "set": 2}
+        assert new_calls(before, calls(driven_server)) == {"evalsha": 1, "time": 1, "mget": 1, "set": 2}
+
+
+def test_several_charges_of_which_one_count_is_not_ours(driven_server: RedisServer) -> None:
+    """It is left as it is, and the other is not charged."""
+    with Limiter("10/s; 500/hour", RedisEngine(driven_server.unix_url)) as limiter:
+        driven_server.call("LPUSH", "hg1:tb:500/hour:{key}", "theirs")
+        with pytest.raises(EngineUnavailable, match="WRONGTYPE"):
+            limiter.take("key")
+        assert driven_server.call("KEYS", "*") == [b"hg1:tb:500/hour:{key}"]
+        assert driven_server.call("TYPE", "hg1:tb:500/hour:{key}") == b"list"
 
 
 def test_a_refund_that_gives_nothing_writes_nothing(driven_server: RedisServer) -> None:

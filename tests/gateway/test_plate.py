@@ -90,8 +90,9 @@ def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) 
     for size in (1, 2, 3):
         for chosen in combinations(some.values(), size):
             models = sorted({model for questions in chosen for model in questions.models})
-            question = together([(questions, "key", 1) for questions in chosen], None, NOW_US)
-            assert words(question)[1] == scripts[" ".join(["take_all", *models])]
+            charges = [(questions, "key", 1) for questions in chosen]
+            assert words(together(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
+            assert words(together(charges, None, NOW_US))[1] in known
     assert words(member("hg", "beat", "me"))[1] in known
 
 
@@ -117,7 +118,11 @@ def test_scripts_are_named_by_their_command_and_models() -> None:
     found = made("rules: [{name: a, limit: 1/s; 9/hour log, candidate: 3/m fixed}, {name: b, limit: 3 slots}]")
     three = ("fixed_window", "sliding_log", "token_bucket")
     assert found["scripts"] == {
-        **{f"{verb} {name}": single(verb, name).sha for verb in ("take", "refund") for name in three},
+        **{
+            f"{verb} {name}": single(verb, name).sha
+            for verb in ("take", "take_together", "refund")
+            for name in three
+        },
         "slots": bare("slots", "slots").sha,
         "members": bare("members").sha,
         **{

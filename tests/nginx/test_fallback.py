@@ -79,6 +79,26 @@ def test_each_worker_says_once_that_redis_is_gone_and_once_that_it_is_back(serve
             assert set(gone.values()) == {outage}
 
 
+def test_a_remembered_refusal_is_no_answer_of_redis(server: RedisServer) -> None:
+    """Redis was probed and may be asked again, but nobody has: what memory says does not show that it answers."""
+    one = rule("one", "1/minute fixed", key="header.one", missing="skip")
+    two = rule("two", "9/day fixed", key="header.two", missing="skip")
+    with Proxy(server) as link, gateway(link, one, two, options="shed = false") as gate:
+        assert statuses(gate, 2, one="a") == [200, 429]
+        refused_at = time.monotonic()
+        link.refuse()
+        link.cut()
+        gate.get("/", {"two": "b"})
+        assert GONE in gate.log
+        link.heal()
+        until(lambda: None if server.call("EXISTS", "hg1:probe:{header.two=b}") else "nobody looked", 5)
+        time.sleep(0.05)
+        assert gate.get("/", {"one": "a"}).status == 429
+        if time.monotonic() - refused_at < 0.9:  # else it was not memory that spoke
+            assert AGAIN not in gate.log
+        await_back(gate, two="b")
+
+
 def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server: RedisServer) -> None:
     with gateway(server, rule(limit="1000000/hour")) as gate:
         statuses(gate, 3)

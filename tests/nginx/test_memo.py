@@ -59,11 +59,7 @@ class Room:
         """The facts of each; None of who was not asked."""
         found = self.engine.decide(*charges, commit=commit)
         if isinstance(found, list):
-            return found
-        assert found.pop("unasked") is True
-        known = found.pop("list", None)
-        if known is not None:
-            return [*known, *[None] * (len(charges) - len(known))]
+            return [*found, *[None] * (len(charges) - len(found))]
         return [found.get(str(place)) for place in range(1, len(charges) + 1)]
 
     def take(self, key: str, cost: int = 1, name: str = "sale") -> Any:

@@ -23,8 +23,10 @@ START_SECONDS = 20
 PORT_ATTEMPTS = 5
 # Below the range from which the kernel serves outgoing connections. In that range a client that keeps calling a
 # dead server's port ends, now and then, connected to itself; and any connection may sit on the port of a server
-# that is about to come back. Two runs of tests at once take every other one each.
-PORTS = range(20_000 + (os.environ.get("PYTEST_XDIST_WORKER") == "gw1"), 32_000, 2)
+# that is about to come back. Of several runs of tests at once, each has ports of its own.
+_RUN = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_RUNS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+PORTS = range(20_000 + _RUN, 32_000, _RUNS)
 
 
 class RedisServer:

@@ -3,7 +3,7 @@
 --   init_by_lua_block        { require("resty.headgate").init { redis = "redis://127.0.0.1:6379/0" } }
 --   init_worker_by_lua_block { require("resty.headgate").start() }
 --   access_by_lua_block      { require("resty.headgate").access() }
---   log_by_lua_block         { require("resty.headgate").log() }
+--   log_by_lua_block         { require("resty.headgate").log() }       -- only where rules have slots
 --
 -- The rulebook is the one that was pushed to Redis, or a file that `headgate rules compile` wrote. Counts are those of
 -- every other process that follows the same book: in Redis, by the same scripts under the same keys; or in a shared
@@ -46,6 +46,7 @@ function M.start() gate:start() end
 
 local function decide()
   if not current.is_new() then return end
+  gate.holding:arrived()
   local plate = gate.follower:current()
   if not plate then return end
   local matches = plate.match(seen.request())
@@ -62,7 +63,7 @@ function M.access()
   if not fine then ngx.log(ngx.ERR, "headgate: a request was let pass undecided: ", why) end
 end
 
--- The request has ended, however it did: what it held goes back.
+-- The request has ended, however it did: the slots that it held go back.
 function M.log()
   gate.holding:ended()
   current.ended()

@@ -83,6 +83,7 @@ def scripts() -> dict[str, Script]:
     found = {f"published/{name}": published(name) for name in _CALLS}
     for name, algorithm in ALGORITHMS.items():
         found[f"take/{name}"] = single("take", name)
+        found[f"take_together/{name}"] = single("take_together", name)
         found[f"refund/{name}"] = single("refund", name)
         if algorithm.retune is not None:
             found[f"retune/{name}"] = single("retune", name)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headgate.errors import InvalidRule
+from headgate.gateway.plate import limits_of
 from headgate.rules.attributes import PREFIXES
 from headgate.rules.matching.used import used
 from headgate.rules.network import canonical
@@ -130,7 +131,7 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
             yield f"{name}_temp_path {gate.scratch}/{name};"
         yield ""
     yield "server {"
-    yield from _indented(_server(gate))
+    yield from _indented(_server(book, gate))
     yield "}"
 
 
@@ -202,12 +203,17 @@ def _needed(rule: Rule) -> set[str]:
     return {dimension.name for dimension in rule.key} | {cost for cost in costs if isinstance(cost, str)}
 
 
-def _server(gate: Gate) -> Iterator[str]:
+def _server(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield f"listen {gate.listen};"
     yield ""
     yield "# Every request is decided here. A location with an access_by_lua of its own needs this line, too."
     yield 'access_by_lua_block { require("resty.headgate").access() }'
-    yield 'log_by_lua_block { require("resty.headgate").log() }'
+    if any(limit.algorithm == "slots" for rule in book.rules for limit in limits_of(rule)):
+        yield "# Slots go back when their request ends."
+        yield 'log_by_lua_block { require("resty.headgate").log() }'
+    else:
+        yield "# Slots would go back when their request ends; the rulebook has none, and every request would pay for it:"
+        yield '# log_by_lua_block { require("resty.headgate").log() }'
     yield ""
     yield "location / {"
     yield f"  proxy_pass {gate.backend};"

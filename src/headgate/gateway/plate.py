@@ -109,6 +109,7 @@ def _names(algorithms: set[str], locks: bool) -> Iterator[str]:
     counted = sorted(algorithms - {"slots"})
     for name in counted:
         yield f"take {name}"
+        yield f"take_together {name}"
         yield f"refund {name}"
     if "slots" in algorithms:
         yield "slots"

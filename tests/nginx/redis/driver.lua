@@ -4,6 +4,7 @@
 local json = require "resty.headgate.json"
 local naming = require "resty.headgate.naming"
 local cluster = require "resty.headgate.redis.cluster"
+local convoy = require "resty.headgate.redis.convoy"
 local engines = require "resty.headgate.redis.engine"
 local line = require "resty.headgate.redis.line"
 local address = require "resty.headgate.redis.address"
@@ -78,7 +79,9 @@ end
 
 function verbs.decide(said)
   local room = rooms[said.id]
-  return room.engine:decide(charges_of(room, said.charges), said.commit, said.deadline)
+  local answers, word = room.engine:decide(charges_of(room, said.charges), said.commit, said.deadline)
+  if said.word and answers then return { answers = answers, word = word or "asked" } end
+  return answers, word
 end
 
 -- The same question at once, from so many threads of one request.
@@ -136,7 +139,7 @@ function verbs.together(said)
   local room = rooms[said.id]
   local charges = charges_of(room, said.charges)
   for _, charge in ipairs(charges) do questions.bind(charge.hand, room.engine.scripts, room.engine.prefix) end
-  return hex(questions.together(charges, said.sha, said.commit))
+  return hex(questions[said.alike and "alike" or "together"](charges, said.sha, said.commit))
 end
 
 function verbs.take(said)
@@ -184,11 +187,54 @@ function verbs.said(said) return trouble.said(said.text) end
 
 function verbs.told(said) return trouble.told("h:1", "hg", trouble.said(said.text)) end
 
+local function at_port(port, host)
+  rooms[port] = rooms[port] or address.new { host = host or "127.0.0.1", port = port }
+  return rooms[port]
+end
+
 -- One line, without an engine.
-function verbs.line(said)
-  local at = rooms[said.port] or address.new { host = "127.0.0.1", port = said.port }
-  rooms[said.port] = at
-  return line.ask(at, bytes(said.packed), ngx.now() + said.seconds, said.count)
+function verbs.line(said) return line.ask(at_port(said.port), bytes(said.packed), ngx.now() + said.seconds, said.count) end
+
+local function look_away(seconds)
+  ngx.update_time()
+  local until_when = ngx.now() + seconds
+  while ngx.now() < until_when do ngx.update_time() end
+end
+
+-- One question that may travel with others.
+function verbs.convoy(said) return convoy.ask(at_port(said.port), bytes(said.packed), ngx.now() + said.seconds) end
+
+-- Such questions from threads of one request: each begins `after` so many seconds, and when it was answered nginx sees
+-- nothing for `blind` seconds. Those that are to be `broken` off are so, all at once, after `broken_after`.
+function verbs.convoys(said)
+  local at, threads, found, broken = at_port(said.port, said.host), {}, {}, {}
+  for i, one in ipairs(said.asks) do
+    found[i] = { took = -1 }
+    threads[i] = ngx.thread.spawn(function()
+      if one.after then ngx.sleep(one.after) end
+      local began = ngx.now()
+      local answer, failure = convoy.ask(at, bytes(one.packed), began + one.seconds)
+      if failure then failure.had_by = (failure.had_by or 0) + 1 end
+      found[i] = { answer = answer, trouble = failure, took = ngx.now() - began }
+      if one.blind then look_away(one.blind) end
+    end)
+  end
+  if said.broken then ngx.sleep(said.broken_after) end
+  for _, i in ipairs(said.broken or {}) do
+    ngx.thread.kill(threads[i])
+    broken[i] = true
+  end
+  for i, thread in ipairs(threads) do
+    if not broken[i] then ngx.thread.wait(thread) end
+  end
+  return found
+end
+
+-- How many drive, and how many are known to wait.
+function verbs.convoy_now(said)
+  local known, drive = at_port(said.port).convoy, 0
+  for _, ends in ipairs(known.ends) do drive = drive + (ends > ngx.now() and 1 or 0) end
+  return { drive = drive, wait = #known.waiting }
 end
 
 -- A question, then so many seconds in which nginx sees nothing of what happens, then another question.
@@ -196,9 +242,7 @@ function verbs.blindly(said)
   local engine, charges = rooms[said.id].engine, charges_of(rooms[said.id], said.charges)
   local first, failure = engine:decide(charges, 1)
   if not first then return nil, failure end
-  ngx.update_time()
-  local until_when = ngx.now() + said.seconds
-  while ngx.now() < until_when do ngx.update_time() end
+  look_away(said.seconds)
   return engine:decide(charges, 1)
 end
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.engine.redis import wire
-from headgate.engine.redis.script import several
+from headgate.engine.redis.script import several, single
 from headgate.engine.redis.wire import Questions
 from headgate.engine.terms import Terms
 from headgate.model.decision import Receipt
@@ -16,6 +16,7 @@ from tests.nginx.redis.room import Engine, Gate
 
 RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("10/s", {}),
+    "too": ("20/minute burst 3", {}),
     "other": ("5/minute fixed", {}),
     "log": ("7/hour log", {}),
     "shadow": ("2/day", {"aside": True}),
@@ -48,9 +49,29 @@ def questions(engine: Engine) -> dict[str, Questions]:
 @given(charges=CHARGES, commit=st.sampled_from([0, 1, 2]))
 def test_together(engine: Engine, questions: dict[str, Questions], charges: Any, commit: int) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
-    script = several("take_all", {model for each, _, _ in asked for model in each.models})
-    found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=commit)
-    assert bytes.fromhex(found) == wire.together(asked, None, 0, commit).packed
+    said = wire.together(asked, None, 0, commit)
+    assert said.script is not None
+    plain = {name for name, _, _ in charges} <= {"plain", "too"} or charges[0][0] in ("other", "log")
+    alike = commit == 1 and plain and len({each.limit.algorithm for each, _, _ in asked}) == 1
+    model = asked[0][0].limit.algorithm
+    script = (
+        single("take_together", model)
+        if alike
+        else several("take_all", {m for q, _, _ in asked for m in q.models})
+    )
+    assert said.script.sha == script.sha
+    found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=commit, alike=alike)
+    assert bytes.fromhex(found) == said.packed
+
+
+@given(charges=st.lists(st.tuples(st.sampled_from(["plain", "too"]), KEYS, COSTS), min_size=1, max_size=6))
+def test_together_where_all_are_alike(engine: Engine, questions: dict[str, Questions], charges: Any) -> None:
+    asked = [(questions[name], key, cost) for name, key, cost in charges]
+    said = wire.together(asked, None, 0)
+    script = single("take_together", "token_bucket")
+    found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=1, alike=True)
+    assert said.script is script
+    assert bytes.fromhex(found) == said.packed
 
 
 @given(name=st.sampled_from(["plain", "other", "log", "shadow"]), key=KEYS, cost=COSTS)

@@ -10,6 +10,10 @@
 -- Which slots a request holds is told by its address in memory (current.lua): that stays the same over internal
 -- redirects, as no table of a request's own does.
 --
+-- Only slots need the log phase, and a configuration may lack ours, somewhere. Whoever arrives at the address of one
+-- that still holds something proves that: it has ended, and nobody saw it. Its slots go back then, the log says why,
+-- and from then on nothing is renewed: slots that nobody would give back end by their ttl, rather than never.
+--
 -- Laws (tests/nginx/test_holding.py): whatever was acquired is released or has expired; a request that lasts longer
 -- than the ttl keeps its slot; what Redis does not take back is offered again until it has expired by itself.
 
@@ -33,7 +37,9 @@ Holding.__index = Holding
 
 -- `engines`: here and there.
 function M.new(engines)
-  return setmetatable({ engines = engines, held = {}, count = 0, queue = {}, looking = false }, Holding)
+  return setmetatable({
+    engines = engines, held = {}, count = 0, queue = {}, looking = false, unseen = false,
+  }, Holding)
 end
 
 local function ttl_of(slot) return slot.charge.hand.limit.numbers[2] / 1000000 end
@@ -65,6 +71,7 @@ local function due(self)
 end
 
 local function renew(self)
+  if self.unseen then return end
   for _, slot in ipairs(due(self)) do
     local engine = slot.charge.hand.here and self.engines.here or self.engines.there
     local asked_s = ngx.now()
@@ -99,11 +106,21 @@ local function let_go(self, address)
   if #self.queue > 0 and not self.flushing then self.flushing = ngx.timer.at(0, soon, self) end
 end
 
--- The current request holds these slots: { charge, fence } each. What is still held under its address belongs to a
--- request that ended without a log phase of ours.
+-- A request has come. What is still held under its address belongs to one that ended without a log phase of ours.
+function Holding:arrived()
+  if self.count == 0 then return end
+  local address = address_of()
+  if not self.held[address] then return end
+  let_go(self, address)
+  if self.unseen then return end
+  self.unseen = true
+  ngx.log(ngx.ERR, "headgate: a request ended unseen, so slots are not renewed any more. Write ",
+    'log_by_lua_block { require("resty.headgate").log() } wherever the access phase is ours.')
+end
+
+-- The current request holds these slots: { charge, fence } each.
 function Holding:hold(slots)
   local address = address_of()
-  if self.held[address] then let_go(self, address) end
   for _, slot in ipairs(slots) do slot.until_s = ngx.now() + ttl_of(slot) end
   self.held[address], self.count = slots, self.count + 1
   if not self.looking then self.looking = ngx.timer.at(ngx.worker.exiting() and 0 or LOOK, look, self) end

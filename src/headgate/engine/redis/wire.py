@@ -161,12 +161,18 @@ class Questions:
 
     def charge(self, cost: int, now_us: int) -> bytes:
         """One of several charges: algorithm, cost, and the limit's own numbers."""
-        numbers = bulks(self.args(now_us)) if self.calendar else self._args
-        return b"%b%b%b" % (self._algorithm, bulk(b"%d" % cost), numbers)
+        return b"%b%b%b" % (self._algorithm, bulk(b"%d" % cost), self._numbers_at(now_us))
+
+    def taken(self, cost: int, now_us: int) -> bytes:
+        """One of several charges that are alike: the limit's own numbers, and the cost."""
+        return self._numbers_at(now_us) + bulk(b"%d" % cost)
 
     def part(self, key: str, count: int) -> tuple[list[bytes], list[bytes]]:
         """What comes before so many charges of one rule: keys, and words."""
         return [naming.tagged(head, key) for head in self._beside], [bulk(b"%d" % count), *self._said]
+
+    def _numbers_at(self, now_us: int) -> bytes:
+        return bulks(self.args(now_us)) if self.calendar else self._args
 
     def args(self, now_us: int) -> tuple[int | float | str, ...]:
         return resolve(self.limit, now_us).args if self.calendar else self._numbers
@@ -216,6 +222,8 @@ Charged = tuple[Questions, str, int]
 
 def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, commit: int = COMMIT) -> Question:
     """Several charges in one question; `commit` says what becomes of them."""
+    if patience_us is None and commit == COMMIT and _alike(charges):
+        return _together_alike(charges, now_us)
     script = several("take_all", {name for questions, _, _ in charges for name in questions.models})
     named: list[bytes] = []
     words = bulked(-1 if patience_us is None else patience_us, commit)
@@ -233,6 +241,23 @@ def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, c
     start = bulked("EVALSHA", script.sha, len(named))
     packed = b"".join([b"*%d\r\n" % (count + len(start) + len(named)), *start, *map(bulk, named), *words])
     return Question(packed, script, naming.escaped(charges[0][1]))
+
+
+def _alike(charges: Sequence[Charged]) -> bool:
+    """Whether nothing but their counts is looked at, and all are of one algorithm: a smaller script decides them."""
+    algorithm = charges[0][0].limit.algorithm
+    return all(asked.terms is None and asked.limit.algorithm == algorithm for asked, _, _ in charges)
+
+
+def _together_alike(charges: Sequence[Charged], now_us: int) -> Question:
+    first, key, _ = charges[0]
+    script = single("take_together", first.limit.algorithm)
+    named = [bulk(asked.key(each)) for asked, each, _ in charges]
+    words = [asked.taken(min(cost, EXACT), now_us) for asked, _, cost in charges]
+    count = 3 + len(charges) * (2 + len(first.limit.args))
+    start = bulks(("EVALSHA", script.sha, len(charges)))
+    packed = b"".join([b"*%d\r\n" % count, start, *named, *words])
+    return Question(packed, script, naming.escaped(key))
 
 
 def all_facts(reply: list[Any], charges: Sequence[Charged]) -> list[Facts]:

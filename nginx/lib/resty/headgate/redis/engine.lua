@@ -14,13 +14,15 @@
 -- content, timers) and not where it does not (log, header filters). A deadline is seconds for everything together, and
 -- never more than the URL's. What fails is nil and Trouble.
 --
--- Laws (tests/nginx/redis): a single charge with nothing beside it is one take; all others are decided together by the
--- smallest script that covers them; where a calendar's window ended in between, it is asked once more from the server's
--- time; a question that was sent and not answered is never asked again. Scripts and zones of an older plate stay
--- known: its hands may still be asked.
+-- Laws (tests/nginx/redis): a single charge with nothing beside it is one take; several of one algorithm, with nothing
+-- beside them, are as many takes in one script; all others are decided together by the smallest script that covers
+-- them; where a calendar's window ended in between, it is asked once more from the server's time; a question that was
+-- sent and not answered is never asked again. Scripts and zones of an older plate stay known: its hands may still be
+-- asked.
 
 local apart = require "resty.headgate.redis.apart"
 local around = require "resty.headgate.redis.around"
+local convoy = require "resty.headgate.redis.convoy"
 local line = require "resty.headgate.redis.line"
 local naming = require "resty.headgate.naming"
 local questions = require "resty.headgate.redis.questions"
@@ -31,8 +33,8 @@ local trouble = require "resty.headgate.redis.trouble"
 local urls = require "resty.headgate.redis.url"
 
 local now = require("resty.headgate.clock").now
-local ask = line.ask
-local bind, escaped, take = questions.bind, questions.escaped, questions.take
+local ask, ask_together = line.ask, convoy.ask
+local bind, escaped, take, COMMIT = questions.bind, questions.escaped, questions.take, questions.COMMIT
 
 local M = {}
 
@@ -68,12 +70,13 @@ local function by_of(self, deadline)
   return now() + seconds
 end
 
--- The reply to what is packed, by then; `sha` names the script that it needs.
+-- The reply to what is packed, by then. `sha` names the script that it needs: such replies are short, so they go in
+-- convoys.
 function Engine:asked(packed, sha, tag, by)
   local address = self.only or self.topology:node(tag)
   local reply, failure
   if address then
-    reply, failure = ask(address, packed, by)
+    reply, failure = (sha and ask_together or ask)(address, packed, by)
     if reply ~= nil then return reply end
   end
   return around.answered(self.topology, address, failure, packed, sha and self.texts[sha], tag, by)
@@ -144,13 +147,24 @@ local function smallest(scripts, wanted)
   return found
 end
 
--- The script for these charges, all of whose hands are bound by this; or nil and trouble.
+-- The script of charges that look at nothing but their counts and are of one algorithm; nil if they are not so, or if
+-- the plate is older than that script. All hands are bound by this.
+local function alike(self, charges)
+  local hand = charges[1].hand
+  local first = hand.redis or bind(hand, self.scripts, self.prefix)
+  local sha = first.terms == nil and first.together
+  for i = 2, #charges do
+    hand = charges[i].hand
+    local known = hand.redis or bind(hand, self.scripts, self.prefix)
+    sha = sha and known.terms == nil and known.together == sha and sha
+  end
+  return sha or nil
+end
+
+-- The script of any charges, whose hands are bound; or nil and trouble.
 local function joint(self, charges)
   local uses = ""
-  for i = 1, #charges do
-    local hand = charges[i].hand
-    uses = uses .. (hand.redis or bind(hand, self.scripts, self.prefix)).uses
-  end
+  for i = 1, #charges do uses = uses .. charges[i].hand.redis.uses end
   local sha = self.joints[uses]
   if not sha then
     local wanted = sorted(uses)
@@ -161,9 +175,10 @@ local function joint(self, charges)
   return sha
 end
 
--- Facts for each; nil and the server's time where that lies outside of the calendar; or nil, nil and trouble.
-local function asked_together(self, charges, sha, commit, by, at_us)
-  local packed = questions.together(charges, sha, commit, self, at_us)
+-- Facts for each; nil and the server's time where that lies outside of the calendar; or nil, nil and trouble. `pack`
+-- is questions.alike, or questions.together.
+local function asked_together(self, pack, charges, sha, commit, by, at_us)
+  local packed = pack(charges, sha, commit, self, at_us)
   local reply, failure = self:asked(packed, sha, escaped(charges[1].key), by)
   if reply == nil then return nil, nil, failure end
   local first = type(reply) == "table" and reply[1]
@@ -175,10 +190,15 @@ end
 
 -- Several charges, decided by one script: facts for each, or nil and trouble (as it is, not told).
 function Engine:decide_together(charges, commit, by)
-  local sha, lacks = joint(self, charges)
-  if not sha then return nil, lacks end
-  local facts, server_us, failure = asked_together(self, charges, sha, commit, by, now_us())
-  if server_us then facts, server_us, failure = asked_together(self, charges, sha, commit, by, server_us) end
+  local sha, pack = alike(self, charges), questions.alike
+  if not sha or commit ~= COMMIT then
+    local lacks
+    sha, lacks = joint(self, charges)
+    if not sha then return nil, lacks end
+    pack = questions.together
+  end
+  local facts, server_us, failure = asked_together(self, pack, charges, sha, commit, by, now_us())
+  if server_us then facts, server_us, failure = asked_together(self, pack, charges, sha, commit, by, server_us) end
   if server_us then return nil, trouble.not_now("a window of the calendar ended in between") end
   return facts, failure
 end

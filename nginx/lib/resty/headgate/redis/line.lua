@@ -45,12 +45,13 @@ local function hurry(sock, by)
   return true
 end
 
--- `count` replies: the last one, or the first error among them; and whether nothing else came. Else nil and why.
-local function replies(sock, by, count)
+-- `count` replies: the last one, or the first error among them; and whether nothing else came. Else nil and why. Each
+-- of them is put `into` a list, if there is one.
+local function replies(sock, by, count, into)
   local text, why = sock:receiveany(MOST)
   if not text then return nil, why end
   local at, answer, refusal = 1, nil, nil
-  for _ = 1, count do
+  for i = 1, count do
     local found, beyond = read(text, at)
     while found == nil do
       if not beyond then return nil, GIBBERISH end
@@ -62,6 +63,7 @@ local function replies(sock, by, count)
       found, beyond = read(text, at)
     end
     at, answer = beyond, found
+    if into then into[i] = found end
     if not refusal and type(found) == "table" and found.error then refusal = found end
   end
   return refusal or answer, at == #text + 1
@@ -162,9 +164,9 @@ local function open_later(address)
   if address.opening < AHEAD and timer_at(0, open_behind, address) then address.opening = address.opening + 1 end
 end
 
--- A connection on which the whole question has been sent, and whether it was used before; else nil and trouble, and
--- nobody has the question.
-local function sent_on(address, packed, by)
+-- A connection on which all that is packed has been sent, and whether it was used before; else nil and trouble, and
+-- nobody has the question. Of several questions somebody may have had some: those are lost.
+local function sent_on(address, packed, by, several)
   while true do
     local sock, used = open(address, by)
     if not sock then
@@ -174,32 +176,44 @@ local function sent_on(address, packed, by)
     local sent, why = sock:send(packed)
     if sent then return sock, used end
     sock:close()
+    if several then return nil, (why == "timeout" and trouble.late or trouble.lost)(address.text .. ": " .. why) end
     if not used then return nil, not_opened(address, why) end
   end
 end
 
--- Sends what is packed and reads as many replies (1); the last of them, or nil and trouble: an error reply is trouble.
-function M.ask(address, packed, by, count)
-  local sock, used = sent_on(address, packed, by)
+-- Sends what is packed and reads as many replies: what `replies` says of them, or nil and trouble.
+local function exchange(address, packed, by, count, into)
+  local sock, used = sent_on(address, packed, by, into)
   if not sock then return nil, used end
   local answer, whole = nil, "timeout"
-  if hurry(sock, by) then answer, whole = replies(sock, by, count or 1) end
+  if hurry(sock, by) then answer, whole = replies(sock, by, count, into) end
   if whole == true then
     sock:setkeepalive(IDLE_MS, POOL)
-  else
-    sock:close()
+    return answer
   end
-  if answer == nil then
-    if whole == "timeout" then
-      if not used then open_later(address) end
-      return nil, trouble.late(address.text .. ": no reply in time")
-    end
-    if whole == GIBBERISH then return nil, trouble.wrong(address.text .. ": " .. whole) end
-    return nil, trouble.lost(address.text .. ": " .. whole)
+  sock:close()
+  if answer ~= nil then return nil, trouble.wrong(address.text .. " says more than it was asked") end
+  if whole == "timeout" then
+    if not used then open_later(address) end
+    return nil, trouble.late(address.text .. ": no reply in time")
   end
-  if whole == false then return nil, trouble.wrong(address.text .. " says more than it was asked") end
+  if whole == GIBBERISH then return nil, trouble.wrong(address.text .. ": " .. whole) end
+  return nil, trouble.lost(address.text .. ": " .. whole)
+end
+
+-- Sends what is packed and reads as many replies (1); the last of them, or nil and trouble: an error reply is trouble.
+function M.ask(address, packed, by, count)
+  local answer, failure = exchange(address, packed, by, count or 1, nil)
+  if answer == nil then return nil, failure end
   if type(answer) == "table" and answer.error then return nil, trouble.said(answer.error) end
   return answer
+end
+
+-- Sends several questions at once and puts their replies `into` a list, errors among them. Whether all came; if not,
+-- why, and some may have come.
+function M.ask_all(address, packed, by, count, into)
+  local answer, failure = exchange(address, packed, by, count, into)
+  return answer ~= nil, failure
 end
 
 return M

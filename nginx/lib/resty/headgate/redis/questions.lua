@@ -14,7 +14,7 @@ local naming = require "resty.headgate.naming"
 local resp = require "resty.headgate.redis.resp"
 local sha256 = require "resty.headgate.sha256"
 
-local find, sub = string.find, string.sub
+local concat, find, sub = table.concat, string.find, string.sub
 local bulk, bulks, number = resp.bulk, resp.bulks, resp.number
 
 local M = {}
@@ -65,7 +65,9 @@ function M.bind(hand, scripts, prefix)
     terms = (ruled or terms.aside) and terms or nil, models = { limit.algorithm }, beside = {},
     said = bulk(""), said_words = 1,
     take = scripts["take " .. limit.algorithm], back = scripts["refund " .. limit.algorithm],
+    together = scripts["take_together " .. limit.algorithm],
   }
+  known.one = known.args .. bulk("1")
   if known.terms then say(known, known.terms, prefix) end
   known.uses = table.concat(known.models, " ") .. " "
   if known.take then
@@ -101,6 +103,28 @@ end
 
 local function put_key(named, head, name)
   named[#named + 1] = "$" .. #head + #name + 1 .. "\r\n" .. head .. name .. "}\r\n"
+end
+
+local texts = {}
+
+-- Several charges of bound hands that are alike: of one algorithm, and nothing but their counts is looked at. They are
+-- committed, whatever `commit` says.
+function M.alike(charges, sha, _, engine, at_us)
+  local count, key, name = #charges, nil, nil
+  for i = 1, count do
+    local charge = charges[i]
+    local known, cost = charge.hand.redis, charge.cost
+    if charge.key ~= key then key, name = charge.key, escaped(charge.key) end
+    texts[i] = "$" .. known.length + #name .. "\r\n" .. known.head .. name .. "}\r\n"
+    if cost == 1 and not known.calendar then
+      texts[count + i] = known.one
+    else
+      local args = known.calendar and bulks(engine:numbers(charge.hand.limit, at_us)) or known.args
+      texts[count + i] = args .. bulk(number(cost < EXACT and cost or EXACT))
+    end
+  end
+  local words = 3 + count * (2 + charges[1].hand.redis.width)
+  return start(words, sha, count) .. concat(texts, "", 1, 2 * count)
 end
 
 -- Several charges of bound hands in one question. The engine tells the numbers of a calendar's limit at that instant.

@@ -1,0 +1,34 @@
+-- Several charges on several keys, all of one algorithm: all are committed, or none. What take_all.lua does where
+-- nothing but counts is looked at, and nobody waits or only asks; that is most calls that meet several rules.
+--
+-- KEYS     a count for each charge
+-- ARGV     for each charge: the limit's own numbers, then its cost
+-- returns  for each charge what a take returns. Where another charge refused, one that would have passed says so and
+--          tells how things stand, because nothing was taken.
+--
+-- `model` and `keep` are the algorithm's; the assembler puts them above this line.
+local time = redis.call("TIME")
+local now_us = time[1] * 1000000 + time[2]
+local limits, befores, afters, verdicts, pass, at = {}, {}, {}, {}, true, 1
+
+for i = 1, #KEYS do
+  local limit = model.limit(ARGV, at)
+  local before = keep.load(KEYS[i], limit, now_us)
+  local verdict, after = model.decide(limit, before, now_us, ARGV[at + model.width] + 0, -1)
+  if verdict[1] ~= 1 then
+    if verdict[1] == -2 then return { verdict } end
+    pass = false
+  end
+  limits[i], befores[i], afters[i], verdicts[i] = limit, before, after, verdict
+  at = at + model.width + 1
+end
+
+for i = 1, #KEYS do
+  local limit, before, after = limits[i], befores[i], afters[i]
+  if not pass and verdicts[i][1] == 1 then
+    verdicts[i], after = model.decide(limit, before, now_us, 0, -1)
+    verdicts[i][1], verdicts[i][3] = 1, 0
+  end
+  if after ~= before then keep.save(KEYS[i], limit, after, now_us) end
+end
+return verdicts
