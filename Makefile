@@ -18,7 +18,7 @@ demo-gateway: bootstrap  ## a flash sale at two real nginx, one Redis and a back
 
 test: check  ## everything: checks, then the whole suite on real servers; nothing is skipped
 	@echo "test: the whole suite, two at a time; then those that want the machine to themselves"
-	@$(PYTEST) -n 2 --dist loadfile -m "not alone"
+	@$(PYTEST) -n 3 --dist loadfile -m "not alone"
 	@$(PYTEST) -m alone
 
 check: bootstrap  ## style, types, Lua, import contracts

@@ -2,7 +2,8 @@
 
 wrk with 64 connections asks one nginx on loopback, subject after subject, in rounds; with one worker on a core of
 its own (wrk and Redis have the other), and with two workers, who share both cores with them. Every answer is `echo
-ok`. Each round has an nginx of its own: what LuaJIT makes of the same Lua differs from start to start.
+ok`. Each sample has an nginx of its own: what LuaJIT makes of the same Lua differs from start to start, and by
+what was asked before. Who is compared is measured one after the other.
 
 The floors are hand-written: GCRA on a shared dict, and EVALSHA of the minimal GCRA through lua-nginx-redis from
 its pool. They match no rule, form no key, tell one number in a header, and know no fault. Nothing is logged, and
@@ -34,16 +35,16 @@ DENIED, SHARED_DENIED = "headgate: Redis, 99 % denied", "headgate: shared dict, 
 
 PATHS = {
     NOTHING: "/nothing",
-    DICT: "/dict",
-    REDIS: "/redis",
-    OWN: "/own",
-    OWN_DENIED: "/own-denied",
-    ONE: "/one",
-    FOUR: "/four",
     LEASED: "/leased",
+    DICT: "/dict",
     SHARED: "/shared",
-    DENIED: "/denied",
+    OWN: "/own",
     SHARED_DENIED: "/shared-denied",
+    OWN_DENIED: "/own-denied",
+    DENIED: "/denied",
+    FOUR: "/four",
+    REDIS: "/redis",
+    ONE: "/one",
 }
 
 
@@ -117,20 +118,18 @@ def answer(report: Report) -> None:
 def _round(report: Report, workers: int, number: int, server: RedisServer, samples: Samples) -> None:
     sha = str(server.call("SCRIPT", "LOAD", floors.MINIMAL_GCRA), "ascii")  # type: ignore[arg-type]
     push(BOOK, server.url)
-    port = free_port()
-    http = HTTP % {"url": server.url, "floors": port, "port": server.port, "sha": sha}
-    with Nginx(GATE, http, main=MAIN, workers=workers) as gate:
-        _pin(gate, server, workers)
-        ours, theirs = gate.url, f"http://127.0.0.1:{port}"
-        urls = {name: (ours if name.startswith("headgate") else theirs) + path for name, path in PATHS.items()}
-        for url in urls.values():
+    names = list(PATHS)
+    shift = number % len(names)
+    for name in names[shift:] + names[:shift]:
+        port = free_port()
+        http = HTTP % {"url": server.url, "floors": port, "port": server.port, "sha": sha}
+        with Nginx(GATE, http, main=MAIN, workers=workers) as gate:
+            _pin(gate, server, workers)
+            url = (gate.url if name.startswith("headgate") else f"http://127.0.0.1:{port}") + PATHS[name]
             _wrk(url, 1)
-        names = list(PATHS)
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
-            sample = _wrk(urls[name], SECONDS)
-            samples[name].append(sample)
-            report.keep(workers=workers, subject=name, round=number, **sample)
+            sample = _wrk(url, SECONDS)
+        samples[name].append(sample)
+        report.keep(workers=workers, subject=name, round=number, **sample)
 
 
 def _pin(gate: Nginx, server: RedisServer, workers: int) -> None:

@@ -212,7 +212,7 @@ def _server(book: Rulebook, gate: Gate) -> Iterator[str]:
         yield "# Slots go back when their request ends."
         yield 'log_by_lua_block { require("resty.headgate").log() }'
     else:
-        yield "# Slots would go back when their request ends; the rulebook has none, and every request would pay for it:"
+        yield "# Slots would go back when their request ends. No rule has any, and each request would pay for it:"
         yield '# log_by_lua_block { require("resty.headgate").log() }'
     yield ""
     yield "location / {"

@@ -244,7 +244,7 @@ def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, c
 
 
 def _alike(charges: Sequence[Charged]) -> bool:
-    """Whether nothing but their counts is looked at, and all are of one algorithm: a smaller script decides them."""
+    """Whether nothing but their counts is looked at, and all are of one algorithm: a smaller script decides."""
     algorithm = charges[0][0].limit.algorithm
     return all(asked.terms is None and asked.limit.algorithm == algorithm for asked, _, _ in charges)
 
