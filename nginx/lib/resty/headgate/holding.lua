@@ -11,8 +11,9 @@
 -- redirects, as no table of a request's own does.
 --
 -- Only slots need the log phase, and a configuration may lack ours, somewhere. Whoever arrives at the address of one
--- that still holds something proves that: it has ended, and nobody saw it. Its slots go back then, the log says why,
--- and from then on nothing is renewed: slots that nobody would give back end by their ttl, rather than never.
+-- that still holds something proves that: it has ended, and nobody saw it. Its slots go back then. Where MANY have
+-- arrived and no end was ever seen, it is as good as proven. In both cases the log says so, and nothing is renewed any
+-- more: slots that nobody would give back end by their ttl, rather than never.
 --
 -- Laws (tests/nginx/test_holding.py): whatever was acquired is released or has expired; a request that lasts longer
 -- than the ttl keeps its slot; what Redis does not take back is offered again until it has expired by itself.
@@ -21,6 +22,7 @@ local M = {}
 
 local PATIENCE = 1.0 -- seconds for one answer
 local LOOK = 0.5 -- seconds between two looks at what is held, and at what could not be given back
+local MANY = 1000
 
 local ffi = require "ffi"
 local ngx, address_of = ngx, require("resty.headgate.current").address
@@ -38,7 +40,7 @@ Holding.__index = Holding
 -- `engines`: here and there.
 function M.new(engines)
   return setmetatable({
-    engines = engines, held = {}, count = 0, queue = {}, looking = false, unseen = false,
+    engines = engines, held = {}, count = 0, queue = {}, looking = false, unseen = false, arrivals = 0,
   }, Holding)
 end
 
@@ -70,7 +72,15 @@ local function due(self)
   return found
 end
 
+local function unseen(self)
+  if self.unseen then return end
+  self.unseen = true
+  ngx.log(ngx.ERR, "headgate: requests end unseen, so slots are not renewed any more. Write ",
+    'log_by_lua_block { require("resty.headgate").log() } wherever the access phase is ours.')
+end
+
 local function renew(self)
+  if self.arrivals >= MANY then unseen(self) end
   if self.unseen then return end
   for _, slot in ipairs(due(self)) do
     local engine = slot.charge.hand.here and self.engines.here or self.engines.there
@@ -109,13 +119,11 @@ end
 -- A request has come. What is still held under its address belongs to one that ended without a log phase of ours.
 function Holding:arrived()
   if self.count == 0 then return end
+  self.arrivals = self.arrivals + 1
   local address = address_of()
   if not self.held[address] then return end
   let_go(self, address)
-  if self.unseen then return end
-  self.unseen = true
-  ngx.log(ngx.ERR, "headgate: a request ended unseen, so slots are not renewed any more. Write ",
-    'log_by_lua_block { require("resty.headgate").log() } wherever the access phase is ours.')
+  unseen(self)
 end
 
 -- The current request holds these slots: { charge, fence } each.
@@ -129,6 +137,7 @@ end
 -- The current request has ended.
 function Holding:ended()
   if self.count == 0 then return end
+  self.arrivals = -math.huge -- ends are seen
   local address = address_of()
   if self.held[address] then let_go(self, address) end
 end
