@@ -22,7 +22,7 @@ TERMS = {"shadow": {"aside": True}, "three": {"lockout": (2, 60_000_000, 600_000
 
 @pytest.fixture
 def engine(gate: Gate, cluster: Cluster) -> Engine:
-    return gate.engine(cluster.url, LIMITS, TERMS)
+    return gate.engine(f"{cluster.url}?deadline=5s", LIMITS, TERMS)
 
 
 @given(st.binary(max_size=300))
@@ -100,7 +100,7 @@ def test_counts_of_which_some_have_gone(engine: Engine, cluster: Cluster) -> Non
     try:
         move.carry(f"hg1:tb:one:{{{C}}}")
         with pytest.raises(Trouble, match="TRYAGAIN"):
-            engine.decide(("one", C, 1), ("two", C, 1), deadline=0.2)
+            engine.decide(("one", C, 1), ("two", C, 1), deadline=1)
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(engine.decide, ("one", C, 1), ("two", C, 1))
             time.sleep(0.1)

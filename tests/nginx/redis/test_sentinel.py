@@ -60,7 +60,7 @@ def test_a_replica_that_is_named_as_the_master(gate: Gate, mortal: Sentinels) ->
     try:
         engine = gate.engine(mortal.url.replace("/mymaster/", "/misled/"), LIMITS)
         with pytest.raises(Trouble, match="says that it is a replica") as refused:
-            engine.take("login", "zoe", 101, deadline=0.3)
+            engine.take("login", "zoe", 101, deadline=1.5)
         assert refused.value.kind == "refused"
     finally:
         for sentinel in mortal.sentinels:

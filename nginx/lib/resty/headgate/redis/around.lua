@@ -44,6 +44,12 @@ local function passes(topology, failure)
   return again == "not_now" or (topology.moves and (again == "replica" or again == "unreached"))
 end
 
+-- Which trouble to tell: of a last try that only had no time left, the one before it.
+local function best(failure, former, by)
+  if former and failure.again == "unreached" and now() + PAUSE > by then return former end
+  return failure
+end
+
 local function send(address, packed, by, for_now)
   if for_now then return line.ask(address, ASKING .. packed, by, 2) end
   return line.ask(address, packed, by)
@@ -52,7 +58,7 @@ end
 -- The reply to what is packed, or nil and trouble. `failure` is what became of it at `address`, if it was asked there.
 -- `text` is the script's, in case that a server does not know it.
 function M.answered(topology, address, failure, packed, text, tag, by)
-  local to, for_now, detours = nil, false, 0
+  local to, for_now, detours, former = nil, false, 0, nil
   while true do
     if failure then
       local again = failure.again
@@ -66,9 +72,10 @@ function M.answered(topology, address, failure, packed, text, tag, by)
         if detours > DETOURS then ngx.sleep(PAUSE) end -- the nodes do not agree yet, and send us in circles
       else
         if address then topology:suspect(address) end
-        if not passes(topology, failure) or now() + PAUSE > by then return nil, failure end
+        if not passes(topology, failure) or now() + PAUSE > by then return nil, best(failure, former, by) end
         ngx.sleep(PAUSE)
-        to, for_now = nil, false
+        if now() >= by then return nil, best(failure, former, by) end
+        to, for_now, former = nil, false, failure
       end
     end
     address, failure = to or topology:node(tag), nil
@@ -78,7 +85,7 @@ function M.answered(topology, address, failure, packed, text, tag, by)
       reply, failure = send(address, packed, by, for_now)
       if reply ~= nil then return reply end
     elseif failure.again ~= "not_now" then
-      return nil, failure
+      return nil, best(failure, former, by)
     end
   end
 end
