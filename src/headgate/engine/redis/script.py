@@ -20,7 +20,7 @@ _LUA = files("headgate") / "lua"
 _KEEPERS = {"sliding_log": "keep_log"}
 
 # Commands that run so often that for a state in one string they are written out.
-_WRITTEN_OUT = ("take", "take_many", "take_together")
+_WRITTEN_OUT = ("take", "take_many")
 
 
 class Script:
