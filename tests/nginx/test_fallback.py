@@ -14,7 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.nginx.gateway import Gateway
-from tests.nginx.outage import AGAIN, BACK, DEADLINE, GONE, PLAIN, Load, await_back, gateway, rule, statuses
+from tests.nginx.outage import (
+    AGAIN,
+    BACK,
+    DEADLINE,
+    GONE,
+    PLAIN,
+    PLENTY,
+    Load,
+    await_back,
+    gateway,
+    rule,
+    statuses,
+)
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
 
@@ -100,7 +112,7 @@ def test_a_remembered_refusal_is_no_answer_of_redis(server: RedisServer) -> None
 
 
 def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server: RedisServer) -> None:
-    with gateway(server, rule(limit="1000000/hour")) as gate:
+    with gateway(server, rule(limit=PLENTY)) as gate:
         statuses(gate, 3)
         server.kill()
         assert set(statuses(gate, 20)) == {200}
@@ -227,7 +239,7 @@ class Step(NamedTuple):
         max_size=12,
     )
 )
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_comes_and_goes_redis_and_shares_admit_the_limit_each(
     walked: "Walked", steps: list[Step]
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.nginx.gateway import Gateway
-from tests.nginx.outage import AGAIN, BACK, GONE, SLOW, await_back, gateway, rule, statuses
+from tests.nginx.outage import AGAIN, BACK, GONE, PLENTY, SLOW, await_back, gateway, rule, statuses
 from tests.servers import Cluster, Proxy, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
 from tests.servers.resp import ServerRefused
@@ -203,7 +203,7 @@ def test_a_slot_goes_back_to_whoever_gave_it(server: RedisServer) -> None:
 
 
 def test_after_a_failover_the_new_master_decides() -> None:
-    with Sentinels() as watched, gateway(watched, rule(limit="1000000/hour")) as gate:
+    with Sentinels() as watched, gateway(watched, rule(limit=PLENTY)) as gate:
         assert statuses(gate, 2) == [200, 200]
         watched.kill_master()
         began = time.monotonic()

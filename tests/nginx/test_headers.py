@@ -61,7 +61,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=2000, deadline=None)
 @given(st.lists(verdicts(), max_size=4), st.sampled_from(FORMS), st.lists(st.booleans(), max_size=4))
 @example([passed("10/s", 5, 0.5, "api"), passed("10/s", 4, 0.5, "api"), passed("10/s", 3, 1, "x")], "draft-11", [])
 @example([refused("10/minute", 0, 5.2, 60, "login", cost=2), passed("10/s", 9, 0.1, "daily")], "draft-11", [])

@@ -1,5 +1,10 @@
-"""Shares in Lua: word by word those of Python, also where a limit is at the edge of what can be written."""
+"""Shares in Lua: word by word those of Python, also where a limit is at the edge of what can be written.
 
+A double of seventeen digits may end in another digit, as LuaJIT rounds a tie up and Python to the even one. Both
+are that double again.
+"""
+
+import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -97,11 +102,23 @@ def slow_buckets(draw: st.DrawFn) -> Limit:
 COUNTS = st.integers(1, 40) | large(20_000)
 
 
+DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]\d+)?")
+
+
+def doubles(told: Any) -> Any:
+    """With every decimal number in it as Python writes that double."""
+    if isinstance(told, dict):
+        return {name: doubles(value) for name, value in told.items()}
+    if isinstance(told, list):
+        return [doubles(value) for value in told]
+    return DECIMAL.sub(lambda found: repr(float(found[0])), told) if isinstance(told, str) else told
+
+
 def told(limit: Limit | None) -> dict[str, Any] | bool:
     return False if limit is None else entry(limit)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(LIMITS | edges(), COUNTS, st.integers(0, 50))
 @example(TokenBucket(999_983, 100 * 365 * 86400), 10, 0)  # no period can express it: rounded down
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 4, 0)  # a unit of the burst is left out
@@ -109,19 +126,20 @@ def told(limit: Limit | None) -> dict[str, Any] | bool:
 @example(Smooth(1, HORIZON_US / 1_000_000 - 1000, burst=0), 2, 0)
 @example(LeakyBucket(3, 1000, 9_460_799), 2, 0)  # the rate is rounded down, and it would not run dry in time
 @example(Smooth(1, 100 * 86400, 10), 2, 0)  # too slow when cold
+@example(Smooth(445064, 1.048576, 0.000001, 1), 2, 0)  # seventeen digits, and a tie
 @example(Smooth(0.016384), 3, 0)  # the next double below a power of two
 @example(Smooth(5), 9007, 0)
 @example(Smooth(5), 9008, 0)  # no period is so long
 def test_a_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> None:
     rank = min(rank, count - 1)
-    assert lua.ask("share", limit=entry(limit), count=count, rank=rank) == told(share(limit, count, rank))
+    assert doubles(lua.ask("share", limit=entry(limit), count=count, rank=rank)) == told(share(limit, count, rank))
 
 
 @settings(max_examples=500, deadline=None)
 @given(slow_buckets(), st.integers(2, 40), st.integers(0, 50))
 def test_a_share_that_can_hardly_be_written_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> None:
     rank %= count
-    assert lua.ask("share", limit=entry(limit), count=count, rank=rank) == told(share(limit, count, rank))
+    assert doubles(lua.ask("share", limit=entry(limit), count=count, rank=rank)) == told(share(limit, count, rank))
 
 
 @settings(max_examples=500, deadline=None)
@@ -129,10 +147,10 @@ def test_a_share_that_can_hardly_be_written_is_pythons(lua: Lua, limit: Limit, c
 @example(LeakyBucket(1, 900, 50), 37, 3)
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 20, 19)
 def test_an_even_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> None:
-    assert lua.ask("even", limit=entry(limit), count=count, rank=rank) == entry(even(limit, count, rank))
+    assert doubles(lua.ask("even", limit=entry(limit), count=count, rank=rank)) == entry(even(limit, count, rank))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(LIMITS | edges())
 @example(TokenBucket(90_001, 10_000_000_023 / 1_000_000, 27_628_826_087))  # one grain more than whole seconds
 def test_what_a_limit_gives_is_what_a_plate_says(lua: Lua, limit: Limit) -> None:
@@ -149,7 +167,7 @@ def test_shares_by_hand(lua: Lua) -> None:
     assert lua.ask("even", limit=entry(parse("100/s burst 2")), count=3, rank=2)["text"] == "1/20ms"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(*[large(EXACT) | st.just(0)] * 4)
 @example(EXACT - 1, EXACT - 1, EXACT - 2, EXACT)
 @example(EXACT, EXACT - 2, EXACT - 1, EXACT - 1)
@@ -158,7 +176,7 @@ def test_products_are_compared_exactly(lua: Lua, a: int, b: int, c: int, d: int)
     assert lua.ask("at_most", factors=[a, b, c, d]) == (a * b <= c * d)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(st.floats(1e-9, 1e6), st.integers(2, 9007), st.integers(-2, 2))
 def test_products_of_doubles_are_compared_exactly(lua: Lua, rate: float, count: int, off: int) -> None:
     """A whole, and a part that is that whole divided, give or take the last bit."""
@@ -166,7 +184,7 @@ def test_products_of_doubles_are_compared_exactly(lua: Lua, rate: float, count: 
     assert lua.ask("at_most", factors=[part, count, rate, 1]) == (Fraction(part) * count <= Fraction(rate))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(large(EXACT), large(EXACT), large(EXACT), st.integers(-1, 1))
 def test_products_that_are_nearly_the_same(lua: Lua, a: int, b: int, c: int, off: int) -> None:
     d = a * b // c + off

@@ -58,7 +58,7 @@ HEADERS = st.lists(
 DIMENSIONS = ("method", "path", "host", "header.x-plan", "argument.a", "cookie.a", "argument.", "header.cookie")
 
 
-@settings(max_examples=150)
+@settings(max_examples=300)
 @given(BYTES, TARGETS, HEADERS)
 def test_any_request_has_the_same_key(
     lua: Lua, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]
@@ -70,7 +70,7 @@ def test_any_request_has_the_same_key(
     assert answer["redis"] == naming.tagged(naming.head("hg", "slots", key[:9]), key).decode("latin-1")
 
 
-@settings(max_examples=200)
+@settings(max_examples=300)
 @given(books(), st.lists(CALLS, min_size=1, max_size=5), st.sampled_from([None, 0, 1, 7]))
 def test_any_book_means_the_same(lua: Lua, book: Rulebook, calls: list[dict[str, str]], cost: int | None) -> None:
     book = Rulebook(rules=tuple(map(written, book.rules)))
