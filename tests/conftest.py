@@ -11,6 +11,7 @@ fixture of the function's scope is involved, so they may be used under @given. A
 server should start one of its own (tests.servers: RedisServer, Cluster, Sentinels).
 """
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TypeVar
@@ -23,6 +24,9 @@ from tests.servers import BASE_US, KINDS, Cluster, DrivenClock, Kind, RedisServe
 # A busy machine is no counter-example.
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
+
+# A run in the background may have been told to ignore it, and all that it starts would as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SERVER_FIXTURES = {
     *("redis_server", "valkey_server", "server"),
