@@ -15,13 +15,14 @@ from headgate.cli.answer import DONE, NO, Answer
 from headgate.cli.counts import Count, add_counts, all_counts_of, counts_of
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, Parser, Run, command, whole
-from headgate.cli.receipt import give_back
 from headgate.cli.table import Cell, Table, Value
 from headgate.engine.port import Meter
 from headgate.errors import InvalidCharge
 from headgate.explain import long
+from headgate.flow import run
 from headgate.model.decision import Decision, OverriddenFacts, Verdict
 from headgate.model.slots import Slots
+from headgate.receipt import give_back
 
 if TYPE_CHECKING:
     from headgate.engine.redis.blocking import RedisEngine
@@ -104,7 +105,7 @@ def _refund(args: argparse.Namespace) -> Answer:
         asked = [(_meter(engine, count), args.key, 0) for count in counts]
         for count, facts in zip(counts, engine.decide_all(asked, commit=False), strict=True):
             meter = engine.meter(facts.limit if isinstance(facts, OverriddenFacts) else count.limit, count.name)
-            before, after = give_back(meter, args.key, args.cost)
+            before, after = run(give_back(meter, args.key, args.cost))
             room = [Verdict(*facts, meter.limit, args.key, 0) for facts in (before, after)]
             rows.append((count.name, meter.limit.text, room[0].remaining, room[1].remaining))
             told.append(

@@ -165,7 +165,7 @@ class RuledDecision(Decision):
     @property
     def refusal(self) -> Refusal | None:
         """What to answer, if the call was refused."""
-        return None if self.allowed or self.rule is None else self._book.refusals[self.rule]
+        return None if self.allowed or self.rule is None else self._book.refusals.get(self.rule, Refusal())
 
     @property
     def atomic(self) -> bool:

@@ -2,8 +2,11 @@
 
     check     may this call pass all rules that apply to it?     peek      would it?
     wait      pass when there is room                            refund    give back what a decision charged
+    reserve   take a place now, for later                        cancel    give that place back
     hold      check around a block; slots are held as long       release   give the slots of a decision back
+    renew     hold them for longer
     reset     forget the counts of a call                        replace   go on by another rulebook
+    check_together   may several calls pass, all or none?        give_back  units of a call whose decision is gone
 
     limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
     decision = limiter.check({"method": "POST", "path": "/login", "address": "192.0.2.7"})
@@ -14,7 +17,7 @@ calls; every call is decided by one book.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import TracebackType
@@ -35,7 +38,9 @@ from headgate.model.decision import MARK, Decision
 from headgate.model.slots import Slots
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.opening import Rules, opened
+from headgate.ruled.receipts import Written, redeemed, written
 from headgate.ruled.ruling import Call, Ruling
+from headgate.ruled.together import Ask, Together, giving_back
 from headgate.rules.rule import Rulebook
 
 Attributes = Mapping[str, Any]
@@ -77,15 +82,40 @@ class _Ruled:
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         return self._ruling.call(attributes, None if cost is None else check_cost(cost))
 
+    def _cancelling(self, decision: Decision) -> Flow[None]:
+        if decision.allowed:
+            yield from self._releasing(decision)
+            yield from steps.cancel(decision)
+
+    def _renewing(self, decision: Decision) -> Flow[bool]:
+        held = True
+        for meter, part in _slots(decision):
+            if (yield partial(meter.renew, part.key, part.facts[MARK])) is None:
+                held = False
+        return held
+
     def _releasing(self, decision: Decision) -> Flow[None]:
-        for part in (*decision.parts, *decision.beside):
-            if decision.allowed and part.allowed and isinstance(part.limit, Slots):
-                meter: Any = part.source
-                yield partial(meter.release, part.key, part.facts[MARK])
+        for meter, part in _slots(decision):
+            yield partial(meter.release, part.key, part.facts[MARK])
+
+    def receipts(self, decision: Decision) -> list[Written]:
+        """What the decision charged and holds, in plain words that outlive this process."""
+        return written(decision)
+
+    def redeemed(self, receipts: Sequence[Written]) -> RuledDecision:
+        """The decision again, of its receipts: to be refunded, cancelled, renewed or released."""
+        return redeemed(receipts, self._ruling)
 
     def _resetting(self, attributes: Attributes) -> Flow[None]:
         for meter, key, _ in self._call(attributes, None).charges:
             yield partial(meter.reset, key)
+
+
+def _slots(decision: Decision) -> Iterator[tuple[Any, Decision]]:
+    """The slots that a decision holds, each with the hand on it."""
+    for part in (*decision.parts, *decision.beside):
+        if decision.allowed and part.allowed and isinstance(part.limit, Slots):
+            yield part.source, part
 
 
 class RuledLimiter(_Ruled):
@@ -120,6 +150,10 @@ class RuledLimiter(_Ruled):
         meter, key, cost = call.charges[0]
         return call.decision((meter.decide(key, cost),))
 
+    def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
+        """May all of these pass? Charges them all, or none; a decision for each, by its own verdict."""
+        return run(Together(self._ruling, asks).decide())
+
     def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """Would it? Charges nothing, counts nothing."""
         return run(self._call(attributes, cost).decide(commit=False))
@@ -132,9 +166,27 @@ class RuledLimiter(_Ruled):
         )
         return cast(RuledDecision, run(flow))
 
+    def reserve(
+        self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
+    ) -> RuledDecision:
+        """Take a place now, served after the decision's delay. Refused if that is more than `timeout` away."""
+        return run(self._call(attributes, cost).decide(steps.patience_us(timeout)))
+
+    def cancel(self, decision: Decision) -> None:
+        """Give a place back, as far as nothing was built on it."""
+        run(self._cancelling(decision))
+
     def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Give back what the decision charged, or `cost` of it, under every rule."""
         run(steps.refund(decision, cost))
+
+    def give_back(self, ask: Ask, units: int) -> RuledDecision:
+        """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
+        return run(giving_back(self._ruling, ask, check_cost(units)))
+
+    def renew(self, decision: Decision) -> bool:
+        """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
+        return run(self._renewing(decision))
 
     def release(self, decision: Decision) -> None:
         """Give back the slots that the decision holds; one that is not released ends by its ttl."""
@@ -198,6 +250,10 @@ class AsyncRuledLimiter(_Ruled):
         meter, key, cost = call.charges[0]
         return call.decision((await meter.decide(key, cost),))
 
+    async def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
+        """May all of these pass? Charges them all, or none; a decision for each, by its own verdict."""
+        return await arun(Together(self._ruling, asks).decide())
+
     async def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """Would it? Charges nothing, counts nothing."""
         return await arun(self._call(attributes, cost).decide(commit=False))
@@ -212,9 +268,27 @@ class AsyncRuledLimiter(_Ruled):
         )
         return cast(RuledDecision, await arun(flow))
 
+    async def reserve(
+        self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
+    ) -> RuledDecision:
+        """Take a place now, served after the decision's delay. Refused if that is more than `timeout` away."""
+        return await arun(self._call(attributes, cost).decide(steps.patience_us(timeout)))
+
+    async def cancel(self, decision: Decision) -> None:
+        """Give a place back, as far as nothing was built on it."""
+        await arun(self._cancelling(decision))
+
     async def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Give back what the decision charged, or `cost` of it, under every rule."""
         await arun(steps.refund(decision, cost))
+
+    async def give_back(self, ask: Ask, units: int) -> RuledDecision:
+        """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
+        return await arun(giving_back(self._ruling, ask, check_cost(units)))
+
+    async def renew(self, decision: Decision) -> bool:
+        """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
+        return await arun(self._renewing(decision))
 
     async def release(self, decision: Decision) -> None:
         """Give back the slots that the decision holds; one that is not released ends by its ttl."""

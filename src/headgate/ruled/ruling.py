@@ -36,6 +36,7 @@ from headgate.rules.match import Matcher
 from headgate.rules.rule import Limits, Rule, Rulebook
 
 HERE, SLOTS, LEASED, THERE = range(4)
+MANY = 1000  # limits that callers brought along
 
 # Where a rule's charges are decided, what heads each of them, and the meters.
 Hand = tuple[int, Head, list[Any]]
@@ -57,6 +58,7 @@ class Ruling:
         self.refusals = {rule.name: rule.refuse for rule in book.rules}
         self._hands: dict[tuple[str, int, str | None], Hand] = {}
         self._divided: dict[tuple[str, int, str | None, tuple[int, int]], Hand] = {}
+        self._brought: dict[tuple[Limit, str], Any] = {}
 
     def call(self, attributes: Mapping[str, Any], cost: int | None) -> Call:
         """What a call asks."""
@@ -117,6 +119,15 @@ class Ruling:
         fallback = "allow" if aside else rule.fallback or self._chosen.fallback
         return replace(self._chosen, fallback=fallback).patience
 
+    def brought(self, limit: Limit, name: str) -> Any:
+        """The hand on a limit that a caller brings along. They may bring many, so no more than some are known."""
+        meter = self._brought.get((limit, name))
+        if meter is None:
+            if len(self._brought) >= MANY:
+                self._brought.clear()
+            meter = self._brought[limit, name] = self.engine.meter(limit, name)
+        return meter
+
     def own_meter(self, charge: Charged, limit: Limit) -> Any:
         """The hand on a limit of the key's own: a refund must go by the numbers of the charge."""
         meter, _, _ = charge
@@ -126,7 +137,7 @@ class Ruling:
 class Call:
     """The charges of one call, and how they are decided."""
 
-    __slots__ = ("_places", "charges", "denied", "heads", "ruling", "straight")
+    __slots__ = ("_known", "_places", "charges", "denied", "heads", "ruling", "straight")
 
     def __init__(self, ruling: Ruling) -> None:
         self.ruling = ruling
@@ -135,6 +146,7 @@ class Call:
         self.denied: list[Denied] = []
         self.straight = True
         self._places: list[int] = []
+        self._known: dict[tuple[int, str], int] = {}
 
     def add(self, hand: Hand, key: str, cost: int) -> None:
         place, head, meters = hand
@@ -145,11 +157,37 @@ class Call:
         if place != THERE:
             self.straight = False
 
+    def join(self, other: Call) -> list[int]:
+        """Make the charges of another call as well; where each of them is now. Two on one count become one, for
+        an engine judges every charge of a question by the count as it stood before."""
+        places = []
+        for (meter, key, cost), head, place in zip(other.charges, other.heads, other._places, strict=True):
+            at = self._known.get((id(meter), key)) if place in (HERE, THERE) else None
+            if at is None:
+                at = self._known[id(meter), key] = len(self.charges)
+                self.charges.append((meter, key, cost))
+                self.heads.append(head)
+                self._places.append(place)
+            else:
+                self.charges[at] = meter, key, self.charges[at][2] + cost
+            places.append(at)
+        self.denied += other.denied
+        self.straight = self.straight and other.straight
+        return places
+
     def decision(self, answers: Sequence[Facts | None], apart: bool = False) -> RuledDecision:
         return RuledDecision(self.ruling, self.heads, self.charges, answers, self.denied, apart)
 
     def decide(self, patience_us: int | None = None, commit: bool = True) -> Flow[RuledDecision]:
-        """The long way. Who is not asked, because something here refused, has no answer."""
+        """The long way."""
+        answers, apart = yield from self.answered(patience_us, commit)
+        return self.decision(answers, apart)
+
+    def answered(
+        self, patience_us: int | None = None, commit: bool = True
+    ) -> Flow[tuple[Sequence[Facts | None], bool]]:
+        """An answer for each charge, and whether they come from several places. Who is not asked, because
+        something here refused, has none."""
         answers: list[Facts | None] = [None] * len(self.charges)
         refused = any(not match.shadow for _, match in self.denied)
         charged: list[int] = []
@@ -178,7 +216,7 @@ class Call:
             for place, at in enumerate(self._places)
             if answers[place] is not None and not self._aside(place)
         }
-        return self.decision(answers, apart=len(questions) > 1)
+        return answers, len(questions) > 1
 
     def _those(self, where: int, refused: bool) -> list[int]:
         """The places in the row of charges that are decided there; once refused, only what is aside."""
@@ -208,10 +246,10 @@ class Call:
                 answers[place] = facts
 
     def _ahead(self, place: int, answers: list[Facts | None], patience_us: int | None, commit: bool) -> Flow[None]:
-        meter, key, _ = self.charges[place]
+        meter, key, cost = self.charges[place]
         if self._places[place] == LEASED:
             yield from self._together(self.ruling.engine, [place], answers, patience_us, commit)
-        elif commit:
+        elif commit and cost:
             answers[place], _ = yield partial(meter.acquire, key)
         else:
             answers[place] = yield partial(meter.free, key)
@@ -222,7 +260,7 @@ class Call:
         """What was charged before another rule refused. A shadow keeps its own; but nobody holds a slot for it."""
         for place in places if commit else ():
             facts, (meter, key, cost) = answers[place], self.charges[place]
-            if facts is None or not facts[ALLOWED]:
+            if facts is None or not facts[ALLOWED] or not cost:
                 continue
             if self._places[place] == SLOTS:
                 yield partial(meter.release, key, facts[MARK])

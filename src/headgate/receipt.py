@@ -1,23 +1,26 @@
-"""A receipt for nobody's charge: so that an operator can give units back to a key.
+"""A receipt for nobody's charge: so that units can be given back to a key by who has no decision.
 
-A refund belongs to a charge, and a charge's receipt is gone when its program is. What an operator has is the
-count as it stands. So the receipt is made of a peek of this instant: it says that the last `units` of what is
-counted now were one charge, and that this charge is given back. Each algorithm then gives what its own law
-allows:
+A refund belongs to a charge, and a charge's receipt is gone when its program is. What an operator has, or a
+gateway that speaks of negative hits, is the count as it stands. So the receipt is made of a peek of this instant:
+it says that the last `units` of what is counted now were one charge, and that this charge is given back. Each
+algorithm then gives what its own law allows:
 
     token bucket, leaky bucket     water that has not drained yet
     fixed window                   units of the window that is open
     sliding window, sliding log    the newest units first, one question for each: no more is known
     smooth                         the time for which the window is shut, not what idleness had saved
 
-Laws (tests/cli/test_receipt.py): for every algorithm, after a refund of n units at most n more pass than
+Laws (tests/test_receipt.py): for every algorithm, after a refund of n units at most n more pass than
 before, and never more than would pass on a key that was never used.
 """
 
 from __future__ import annotations
 
-from headgate.engine.port import Meter
+from functools import partial
+
+from headgate.engine.port import AsyncMeter, Meter
 from headgate.errors import InvalidCharge
+from headgate.flow import Flow
 from headgate.model.decision import AT_US, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.sliding_log import SlidingLog
@@ -26,19 +29,19 @@ from headgate.model.slots import Slots
 from headgate.model.smooth import Smooth
 
 
-def give_back(meter: Meter, key: str, units: int) -> tuple[Facts, Facts]:
+def give_back(meter: Meter | AsyncMeter, key: str, units: int) -> Flow[tuple[Facts, Facts]]:
     """Give back up to so many units of the key; how it stood before, and how it stands after."""
     if isinstance(meter.limit, Slots):
         raise InvalidCharge(
             f'"{meter.limit}" is held, not taken: a slot comes back when it is released, or expires.'
         )
-    before = after = meter.decide(key, 0)
+    before = after = yield partial(meter.decide, key, 0)
     at_once = not isinstance(meter.limit, SlidingLog | SlidingWindow)
     for _ in range(1 if at_once else units):
         receipt = _receipt(meter.limit, after, units if at_once else 1)
         if receipt is None:
             break
-        after = meter.refund(key, receipt.cost, receipt)
+        after = yield partial(meter.refund, key, receipt.cost, receipt)
     return before, after
 
 

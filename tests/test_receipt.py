@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ManualClock
-from headgate.cli.receipt import give_back
 from headgate.engine.local import LocalEngine
 from headgate.errors import InvalidCharge
+from headgate.flow import run
 from headgate.model.slots import Slots
+from headgate.receipt import give_back
 from headgate.text import parse
 
 LIMITS = [
@@ -53,8 +54,8 @@ def test_no_more_passes_than_was_given_back_nor_than_on_a_key_never_used(
     refunded, twin, now, as_it_is = Key(text), Key(text), Key(text), Key(text)
     for key in (refunded, twin, now, as_it_is):
         key.live(before)
-    give_back(refunded.meter, "k", units)
-    give_back(now.meter, "k", units)
+    run(give_back(refunded.meter, "k", units))
+    run(give_back(now.meter, "k", units))
     assert now.greedy() <= max(Key(text).greedy(), as_it_is.greedy())
     assert refunded.greedy([(0, 1), *after]) <= twin.greedy([(0, 1), *after]) + units
 
@@ -64,7 +65,7 @@ def test_no_more_passes_than_was_given_back_nor_than_on_a_key_never_used(
 def test_what_was_just_taken_is_given_back_whole(text: str, costs: list[int]) -> None:
     key = Key(text)
     taken = sum(cost for cost in costs if key.meter.decide("k", cost)[0])
-    before, after = give_back(key.meter, "k", 30)
+    before, after = run(give_back(key.meter, "k", 30))
     assert after[1] == before[1] + taken == Key(text).meter.decide("k", 0)[1]
 
 
@@ -72,7 +73,7 @@ def test_what_was_just_taken_is_given_back_whole(text: str, costs: list[int]) ->
 def test_windows_give_back_units_of_several_instants_the_newest_first(text: str, pause_us: int) -> None:
     key = Key(text)
     key.live([(pause_us, 2)] * 4)
-    before, after = give_back(key.meter, "k", 5)
+    before, after = run(give_back(key.meter, "k", 5))
     assert (before[1], after[1]) == (2, 7)
 
 
@@ -80,21 +81,21 @@ def test_windows_give_back_units_of_several_instants_the_newest_first(text: str,
 def test_of_a_smooth_limit_the_time_for_which_it_is_shut_comes_back(text: str) -> None:
     key = Key(text)
     key.meter.decide("k", 5)
-    before, after = give_back(key.meter, "k", 5)
+    before, after = run(give_back(key.meter, "k", 5))
     assert (before[0], after[0]) == (False, True)
 
 
 def test_a_part_of_it_comes_back() -> None:
     key = Key("10/s smooth")
     key.meter.decide("k", 5)
-    _, after = give_back(key.meter, "k", 2)
+    _, after = run(give_back(key.meter, "k", 2))
     assert after[2] == 300_000
 
 
 def test_of_a_warm_up_no_more_than_the_price_of_the_units() -> None:
     key = Key("10/s smooth warmup 2s")
     key.meter.decide("k", 5)
-    before, after = give_back(key.meter, "k", 1)
+    before, after = run(give_back(key.meter, "k", 1))
     assert before[2] is not None
     assert after[2] is not None
     assert before[2] - 300_000 <= after[2] < before[2], "a unit costs three times 100 ms at most"
@@ -103,4 +104,4 @@ def test_of_a_warm_up_no_more_than_the_price_of_the_units() -> None:
 def test_a_slot_is_released_by_its_holder() -> None:
     slots = LocalEngine(ManualClock()).slots(Slots(3), "s")
     with pytest.raises(InvalidCharge, match="held, not taken"):
-        give_back(slots, "k", 1)  # type: ignore[arg-type]
+        run(give_back(slots, "k", 1))  # type: ignore[arg-type]

@@ -1,0 +1,154 @@
+"""Several calls decided as one, by rules and by limits that were brought along."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import ManualClock
+from headgate.ruled.limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.ruled.together import Ask
+from headgate.text import parse
+from tests.servers import RedisServer
+
+BOOK: dict[str, Any] = {
+    "rules": [
+        {"name": "user", "key": "user", "limit": "3/day fixed", "missing": "skip"},
+        {"name": "item", "key": "sku", "limit": "10/day fixed", "missing": "skip", "cost": 2},
+        {"name": "strict", "when": {"path": "/strict"}, "key": "user", "limit": "1/day fixed", "missing": "deny"},
+        {"name": "quiet", "key": "sku", "limit": "1/day fixed", "mode": "shadow", "missing": "skip"},
+        {"name": "held", "when": {"path": "/slow"}, "limit": "1 slot"},
+        {"name": "here", "when": {"path": "/here"}, "limit": "2/day fixed", "where": "node"},
+    ]
+}
+
+
+@pytest.fixture(params=["memory", "redis"])
+def limiter(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[RuledLimiter]:
+    engine = "memory://" if request.param == "memory" else redis_server.url
+    with RuledLimiter(BOOK, engine) as made:
+        yield made
+
+
+def allowed(limiter: RuledLimiter, *asks: Ask) -> list[bool]:
+    return [decision.allowed for decision in limiter.check_together(asks)]
+
+
+def left(limiter: RuledLimiter, **attributes: str) -> dict[str | None, int]:
+    return {verdict.rule: verdict.remaining for verdict in limiter.peek(attributes).verdicts}
+
+
+ANN, BOB, SKU = Ask({"user": "ann"}), Ask({"user": "bob"}), Ask({"sku": "7"})
+
+
+def test_all_pass_or_none_is_charged(limiter: RuledLimiter) -> None:
+    assert allowed(limiter, ANN, BOB, SKU) == [True, True, True]
+    assert left(limiter, user="ann", sku="7") == {"user": 2, "item": 8}
+    assert allowed(limiter, ANN, Ask({"user": "bob"}, 3), SKU) == [True, False, True]
+    assert left(limiter, user="ann", sku="7") == {"user": 2, "item": 8}
+    assert left(limiter, user="bob") == {"user": 2}
+
+
+def test_each_is_told_its_own_rules(limiter: RuledLimiter) -> None:
+    ann, sku, nobody = limiter.check_together([ANN, SKU, Ask({"path": "/"})])
+    assert [verdict.rule for verdict in ann.verdicts] == ["user"]
+    assert [verdict.rule for verdict in sku.verdicts] == ["item"]
+    assert [verdict.rule for verdict in sku.asides] == ["quiet"]
+    assert (nobody.allowed, nobody.rule, nobody.verdicts) == (True, None, ())
+
+
+def test_those_who_meet_on_one_count_are_charged_their_sum(limiter: RuledLimiter) -> None:
+    assert allowed(limiter, ANN, ANN) == [True, True]
+    assert left(limiter, user="ann") == {"user": 1}
+    assert allowed(limiter, ANN, ANN) == [False, False]
+    assert left(limiter, user="ann") == {"user": 1}
+    assert allowed(limiter, ANN) == [True]
+
+
+def test_a_peek_among_them_charges_nothing(limiter: RuledLimiter) -> None:
+    peeked, taken = limiter.check_together([Ask({"sku": "7"}, 0), ANN])
+    assert (peeked.allowed, peeked.remaining, taken.remaining) == (True, 10, 2)
+    assert left(limiter, sku="7") == {"item": 10}
+
+
+def test_one_that_is_refused_unasked_refuses_all(limiter: RuledLimiter) -> None:
+    decisions = limiter.check_together([ANN, Ask({"path": "/strict"})])
+    assert [decision.allowed for decision in decisions] == [True, False]
+    assert decisions[1].why is not None
+    assert left(limiter, user="ann") == {"user": 3}
+
+
+def test_a_limit_that_is_brought_along(limiter: RuledLimiter) -> None:
+    own = Ask({"user": "ann"}, limit=parse("2/day fixed"), name="theirs", key="ann")
+    assert allowed(limiter, own, own) == [True, True]
+    first, other = limiter.check_together([own, BOB])
+    assert (first.allowed, first.rule, str(first.limit), other.allowed) == (False, "theirs", "2/day fixed", True)
+    assert first.refusal is not None
+    assert first.refusal.status == 429
+    assert left(limiter, user="ann") == {"user": 3}, "the rules were not asked"
+    assert left(limiter, user="bob") == {"user": 3}
+
+
+def test_slots_and_what_counts_here_go_together_with_the_rest(limiter: RuledLimiter) -> None:
+    slow, here = Ask({"path": "/slow"}), Ask({"path": "/here"})
+    first = limiter.check_together([slow, here, ANN])
+    assert [decision.allowed for decision in first] == [True, True, True]
+    assert allowed(limiter, slow, here, ANN) == [False, True, True]
+    assert left(limiter, user="ann") == {"user": 2}
+    assert left(limiter, path="/here") == {"here": 1}
+    limiter.release(first[0])
+    assert [each.allowed for each in limiter.check_together([Ask({"path": "/slow"}, 0), ANN])] == [True, True]
+    assert allowed(limiter, slow, here) == [True, True], "the peek held nothing"
+
+
+def test_units_whose_decision_is_gone_are_given_back_as_far_as_they_are_counted(limiter: RuledLimiter) -> None:
+    limiter.check({"user": "ann", "sku": "7"}, 2)
+    after = limiter.give_back(Ask({"user": "ann"}), 1)
+    assert (after.allowed, after.remaining) == (True, 2)
+    assert limiter.give_back(Ask({"user": "ann"}), 100).remaining == 3
+    assert limiter.give_back(Ask({"user": "nobody"}), 100).remaining == 3
+    assert limiter.give_back(Ask({"path": "/"}), 1).rule is None
+
+
+async def test_awaited_it_is_the_same() -> None:
+    async with AsyncRuledLimiter(BOOK, clock=ManualClock()) as limiter:
+        assert [each.allowed for each in await limiter.check_together([ANN, ANN, SKU])] == [True, True, True]
+        assert [each.allowed for each in await limiter.check_together([ANN, ANN, SKU])] == [False, False, True]
+        assert (await limiter.give_back(ANN, 1)).remaining == 2
+
+
+CALLS = st.fixed_dictionaries(
+    {},
+    optional={
+        "user": st.sampled_from("ab"),
+        "sku": st.sampled_from("xy"),
+        "path": st.sampled_from(["/strict", "/here", "/"]),
+    },
+)
+
+
+@given(st.lists(st.tuples(CALLS, st.integers(1, 3)), max_size=12))
+def test_an_ask_alone_is_a_check(calls: list[tuple[dict[str, str], int]]) -> None:
+    clock = ManualClock()
+    with RuledLimiter(BOOK, clock=clock) as one, RuledLimiter(BOOK, clock=clock) as other:
+        for attributes, cost in calls:
+            together, alone = one.check_together([Ask(attributes, cost)])[0], other.check(attributes, cost)
+            assert (together.verdicts, together.asides, str(together)) == (
+                alone.verdicts,
+                alone.asides,
+                str(alone),
+            )
+
+
+@given(st.lists(st.lists(st.tuples(CALLS, st.integers(0, 2)), max_size=4), max_size=6))
+def test_what_was_refused_left_no_trace(rounds: list[list[tuple[dict[str, str], int]]]) -> None:
+    clock = ManualClock()
+    with RuledLimiter(BOOK, clock=clock) as limiter:
+        for asks in rounds:
+            everybody = [{"user": user, "sku": sku, "path": "/here"} for user in "ab" for sku in "xy"]
+            before = [limiter.peek(each).verdicts for each in everybody]
+            told = limiter.check_together([Ask(attributes, cost) for attributes, cost in asks])
+            if not all(each.allowed for each in told):
+                assert [limiter.peek(each).verdicts for each in everybody] == before
