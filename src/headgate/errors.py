@@ -4,10 +4,11 @@
     ├── InvalidRule         a limit or rule that cannot be: what was expected, and the nearest valid form
     │   └── InvalidRulebook     carries .problems: all that was found in a rulebook, each with its line
     ├── InvalidCharge       a call that cannot be judged: a cost below zero, an empty key
+    ├── InvalidSetting      something that the service cannot be started with
     ├── RateLimited         carries .decision; raised only for callers who asked for raising
     └── EngineUnavailable   no decision could be made; the cause is chained; never swallowed silently
 
-A message is a sentence to whoever can fix it. The first two are also ValueErrors, because that is what
+A message is a sentence to whoever can fix it. Those that are invalid are also ValueErrors, because that is what
 they are to a program that has never heard of headgate.
 """
 
@@ -56,6 +57,10 @@ class InvalidRulebook(InvalidRule):
 
 class InvalidCharge(HeadgateError, ValueError):
     """A key, cost or combination of charges that cannot be judged. Nothing was charged."""
+
+
+class InvalidSetting(HeadgateError, ValueError):
+    """A setting of the service that is not known, cannot be read, or is not safe. Nothing was started."""
 
 
 class RateLimited(HeadgateError):

@@ -4,28 +4,40 @@ RedisServer     one server                      TlsServer   one that speaks TLS 
 Cluster         masters, replicas, slots        Proxy       a faulty link to a server
 Sentinels       a watched master and replicas   DrivenClock the time that a server sees
 Nginx           with our Lua modules on its path
+Caddy, Envoy, Traefik   gateways that ask a service     Backend   what stands behind them
 """
 
-from tests.servers.binaries import KINDS, Kind, MissingComponent
+from tests.servers.backend import Answer, Backend, Request
+from tests.servers.binaries import KINDS, Kind, MissingComponent, RefusedToStart
+from tests.servers.caddy import Caddy
 from tests.servers.cluster import Cluster, ClusterNode
 from tests.servers.driven_clock import BASE_US, DrivenClock
+from tests.servers.envoy import Envoy
 from tests.servers.nginx import Nginx
 from tests.servers.proxy import Proxy
 from tests.servers.redis_server import RedisServer
 from tests.servers.sentinel import Sentinels
 from tests.servers.tls import TlsServer
+from tests.servers.traefik import Traefik
 
 __all__ = [
+    "Answer",
+    "Backend",
     "BASE_US",
+    "Caddy",
     "Cluster",
     "ClusterNode",
     "DrivenClock",
+    "Envoy",
     "Kind",
     "KINDS",
     "MissingComponent",
     "Nginx",
     "Proxy",
     "RedisServer",
+    "RefusedToStart",
+    "Request",
     "Sentinels",
     "TlsServer",
+    "Traefik",
 ]

@@ -1,7 +1,8 @@
 """Where a rulebook comes from: code, a file, or what was pushed to a server; and how it stays up to date.
 
     a Rulebook or a mapping      as it is
-    "rules.yaml", a Path         read, and watched: a change is followed within a second
+    "rules.yaml", a Path         read, and watched: a change is followed within a second; a file or a folder of
+                                 envoyproxy/ratelimit's is understood as well
     "pushed"                     what `headgate rules push` put on the engine's own server, and watched
     "redis://host:6379/0"        the same, on another server
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headgate.engine.forked import on_fork
@@ -19,6 +21,7 @@ from headgate.engine.url import open_archive
 from headgate.errors import InvalidRule
 from headgate.ruled.dividing import divisible
 from headgate.rules import load
+from headgate.rules.living.described import FolderSource, as_book
 from headgate.rules.living.editions import Editions
 from headgate.rules.living.keep import Keep
 from headgate.rules.living.watch import FileSource, Paper, PushedSource, Watch
@@ -59,7 +62,7 @@ def opened(rules: Rules, engine: str | None, prefix: str, follow: Callable[[Rule
         watch = Watch(source, _loaded, follow, keep=Keep(f"{name} {prefix}"))
     else:
         hang_up = _nothing
-        watch = Watch(FileSource(name), _loaded, follow)
+        watch = Watch(FolderSource(name) if Path(name).is_dir() else FileSource(name), _loaded, follow)
     on_fork(watch.forget)
 
     def close() -> None:
@@ -74,5 +77,5 @@ def _nothing() -> None:
 
 
 def _loaded(paper: Paper) -> Rulebook:
-    text, kind = paper.plain
+    text, kind = as_book(paper).plain
     return divisible(load.parse(text, format=kind or "", source=paper.name))

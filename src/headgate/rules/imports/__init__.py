@@ -23,7 +23,7 @@ from headgate.errors import InvalidRule
 from headgate.rules.imports import envoy, nginx, rates, spring
 from headgate.rules.imports.draft import Note, Translated
 
-__all__ = ["KINDS", "Note", "Translated", "guess", "translate"]
+__all__ = ["KINDS", "Note", "Translated", "guess", "looks_like", "translate"]
 
 _TRANSLATORS: dict[str, Callable[..., Translated]] = {
     "envoy": envoy.translate,
@@ -57,10 +57,15 @@ def translate(text: str, kind: str | None = None, name: str | None = None, **opt
     return _TRANSLATORS[chosen](text, name, **options)
 
 
+def looks_like(kind: str, text: str) -> bool:
+    """Whether it has the signs of that kind: nginx, spring or envoy."""
+    return all(re.search(sign, text, re.M) for sign in _SIGNS[kind])
+
+
 def guess(text: str) -> str:
     """What kind of text it is."""
-    for kind, signs in _SIGNS.items():
-        if all(re.search(sign, text, re.M) for sign in signs):
+    for kind in _SIGNS:
+        if looks_like(kind, text):
             return kind
     if rates.looks_like(text):
         return "limits"

@@ -1,0 +1,87 @@
+"""Descriptors as rules: the files of envoyproxy/ratelimit, followed as they are.
+
+    ratelimit.yaml      one file, one domain                  rules are called what their limits are called
+    config/             a folder of such files, as that service has it     edge.user: rules of the domain edge
+
+What is read becomes a rulebook, by rules/imports/envoy.py; what has no equivalent is logged, once for each change.
+Rules of a folder carry their domain, whatever else is in the folder: counts are filed under a rule's name, and
+must not move when a file is added.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import InvalidRule
+from headgate.rules import imports
+from headgate.rules.living.source import FileSource, Paper
+
+_SUFFIXES = (".yaml", ".yml")
+_log = logging.getLogger("headgate.rules")
+
+
+def as_book(paper: Paper) -> Paper:
+    """A paper that describes descriptors as one that says rules; any other as it is."""
+    text, kind = paper.plain
+    if kind != "yaml" or not imports.looks_like("envoy", text):
+        return paper
+    return Paper(json.dumps(_translated(paper)), "json", paper.name)
+
+
+class FolderSource:
+    """All such files of a folder, as one rulebook."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self.name = str(path)
+
+    def signature(self) -> Hashable:
+        return tuple((file.name, file.signature()) for file in self._files())
+
+    def read(self) -> Paper:
+        rules: list[Any] = []
+        conditions: dict[str, Any] = {}
+        domains: dict[str, str] = {}
+        for file in self._files():
+            found = _translated(file.read())
+            domain = found["name"]
+            if domain in domains:
+                raise InvalidRule(f"{file.name}: the domain {domain} is in {domains[domain]} already.")
+            domains[domain] = file.name
+            conditions |= {f"{domain}.{name}": tests for name, tests in found.get("conditions", {}).items()}
+            rules += [_of_domain(domain, rule) for rule in found["rules"]]
+        book = {"defaults": {"missing": "skip"}, "conditions": conditions, "rules": rules}
+        return Paper(
+            json.dumps({name: value for name, value in book.items() if value or name == "rules"}),
+            "json",
+            self.name,
+        )
+
+    def _files(self) -> list[FileSource]:
+        found = [FileSource(path) for path in sorted(self.path.iterdir()) if path.suffix.lower() in _SUFFIXES]
+        if not found:
+            raise InvalidRule(f"There is no file that ends with {' or '.join(_SUFFIXES)} in {self.name}.")
+        return found
+
+
+def _translated(paper: Paper) -> dict[str, Any]:
+    try:
+        translated = imports.translate(paper.plain[0], "envoy", domain=True)
+    except InvalidRule as error:
+        raise InvalidRule(f"{paper.name}: {error}") from None
+    for note in translated.notes:
+        _log.info("%s: %s", paper.name, note)
+    return translated.document
+
+
+def _of_domain(domain: str, rule: dict[str, Any]) -> dict[str, Any]:
+    named = rule | {"name": f"{domain}.{rule['name']}"[:64]}
+    if "replaces" in rule:
+        named["replaces"] = [f"{domain}.{name}"[:64] for name in rule["replaces"]]
+    if "is" in rule.get("when", {}):
+        named["when"] = rule["when"] | {"is": f"{domain}.{rule['when']['is']}"}
+    return named

@@ -1,0 +1,78 @@
+"""envoyproxy/ratelimit's own files, followed as they are."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from headgate import Limiter
+from headgate.errors import InvalidRule
+from headgate.ruled.limiter import RuledLimiter
+from headgate.rules.living.described import FolderSource
+
+EDGE = """
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 2, name: calm, replaces: [{name: all}]}
+  - key: plan
+    value: free
+    detailed_metric: true
+    descriptors:
+      - key: user
+        rate_limit: {unit: day, requests_per_unit: 1}
+"""
+MAIL = EDGE.replace("domain: edge", "domain: mail").replace("requests_per_unit: 2", "requests_per_unit: 3")
+
+
+def passes(limiter: RuledLimiter, **attributes: str) -> int:
+    return sum(limiter.check(attributes).allowed for _ in range(5))
+
+
+def test_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(EDGE)
+    with caplog.at_level(logging.INFO), Limiter.from_rules(path) as limiter:
+        assert passes(limiter, domain="edge", user="ann") == 2
+        assert passes(limiter, domain="edge", plan="free", user="ann") == 1
+        assert passes(limiter, domain="mail", user="ann") == 5
+        assert limiter.check({"domain": "edge", "user": "ann"}).rule == "calm"
+    assert f"{path}: line 8: detailed_metric is about metrics: it is left out." in caplog.messages
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "edge.yaml").write_text(EDGE)
+    (tmp_path / "mail.yml").write_text(MAIL)
+    (tmp_path / "README.md").write_text("not ours")
+    with Limiter.from_rules(tmp_path) as limiter:
+        assert passes(limiter, domain="edge", user="ann") == 2
+        assert passes(limiter, domain="mail", user="ann") == 3
+        assert passes(limiter, domain="mail", plan="free", user="ann") == 1
+        assert limiter.check({"domain": "mail", "user": "ann"}).rule == "mail.calm"
+
+
+def test_a_folder_that_changes_has_another_signature(tmp_path: Path) -> None:
+    source = FolderSource(tmp_path)
+    seen = set()
+    (tmp_path / "edge.yaml").write_text(EDGE)
+    seen.add(source.signature())
+    (tmp_path / "mail.yaml").write_text(MAIL)
+    seen.add(source.signature())
+    os.rename(tmp_path / "mail.yaml", tmp_path / "post.yaml")
+    seen.add(source.signature())
+    (tmp_path / "post.yaml").write_text(MAIL + "\n")
+    seen.add(source.signature())
+    assert len(seen) == 4
+
+
+def test_what_cannot_be_read_names_its_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRule, match=r"There is no file that ends with \.yaml or \.yml"):
+        Limiter.from_rules(tmp_path)
+    (tmp_path / "edge.yaml").write_text(EDGE)
+    (tmp_path / "more.yaml").write_text(EDGE)
+    with pytest.raises(InvalidRule, match=r"more\.yaml: the domain edge is in .*edge\.yaml already"):
+        Limiter.from_rules(tmp_path)
+    (tmp_path / "more.yaml").write_text("domain: mail\ndescriptors:\n  - value: x\n")
+    with pytest.raises(InvalidRule, match=r"more\.yaml: line 3: this descriptor has no key"):
+        Limiter.from_rules(tmp_path)
