@@ -76,6 +76,9 @@ class Faulty:
     def overrides(self, rule: str) -> Any:
         return self.engine.overrides(rule)
 
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return FaultyHand(self, self.engine.assignments(limit, name, ttl_us, grace_us))
+
     def shard(self, key: str) -> object:
         return key[0] if self._parts else 0
 

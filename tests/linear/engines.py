@@ -77,6 +77,9 @@ class RacingEngine:
     def overrides(self, rule: str) -> NoReturn:
         raise NotImplementedError("Nobody overrides in the race.")
 
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> NoReturn:
+        raise NotImplementedError("Nothing is divided in the race.")
+
     def shard(self, key: str) -> int:
         return 0
 

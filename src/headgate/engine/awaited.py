@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable, Sequence
 
-from headgate.engine.port import AsyncMeter, Engine, Meter, Overrides, Slot, SlotMeter
+from headgate.engine.port import AsyncMeter, Engine, Ledger, Meter, Overrides, Slot, SlotMeter
 from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
+from headgate.model.assignment import Assignment
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
@@ -75,6 +76,19 @@ class AwaitedOverrides:
             yield found
 
 
+class AwaitedLedger:
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.limit = ledger.limit
+        self.name = ledger.name
+
+    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+        return self.ledger.assign(key, holder, wanted, within_us)
+
+    async def leave(self, key: str, holder: str) -> None:
+        self.ledger.leave(key, holder)
+
+
 class AwaitedEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -93,6 +107,9 @@ class AwaitedEngine:
 
     def overrides(self, rule: str) -> AwaitedOverrides:
         return AwaitedOverrides(self.engine.overrides(rule))
+
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AwaitedLedger:
+        return AwaitedLedger(self.engine.assignments(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> Hashable:
         return self.engine.shard(key)

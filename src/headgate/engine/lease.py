@@ -128,6 +128,9 @@ class _Lending:
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return self.inner.assignments(limit, name, ttl_us, grace_us)
+
     def set_deadline(self, seconds: float) -> None:
         set_deadline(self.inner, seconds)
 

@@ -13,13 +13,14 @@ from typing import Any, Protocol
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
 from headgate.engine import joint
+from headgate.engine.assignments import LocalLedger
 from headgate.engine.overrides import Kept, Limits, LocalOverrides, of
 from headgate.engine.port import Meter, Slot
 from headgate.engine.slot_table import SlotTable
 from headgate.engine.state_table import StateTable
 from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
-from headgate.model import algorithm, lockout
+from headgate.model import algorithm, assignment, lockout
 from headgate.model.decision import Facts, Receipt
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.limit import Limit
@@ -50,6 +51,8 @@ class LocalEngine:
         self._lockouts: dict[str, StateTable[lockout.State]] = {}
         self._slots: dict[str, SlotTable] = {}
         self._overrides: dict[str, StateTable[Kept]] = {}
+        self._ledgers: dict[str, StateTable[assignment.State]] = {}
+        self.born_us = self.clock.now_us()
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
         with self.lock:
@@ -83,6 +86,11 @@ class LocalEngine:
         table = self._overrides.get(rule)
         return () if table is None else of(table, key, now_us)
 
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> LocalLedger:
+        with self.lock:
+            table = self._ledgers.setdefault(name, StateTable())
+        return LocalLedger(self, table, limit, name, ttl_us, grace_us)
+
     def shard(self, key: str) -> int:
         return 0
 
@@ -95,7 +103,7 @@ class LocalEngine:
     def __len__(self) -> int:
         """How many keys are remembered."""
         tables = [table for family in self._families.values() for table in family.values()]
-        states = sum(len(table.states) for table in (*tables, *self._lockouts.values()))
+        states = sum(len(table.states) for table in (*tables, *self._lockouts.values(), *self._ledgers.values()))
         return states + sum(map(len, self._slots.values()))
 
 

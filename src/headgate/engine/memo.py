@@ -42,7 +42,16 @@ from headgate.clock import Clock, SystemClock
 from headgate.engine.deadlines import set_deadline
 from headgate.engine.denials import Denials
 from headgate.engine.forked import on_fork
-from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
+from headgate.engine.port import (
+    AsyncEngine,
+    AsyncLedger,
+    AsyncMeter,
+    AsyncSlotMeter,
+    Engine,
+    Ledger,
+    Meter,
+    SlotMeter,
+)
 from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
@@ -122,6 +131,9 @@ class MemoEngine(_Memo):
     def overrides(self, rule: str) -> MemoOverrides:
         return MemoOverrides(self.inner.overrides(rule), self.denials)
 
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
+        return self.inner.assignments(limit, name, ttl_us, grace_us)
+
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
@@ -184,6 +196,9 @@ class AsyncMemoEngine(_Memo):
 
     def overrides(self, rule: str) -> AsyncMemoOverrides:
         return AsyncMemoOverrides(self.inner.overrides(rule), self.denials)
+
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger:
+        return self.inner.assignments(limit, name, ttl_us, grace_us)
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Hashable, Iterator, Sequen
 from typing import NamedTuple, Protocol
 
 from headgate.engine.terms import Terms
+from headgate.model.assignment import Assignment
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
@@ -61,6 +62,23 @@ class SlotMeter(Protocol):
     def reset(self, key: str) -> None: ...
 
 
+class Ledger(Protocol):
+    """An engine's hand on the parts of one limit that holders may use by themselves (model/assignment.py)."""
+
+    @property
+    def limit(self) -> Limit: ...
+    @property
+    def name(self) -> str: ...
+
+    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+        """Note that a holder would have used so many units within that time, and tell it its part. With None, or
+        within no time, it cannot know. The answer is None while parts may be out that nobody remembers: it is told
+        nothing."""
+
+    def leave(self, key: str, holder: str) -> None:
+        """Note that it wants nothing more. What it was told still ends by itself."""
+
+
 class Overrides(Protocol):
     """The limits that keys have of their own, in place of one rule's. They hold from the next call on."""
 
@@ -87,6 +105,10 @@ class Engine(Protocol):
         """Without `commit` only what would be answered: nothing is kept, no refusal counted."""
 
     def overrides(self, rule: str) -> Overrides: ...
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
+        """Parts of the limit, told for a ttl and counted for a grace longer. If the engine does not answer,
+        nothing is told, and what was told runs out: no fallback divides."""
+
     def shard(self, key: str) -> Hashable:
         """Which part of the engine answers for the key: parts fail apart."""
 
@@ -127,6 +149,18 @@ class AsyncSlotMeter(Protocol):
     async def reset(self, key: str) -> None: ...
 
 
+class AsyncLedger(Protocol):
+    """The same, awaited."""
+
+    @property
+    def limit(self) -> Limit: ...
+    @property
+    def name(self) -> str: ...
+
+    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None: ...
+    async def leave(self, key: str, holder: str) -> None: ...
+
+
 class AsyncOverrides(Protocol):
     """The same, awaited."""
 
@@ -145,5 +179,6 @@ class AsyncEngine(Protocol):
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]: ...
     def overrides(self, rule: str) -> AsyncOverrides: ...
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger: ...
     def shard(self, key: str) -> Hashable: ...
     async def close(self) -> None: ...

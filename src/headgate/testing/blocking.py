@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Coroutine, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
-from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncOverrides, AsyncSlotMeter, Meter, Slot
+from headgate.engine.port import AsyncEngine, AsyncLedger, AsyncMeter, AsyncOverrides, AsyncSlotMeter, Meter, Slot
 from headgate.engine.terms import Terms
+from headgate.model.assignment import Assignment
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
@@ -39,6 +40,9 @@ class Blocking:
 
     def overrides(self, rule: str) -> BlockingOverrides:
         return BlockingOverrides(self, self.engine.overrides(rule))
+
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> BlockingLedger:
+        return BlockingLedger(self, self.engine.assignments(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> Hashable:
         return self.engine.shard(key)
@@ -91,6 +95,20 @@ class BlockingOverrides:
 
     async def _all(self, limit: int | None) -> Sequence[tuple[str, str]]:
         return [found async for found in self.overrides.list(limit)]
+
+
+class BlockingLedger:
+    def __init__(self, engine: Blocking, ledger: AsyncLedger) -> None:
+        self._run = engine.run
+        self.ledger = ledger
+        self.limit = ledger.limit
+        self.name = ledger.name
+
+    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+        return self._run(self.ledger.assign(key, holder, wanted, within_us))
+
+    def leave(self, key: str, holder: str) -> None:
+        self._run(self.ledger.leave(key, holder))
 
 
 class BlockingSlotMeter:

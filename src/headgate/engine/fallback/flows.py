@@ -105,6 +105,9 @@ class Fallback(Answers):
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return self.inner.assignments(limit, name, ttl_us, grace_us)
+
     def set_deadline(self, seconds: float) -> None:
         self.hurry_us = round(seconds * SECOND) // 4
         set_deadline(self.inner, seconds)

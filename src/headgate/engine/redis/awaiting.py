@@ -16,12 +16,14 @@ from itertools import repeat
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.assignments import Told
 from headgate.engine.deadlines import deadline_of, within
 from headgate.engine.fallback.members import TTL_US
 from headgate.engine.forked import on_fork
 from headgate.engine.port import AsyncMeter, Slot
 from headgate.engine.redis import apart, flows, naming, wire
 from headgate.engine.redis.address import Address
+from headgate.engine.redis.assignments import AsyncRedisLedger
 from headgate.engine.redis.blocking import DEADLINE, RULE
 from headgate.engine.redis.channel import Channel
 from headgate.engine.redis.overrides import AsyncRedisOverrides, Listing, OverrideQuestions
@@ -48,6 +50,7 @@ class AsyncRedisEngine:
         self.clock = clock or SystemClock()
         self.deadline = deadline
         self.topology = topology(url)
+        self._told: dict[str, Told] = {}
         self.only = None if self.topology.moves else self.topology.node(b"")
         self.forget()
         on_fork(self.forget)
@@ -157,6 +160,10 @@ class AsyncRedisEngine:
             return Listing(questions, self.topology, self._ask_master, self.ask_all)
 
         return AsyncRedisOverrides(questions, self.ask, listing, self._failure)
+
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncRedisLedger:
+        known = self._told.setdefault(name, Told())
+        return AsyncRedisLedger(self.ask, known, self.prefix, limit, name, ttl_us, grace_us)
 
     async def _ask_master(self, address: Address, question: Question) -> Any:
         return await self._send(address, question, False)

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.assignments import Told
 from headgate.engine.deadlines import deadline_of, within
 from headgate.engine.fallback.members import TTL_US
 from headgate.engine.forked import on_fork
@@ -22,6 +23,7 @@ from headgate.engine.options import PATIENT
 from headgate.engine.port import Meter, Slot
 from headgate.engine.redis import apart, flows, naming, wire
 from headgate.engine.redis.address import Address
+from headgate.engine.redis.assignments import RedisLedger
 from headgate.engine.redis.lines import Lines
 from headgate.engine.redis.overrides import Listing, OverrideQuestions, RedisOverrides
 from headgate.engine.redis.topology import topology
@@ -48,6 +50,7 @@ class RedisEngine:
         self.clock = clock or SystemClock()
         self.deadline = deadline
         self.topology = topology(url)
+        self._told: dict[str, Told] = {}
         self._lines: dict[Address, Lines] = {}
         only = None if self.topology.moves else self.topology.node(b"")
         self.only = None if only is None else self.lines(only)
@@ -147,6 +150,10 @@ class RedisEngine:
             return Listing(questions, self.topology, self._ask_at, self.ask_all)
 
         return RedisOverrides(questions, self.ask, listing, self._failure)
+
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> RedisLedger:
+        known = self._told.setdefault(name, Told())
+        return RedisLedger(self.ask, known, self.prefix, limit, name, ttl_us, grace_us)
 
     def _ask_at(self, address: Address, question: Question) -> Any:
         return self.lines(address).ask_in_turn(question.packed, time.monotonic() + self.deadline)

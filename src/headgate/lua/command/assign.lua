@@ -1,0 +1,30 @@
+-- The ledger of assignments: which part of a limit each holder may be using by itself.
+--
+-- KEYS[1]  a string, and all that a key has (docs/reference/storage.md)
+-- ARGV     verb, holder (with neither a space nor a line's end); then by the verb:
+--            assign wants|"" live_us unknown_until_us least     notes what the holder wants, in grains; nothing: it
+--                      cannot know. Returns the grains that are its part until live_us from now, the server's time
+--                      and the number of holders. -1 grains: nothing is told, because the ledger still listens.
+--            leave                                              the holder wants nothing more; returns 1
+--
+-- unknown_until_us counts only if there is no ledger: whoever asks has told parts that may be in use until then, so
+-- it was lost. `model` is the model of assignments; the assembler puts it above this line.
+local call, key, name = redis.call, KEYS[1], ARGV[2]
+local time = call("TIME")
+local now_us = time[1] * 1000000 + time[2]
+local text = call("GET", key)
+
+local function save(after, dead_us)
+  local ttl_ms = math.ceil((dead_us - now_us) / 1000)
+  if ttl_ms > 0 then call("SET", key, after, "PX", string.format("%.0f", ttl_ms)) else call("DEL", key) end
+end
+
+if ARGV[1] == "leave" then
+  save(model.leave(text, now_us, name))
+  return 1
+end
+local live_us, unknown_until_us, least = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local grains, after, dead_us, holders =
+  model.tell(least, text, now_us, name, tonumber(ARGV[3]), live_us, unknown_until_us)
+save(after, dead_us)
+return { grains, now_us, holders }

@@ -1,0 +1,213 @@
+"""Assignments told as stories: who wants what, and which part of 100 units per second each is told."""
+
+import pytest
+
+from headgate.errors import InvalidRule
+from headgate.model import assignment
+from headgate.model.assignment import HOLDERS, Holder, State, note, spans
+from headgate.model.division import WHOLE, division
+from headgate.model.limit import SECOND
+from headgate.text import parse
+
+BASE_US = 1_700_000_000_000_000
+TTL_US, GRACE_US = 7 * SECOND, 3 * SECOND
+
+
+class Ledger:
+    """One ledger of 100/s, asked in units per second at so many seconds."""
+
+    def __init__(self, limit: str = "100/s", unknown_until: float = 0) -> None:
+        self.division = division(parse(limit))
+        self.state: State | None = None
+        self.unknown_us = self.us(unknown_until)
+        self.ttl_us, self.grace_us = TTL_US, GRACE_US
+
+    @staticmethod
+    def us(at: float) -> int:
+        return BASE_US + round(at * SECOND)
+
+    def tells(self, at: float, holder: str, wants: float | None) -> float | None:
+        """What the holder is told, in units per second."""
+        grains = None if wants is None else self.division.grains(round(wants * 1000), 1000 * SECOND)
+        told, self.state = assignment.assign(
+            self.division, self.state, self.us(at), holder, grains, self.ttl_us, self.grace_us, self.unknown_us
+        )
+        if told is None:
+            return None
+        assert told.ttl_us == self.ttl_us
+        return told.units * SECOND / told.period_us
+
+    def leaves(self, at: float, holder: str) -> None:
+        self.state = assignment.leave(self.state, self.us(at), holder)
+
+
+def test_who_is_alone_has_what_it_wants_and_half_of_the_rest() -> None:
+    ledger = Ledger()
+    assert ledger.tells(0, "a", 40) == 45 + 27.5
+    assert ledger.tells(5, "a", 200) == 100
+    assert ledger.tells(10, "a", 0) == 50
+
+
+def test_who_wants_little_has_it_and_the_others_share_the_rest() -> None:
+    ledger = Ledger()
+    told: list[float | None] = []
+    for at in (0, 5, 10, 15):
+        told = [ledger.tells(at, "a", 20), ledger.tells(at + 1, "b", 200), ledger.tells(at + 2, "c", 90)]
+    assert told == [22.5, 38.75, 38.75]
+
+
+def test_what_was_told_is_blocked_until_it_has_run_out() -> None:
+    ledger = Ledger()
+    assert ledger.tells(0, "a", 200) == 100
+    assert ledger.tells(1, "b", 200) == 0
+    assert ledger.tells(5, "a", 200) == 50  # who knows whether it hears that
+    assert ledger.tells(9.999_999, "b", 200) == 0
+    assert ledger.tells(10, "b", 200) == 50
+
+
+def test_who_falls_silent_is_forgotten_with_its_part() -> None:
+    ledger = Ledger()
+    ledger.tells(0, "a", 20)
+    assert ledger.tells(9.9, "b", 200) == 38.75
+    assert ledger.tells(10, "b", 200) == 100
+    assert ledger.state is not None
+    assert [holder.name for holder in ledger.state.holders] == ["b"]
+    assert assignment.dead_at_us(ledger.state) == ledger.us(20)
+
+
+def test_who_says_goodbye_wants_nothing_more_but_may_be_using_what_it_has() -> None:
+    ledger = Ledger()
+    ledger.tells(0, "a", 20)
+    ledger.tells(0, "b", 200)
+    ledger.leaves(1, "a")
+    ledger.leaves(1, "nobody")
+    assert ledger.tells(5, "b", 200) == 38.75  # a was told 61.25
+    assert ledger.tells(10, "b", 200) == 100
+    ledger.tells(11, "a", 0)
+    assert assignment.leave(None, BASE_US, "a") is None
+
+
+def test_an_idle_holder_has_a_standby_as_long_as_there_is_room() -> None:
+    ledger = Ledger()
+    told: list[float | None] = []
+    for at in (0, 5, 10, 15):
+        told = [ledger.tells(at, "busy", 40), ledger.tells(at + 1, "idle", 0)]
+    assert told == [pytest.approx(45 + 55 / 3, abs=0.001), pytest.approx(55 / 3, abs=0.001)]
+    for at in (20, 25, 30):
+        told = [ledger.tells(at, "busy", 200), ledger.tells(at + 1, "idle", 0)]
+    assert told == [100, 0]
+
+
+def test_who_comes_finds_something_unless_all_is_used() -> None:
+    ledger = Ledger()
+    assert ledger.tells(0, "a", 0) == 50
+    assert ledger.tells(0, "b", 200) == 50
+    assert ledger.tells(0, "c", 1) == 0
+
+
+def test_a_demand_that_trembles_changes_nothing() -> None:
+    ledger = Ledger()
+    told = {ledger.tells(at, "a", wants) for at, wants in enumerate([40, 44, 36, 45, 34, 41])}
+    assert told == {72.5}
+    assert ledger.tells(6, "a", 33) != 72.5
+    assert [note(0, 0), note(0, 8), note(9, 9), note(9, 7), note(9, 6), note(9, 10)] == [0, 9, 9, 9, 7, 12]
+    assert note(0, WHOLE) == note(WHOLE, WHOLE) == WHOLE
+
+
+def test_who_cannot_know_is_taken_to_want_an_equal_part() -> None:
+    ledger = Ledger()
+    ledger.tells(0, "a", 200)
+    assert ledger.tells(1, "b", None) == 0
+    ledger.tells(5, "a", 200)
+    assert ledger.tells(10, "b", None) == 50
+    assert ledger.tells(10, "b", 10) == 11.25
+    assert ledger.tells(11, "b", None) == 11.25
+
+
+def test_parts_that_would_let_nothing_pass_are_not_told() -> None:
+    ledger = Ledger("100/s burst 2")
+    told: list[float | None] = []
+    for at in (0, 5, 10, 15):
+        told = [ledger.tells(at, name, wants) for name, wants in (("a", 0), ("b", 1), ("c", 30), ("d", 90))]
+    assert told == [0, 50, 50, 0]
+
+
+def test_a_ledger_listens_until_what_nobody_remembers_has_run_out() -> None:
+    ledger = Ledger(unknown_until=6)
+    assert ledger.tells(0, "a", 200) is None
+    assert ledger.tells(5.9, "b", 200) is None
+    assert ledger.tells(6, "a", 200) == 50
+    assert ledger.tells(6, "b", 200) == 50
+
+
+def test_a_ledger_never_listens_for_longer_than_a_part_can_live() -> None:
+    ledger = Ledger(unknown_until=3600)
+    assert ledger.tells(0, "a", 200) is None
+    assert ledger.tells(9.9, "a", 200) is None
+    assert ledger.tells(10, "a", 200) == 100
+
+
+def test_a_clock_that_steps_back_leaves_every_part_its_time() -> None:
+    ledger = Ledger(unknown_until=2)
+    ledger.tells(1, "a", 200)
+    ledger.tells(2, "a", 200)
+    assert ledger.tells(-3600, "b", 200) == 0
+    assert ledger.tells(-3590.1, "b", 200) == 0
+    assert ledger.tells(-3590, "b", 200) == 100
+
+
+def test_a_ttl_that_became_shorter_does_not_end_what_was_told() -> None:
+    ledger = Ledger()
+    ledger.tells(0, "a", 40)
+    ledger.ttl_us, ledger.grace_us = 2 * SECOND, SECOND
+    assert ledger.tells(1, "a", 200) == 100
+    assert ledger.tells(4, "b", 200) == 0
+    assert ledger.tells(10, "b", 200) == 100
+
+
+def test_many_falling_parts_are_merged_never_shortened() -> None:
+    ledger = Ledger()
+    told: list[tuple[int, int]] = []
+    for second, wants in enumerate([200, 70, 50, 35, 25, 15, 8]):
+        ledger.tells(second, "a", wants)
+        assert ledger.state is not None
+        (holder,) = ledger.state.holders
+        told.append(holder.parts[-1])
+        assert len(holder.parts) == min(len(told), assignment.PARTS)
+        for _, end_us in told:
+            at_us = end_us - 1
+            most = max(grains for grains, until_us in told if until_us > at_us)
+            assert max(grains for grains, until_us in holder.parts if until_us > at_us) >= most
+
+
+def test_a_limit_may_change_while_its_parts_are_out() -> None:
+    ledger = Ledger("100/s")
+    assert ledger.tells(0, "a", 200) == 100
+    ledger.division = division(parse("10/s"))
+    assert ledger.tells(1, "b", 20) == 0
+    assert ledger.tells(5, "a", 20) == 5
+    assert ledger.tells(10, "b", 20) == 5
+
+
+def test_a_ledger_is_full_some_time() -> None:
+    holders = tuple(Holder(str(rank), 0, ((0, BASE_US + SECOND),)) for rank in range(HOLDERS))
+    ledger = Ledger()
+    ledger.state = State(BASE_US, 0, holders)
+    assert ledger.tells(0, "one more", 200) == 0
+    assert ledger.state.holders == holders
+    assert ledger.tells(0, "7", 200) == 100
+    assert ledger.tells(1, "one more", 200) == 0
+    assert [holder.name for holder in ledger.state.holders] == ["7", "one more"]
+
+
+@pytest.mark.parametrize(
+    ("report", "ttl", "grace"),
+    [(1, 2, 1), (1.5, 2, 1), (2, 3, 1), (3, 4, 2), (5, 7, 3), (10, 15, 5), (60, 90, 30)],
+)
+def test_how_long_parts_live(report: float, ttl: int, grace: int) -> None:
+    assert spans(round(report * SECOND)) == (ttl * SECOND, grace * SECOND)
+
+
+def test_reports_do_not_come_more_than_once_a_second() -> None:
+    with pytest.raises(InvalidRule, match="at most once a second"):
+        spans(SECOND - 1)

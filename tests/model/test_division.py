@@ -1,0 +1,120 @@
+"""A limit as it is divided: a bucket that lets pass no more than the limit does."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headgate.errors import InvalidRule
+from headgate.model.division import MOST, WHOLE, Division, division
+from headgate.model.leaky_bucket import LeakyBucket
+from headgate.model.limit import DAY, HOUR, SECOND, UNLIMITED
+from headgate.model.sliding_log import SlidingLog
+from headgate.model.token_bucket import TokenBucket
+from headgate.text import parse
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "seconds", "burst"),
+    [
+        ("100/s burst 200", 10**8, 10**6, 200),
+        ("1/s", 10**6, 10**6, 1),
+        ("999/s", 999 * 10**6, 10**6, 999),
+        ("1000/s", 10**6, 10**3, 1000),
+        ("1000000/s burst 5", 10**6, 1, 5),
+        ("999999/s burst 5", 999_999_000, 10**3, 5),
+        ("5000/3ms", 1_666_666, 1, 5000),
+        ("1000000000/s", 10**9, 1, 10**9),
+        ("10/minute", 166_666_666, 10**9, 10),
+        ("10/s queue 5", 10**7, 10**6, 6),
+        ("10/s queue 5 nodelay", 10**7, 10**6, 6),
+        ("100/minute fixed", 1_500_000, 10**6, 10),
+        ("100/minute sliding", 1_500_000, 10**6, 10),
+        ("100/minute log", 1_500_000, 10**6, 10),
+        ("2/s fixed", 10**6, 10**6, 1),
+        ("1/365d", 31, 10**9, 1),
+    ],
+)
+def test_limits_as_they_are_divided(text: str, amount: int, seconds: int, burst: int) -> None:
+    assert division(parse(text)) == Division(amount, seconds * SECOND, burst)
+
+
+def test_windows_of_a_calendar_are_taken_for_the_longest() -> None:
+    month = division(parse("1000/month fixed in Europe/Berlin"))
+    assert month.amount == 900 * month.period_us // (31 * DAY + HOUR)
+    day = division(parse("1000/day fixed in Europe/Berlin"))
+    assert day.amount == 900 * day.period_us // (25 * HOUR)
+    assert month.burst == day.burst == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("10 slots", "slots are held"),
+        ("10/s smooth", "wait for each other"),
+        ("1/minute fixed", "at least 2 units"),
+        ("1000000001/s burst 5", "10\\^9 units a second"),
+        ("1000000/s burst 1000000001", "at once"),
+        ("1/12000d", "less than one in 10\\^9 seconds"),
+    ],
+)
+def test_what_cannot_be_divided_says_why(text: str, why: str) -> None:
+    with pytest.raises(InvalidRule, match=f'^"{text}" cannot be divided among holders: .*{why}'):
+        division(parse(text))
+
+
+def test_what_has_no_limit_is_not_divided() -> None:
+    with pytest.raises(InvalidRule, match="it has no rate"):
+        division(UNLIMITED)
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**13), st.integers(1, 10**6))
+def test_a_rate_is_kept_or_rounded_down(amount: int, period_us: int, burst: int) -> None:
+    assume(amount * SECOND <= MOST * period_us)
+    try:
+        limit = TokenBucket(amount, period_us / SECOND, burst)
+    except InvalidRule:
+        assume(False)
+    divided = division(limit)
+    true, said = Fraction(limit.amount, limit.period_us), Fraction(divided.amount, divided.period_us)
+    assert divided.amount <= MOST
+    assert divided.burst == burst
+    assert said <= true
+    assert true - said < Fraction(1, divided.period_us)
+    if true >= Fraction(1, 1000 * SECOND):
+        assert true - said < true / 10**6
+
+
+@given(st.integers(2, 10**6), st.integers(1, 10**9))
+def test_a_window_and_its_bucket_pass_as_much_in_any_period(amount: int, period_ms: int) -> None:
+    divided = division(SlidingLog(amount, period_ms / 1000))
+    passes = divided.burst + Fraction(divided.amount, divided.period_us) * period_ms * 1000
+    assert passes <= amount
+    assert passes > amount * (1 - Fraction(1, 10**6)) or period_ms > 10**6
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6))
+def test_a_queue_passes_at_once(rate: int, queue: int) -> None:
+    divided = division(LeakyBucket(rate, 1, queue))
+    assert Fraction(divided.amount * SECOND, divided.period_us) == rate
+    assert divided.burst == queue + 1
+
+
+@given(st.integers(1, MOST), st.integers(1, MOST))
+def test_the_least_part_lets_something_pass(amount: int, burst: int) -> None:
+    divided = Division(amount, SECOND, burst)
+    assert 1 <= divided.least <= WHOLE
+    assert min(amount, burst) * divided.least // WHOLE == 1 or divided.least == 1
+    assert min(amount, burst) * (divided.least - 1) // WHOLE == 0
+
+
+@given(st.integers(1, MOST), st.integers(0, 10**12), st.integers(0, 10**12))
+def test_what_was_wanted_fits_into_its_grains(amount: int, units: int, elapsed_us: int) -> None:
+    divided = Division(amount, 1000 * SECOND, 1)
+    grains = divided.grains(units, elapsed_us)
+    allowed = Fraction(amount * grains, WHOLE) * max(1, elapsed_us) / divided.period_us
+    assert (
+        grains == WHOLE
+        or units <= allowed < units + Fraction(amount * elapsed_us + 1, WHOLE * divided.period_us) + 1
+    )
