@@ -71,6 +71,8 @@ def test_a_peek_among_them_charges_nothing(limiter: RuledLimiter) -> None:
     peeked, taken = limiter.check_together([Ask({"sku": "7"}, 0), ANN])
     assert (peeked.allowed, peeked.remaining, taken.remaining) == (True, 10, 2)
     assert left(limiter, sku="7") == {"item": 10}
+    assert limiter.check_together([Ask({"user": "bob"}, 0)])[0].remaining == 3
+    assert left(limiter, user="bob") == {"user": 3}
 
 
 def test_one_that_is_refused_unasked_refuses_all(limiter: RuledLimiter) -> None:

@@ -12,9 +12,8 @@ why        a sentence, where a rule refused without its limit: a dimension was m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headgate.engine.fallback.share import fresh
 from headgate.model.decision import (
@@ -34,6 +33,26 @@ from headgate.model.decision import (
 from headgate.model.limit import EXACT, UNLIMITED, Limit
 from headgate.rules.match import Match
 from headgate.rules.rule import Refusal
+
+if TYPE_CHECKING:
+    from functools import cached_property as once
+else:
+
+    class once:  # noqa: N801
+        """A property that is worked out once. That of functools takes a lock, which costs more than the work."""
+
+        def __init__(self, work):
+            self._work, self.__doc__ = work, work.__doc__
+
+        def __set_name__(self, owner, name):
+            self._name = name
+
+        def __get__(self, of, owner=None):
+            if of is None:
+                return self
+            value = of.__dict__[self._name] = self._work(of)
+            return value
+
 
 SHADOW, CANDIDATE = "shadow", "candidate"
 
@@ -75,53 +94,65 @@ class RuledDecision(Decision):
         apart: bool = False,
     ) -> None:
         self._book = book
-        self._heads, self._charges, self._answers = heads, charges, answers
-        self._denied = denied
+        self.heads, self.charges, self.answers = heads, charges, answers
+        self.denied = denied
         self._apart = apart
 
     def __bool__(self) -> bool:
         return self.allowed
 
-    @cached_property
+    @once
     def allowed(self) -> bool:
-        for (_, aside), facts in zip(self._heads, self._answers, strict=True):
+        for (_, aside), facts in zip(self.heads, self.answers, strict=True):
             if aside is None and facts is not None and not facts[ALLOWED]:
                 return False
-        return all(match.shadow for _, match in self._denied)
+        return all(match.shadow for _, match in self.denied)
 
-    @cached_property
+    @once
+    def _lone(self) -> Decision | None:
+        """The only part, where one rule was asked about one count: most calls, so nothing is searched there."""
+        if len(self.heads) != 1 or self.denied or self.heads[0][1] is not None or self.answers[0] is None:
+            return None
+        return self._all[0]
+
+    @once
     def parts(self) -> tuple[Decision, ...]:
         return tuple(part for part in self._all if part.aside is None)
 
-    @cached_property
+    @once
     def beside(self) -> tuple[Decision, ...]:
         return tuple(part for part in self._all if part.aside is not None)
 
-    @cached_property
+    @once
     def _all(self) -> list[Decision]:
         """In the order of the book; who was not asked is left out."""
         row: list[Decision | None] = []
-        for (rule, aside), charge, facts in zip(self._heads, self._charges, self._answers, strict=True):
+        for (rule, aside), charge, facts in zip(self.heads, self.charges, self.answers, strict=True):
             meter, key, cost = charge
             if isinstance(facts, OverriddenFacts):
                 meter = self._book.own_meter(charge, facts.limit)
             row.append(None if facts is None else _part(Decision(facts, meter, key, cost), rule, aside))
-        for before, match in reversed(self._denied):
+        for before, match in reversed(self.denied):
             part = Decision(_DENIED, _NOBODY, match.key, match.cost)
             row.insert(before, _part(part, match.rule.name, SHADOW if match.shadow else None))
         return [part for part in row if part is not None]
 
-    @cached_property
+    @once
     def _spoke(self) -> Decision:
         """Who refuses longest, of equals the first; or who is nearest to its limit."""
+        if self._lone is not None:
+            return self._lone
         refused = [part for part in self.parts if not part.allowed]
         if refused:
             return max(refused, key=_wait)
         return min(self.parts, key=_left) if self.parts else Decision(_FREE, _NOBODY, "", 0)
 
-    @cached_property
+    @once
     def facts(self) -> Facts:  # type: ignore[override]
-        spoke, parts = self._spoke.facts, self.parts or (self._spoke,)
+        spoke = self._spoke.facts
+        if self._lone is not None:
+            return spoke
+        parts = self.parts or (self._spoke,)
         return (
             self.allowed,
             min(part.facts[REMAINING] for part in parts),
@@ -183,7 +214,7 @@ class RuledDecision(Decision):
         """Why a rule refused without its limit, in words."""
         if self.locked:
             return "it was refused too often and is locked out"
-        return next((match.denied for _, match in self._denied if match.rule.name == self.rule), None)
+        return next((match.denied for _, match in self.denied if match.rule.name == self.rule), None)
 
     def __str__(self) -> str:
         if self.rule is None:

@@ -98,6 +98,14 @@ class _Ruled:
         for meter, part in _slots(decision):
             yield partial(meter.release, part.key, part.facts[MARK])
 
+    def counts(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
+        """What a call is counted under: rule, meter and key of each count that may refuse it; and whether a rule
+        refuses it without counting."""
+        call = self._call(attributes, None)
+        heads = zip(call.heads, call.charges, strict=True)
+        live = [(rule, meter, key) for (rule, aside), (meter, key, _) in heads if aside is None]
+        return live, any(not match.shadow for _, match in call.denied)
+
     def receipts(self, decision: Decision) -> list[Written]:
         """What the decision charged and holds, in plain words that outlive this process."""
         return written(decision)
@@ -152,7 +160,14 @@ class RuledLimiter(_Ruled):
 
     def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
         """May all of these pass? Charges them all, or none; a decision for each, by its own verdict."""
-        return run(Together(self._ruling, asks).decide())
+        together = Together(self._ruling, asks)
+        if not together.call.straight:
+            return run(together.decide())
+        charges = together.call.charges
+        if len(charges) != 1:
+            return together.decisions(self.engine.decide_all(charges) if charges else ())
+        meter, key, cost = charges[0]
+        return together.decisions((meter.decide(key, cost),))
 
     def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """Would it? Charges nothing, counts nothing."""
@@ -252,7 +267,14 @@ class AsyncRuledLimiter(_Ruled):
 
     async def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
         """May all of these pass? Charges them all, or none; a decision for each, by its own verdict."""
-        return await arun(Together(self._ruling, asks).decide())
+        together = Together(self._ruling, asks)
+        if not together.call.straight:
+            return await arun(together.decide())
+        charges = together.call.charges
+        if len(charges) != 1:
+            return together.decisions(await self.engine.decide_all(charges) if charges else ())
+        meter, key, cost = charges[0]
+        return together.decisions((await meter.decide(key, cost),))
 
     async def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """Would it? Charges nothing, counts nothing."""

@@ -160,16 +160,17 @@ class Call:
     def join(self, other: Call) -> list[int]:
         """Make the charges of another call as well; where each of them is now. Two on one count become one, for
         an engine judges every charge of a question by the count as it stood before."""
-        places = []
+        places, known, charges = [], self._known, self.charges
         for (meter, key, cost), head, place in zip(other.charges, other.heads, other._places, strict=True):
-            at = self._known.get((id(meter), key)) if place in (HERE, THERE) else None
+            count = id(meter), key
+            at = known.get(count) if place in (HERE, THERE) else None
             if at is None:
-                at = self._known[id(meter), key] = len(self.charges)
-                self.charges.append((meter, key, cost))
+                at = known[count] = len(charges)
+                charges.append((meter, key, cost))
                 self.heads.append(head)
                 self._places.append(place)
             else:
-                self.charges[at] = meter, key, self.charges[at][2] + cost
+                charges[at] = meter, key, charges[at][2] + cost
             places.append(at)
         self.denied += other.denied
         self.straight = self.straight and other.straight

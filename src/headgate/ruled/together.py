@@ -42,23 +42,20 @@ class Ask(NamedTuple):
 class Together:
     """The charges of several calls, and a decision for each."""
 
-    __slots__ = ("_asked", "_call")
+    __slots__ = ("_asked", "call")
 
     def __init__(self, ruling: Ruling, asks: Sequence[Ask]) -> None:
-        self._call = Call(ruling)
-        self._asked = [(own, self._call.join(own)) for own in (call_of(ruling, ask) for ask in asks)]
+        self.call = Call(ruling)
+        join = self.call.join
+        self._asked = [(own, join(own)) for own in (call_of(ruling, ask) for ask in asks)]
+
+    def decisions(self, answers: Sequence[Facts | None], apart: bool = False) -> tuple[RuledDecision, ...]:
+        return tuple([own.decision([answers[place] for place in places], apart) for own, places in self._asked])
 
     def decide(self) -> Flow[tuple[RuledDecision, ...]]:
-        call, apart = self._call, False
-        answers: Sequence[Facts | None] = ()
-        if not call.straight:
-            answers, apart = yield from call.answered()
-        elif len(call.charges) == 1:
-            meter, key, cost = call.charges[0]
-            answers = ((yield partial(meter.decide, key, cost)),)
-        elif call.charges:
-            answers = yield partial(call.ruling.engine.decide_all, call.charges)
-        return tuple(own.decision([answers[place] for place in places], apart) for own, places in self._asked)
+        """The long way, for calls that are not straight."""
+        answers, apart = yield from self.call.answered()
+        return self.decisions(answers, apart)
 
 
 def giving_back(ruling: Ruling, ask: Ask, units: int) -> Flow[RuledDecision]:
@@ -80,8 +77,8 @@ def call_of(ruling: Ruling, ask: Ask) -> Call:
         raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {ask.attributes!r}.')
     cost = None if ask.cost is None else check_cost(ask.cost)
     if ask.limit is None:
-        call = ruling.call(ask.attributes, cost)
-        if cost == 0:  # a peek, also of rules that state a cost
+        call = ruling.call(ask.attributes, 1 if cost == 0 else cost)
+        if cost == 0:  # a peek: of all rules, also those that state a cost
             call.charges = [(meter, key, 0) for meter, key, _ in call.charges]
         return call
     call = Call(ruling)
