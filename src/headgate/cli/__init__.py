@@ -5,6 +5,7 @@
     headgate keys                 what is counted, busiest first
     headgate overrides            limits of a key's own
     headgate rules                the rulebook: validate, explain, test, diff, push, pull, and so on
+    headgate serve                the check service: gateways ask over HTTP, and Envoy over gRPC
     headgate nginx                nginx as a gateway: a configuration, and whether nginx takes it
     headgate lua                  the scripts that run inside Redis and Valkey, and the Lua for nginx
     headgate demo                 watch a flash sale: the same calls at seven gates
@@ -30,7 +31,7 @@ import sys
 from collections.abc import Sequence
 
 import headgate
-from headgate.cli import charge, completion, demo, keys, limit, lua, nginx, overrides, rules
+from headgate.cli import charge, completion, demo, keys, limit, lua, nginx, overrides, rules, serve
 from headgate.cli.answer import INTERRUPTED, INVALID, UNANSWERED, Answer
 from headgate.cli.parser import Parser
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidRulebook
@@ -73,7 +74,7 @@ def tree() -> Parser:
     parser.add_argument("--version", action="version", version=f"headgate {headgate.__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (limit, charge, keys, overrides, rules, nginx, lua, demo):
+    for module in (limit, charge, keys, overrides, rules, serve, nginx, lua, demo):
         module.add(commands)
     completion.add(commands, tree)
     return parser

@@ -1,0 +1,246 @@
+"""How fast is the check service, beside an empty application on the same servers?
+
+One service, of one worker or two, has a core of its own (with two: both); wrk or h2load, Redis and nginx have the
+other. Each sample starts what it measures anew. The floors are empty: the same granian with an application that
+answers nothing, the same grpc with a servicer that reads the request and says OK. Ratios are formed within each
+round, of samples that were taken one after the other.
+"""
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Report, figure
+from benchmarks.rounds import SPEED, Samples, median, ratio
+from headgate.service.envoy.messages import RateLimitRequest
+from tests.servers import Nginx, RedisServer
+from tests.servers.binaries import command
+from tests.servers.redis_server import free_port
+from tests.servers.waiting import until
+from tests.service.running import Service
+
+SECONDS = 2
+CONNECTIONS = 64
+BOOK: dict[str, Any] = {
+    "rules": [
+        {"name": f"rule-{number}", "when": {"path": f"/{number}"}, "limit": "1000000/s"} for number in range(4)
+    ]
+    + [{"name": "user", "key": "user", "missing": "skip", "limit": "1000000/s"}]
+    + [{"name": f"d{number}", "key": f"d{number}", "missing": "skip", "limit": "1000000/s"} for number in range(4)]
+    + [{"name": "address", "key": "address", "missing": "skip", "limit": "1000000/s"}]
+}
+CHECK = '{"attributes": {"method": "GET", "path": "/shop", "user": "ann"}}'
+FORWARDED = {
+    "X-Original-Method": "GET",
+    "X-Original-URI": "/shop",
+    "X-Original-Host": "shop.example",
+    "X-Forwarded-For": "192.0.2.7",
+}
+RLS = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+EMPTY, EMPTY_AUTH = "floor: empty application, POST", "floor: empty application, GET"
+MEMORY, REDIS = "check, memory", "check, Redis"
+AUTH, AUTH_REDIS = "auth_request path, memory", "auth_request path, Redis"
+BEHIND_EMPTY, BEHIND = "floor: nginx auth_request, empty body", "nginx auth_request, memory"
+RLS_EMPTY, RLS_MEMORY = "floor: empty servicer", "RLS, memory"
+RLS_REDIS, RLS_FOUR = "RLS, Redis", "RLS, Redis, four descriptors"
+
+
+def answer(report: Report) -> None:
+    one: Samples = {name: [] for name in SUBJECTS}
+    two: Samples = {name: [] for name in SUBJECTS if "Redis" in name or "floor" in name}
+    for number in range(report.rounds(5)):
+        for workers, samples in ((1, one), (2, two)):
+            names = list(samples)
+            shift = number % len(names)
+            for name in names[shift:] + names[:shift]:
+                if workers == 2 and name in (EMPTY_AUTH, BEHIND_EMPTY):
+                    continue
+                sample = SUBJECTS[name](workers)
+                samples[name].append(sample)
+                report.keep(workers=workers, subject=name, round=number, **sample)
+    _tell(report, "One worker.", one, FLOORS)
+    report.target("check on memory of an empty application", ratio(one, MEMORY, EMPTY, SPEED), at_least=0.6)
+    report.target("check on Redis of an empty application", ratio(one, REDIS, EMPTY, SPEED), at_least=0.4)
+    report.target("auth_request path on memory", ratio(one, AUTH, EMPTY_AUTH, SPEED), at_least=0.6)
+    report.target("auth_request path on Redis", ratio(one, AUTH_REDIS, EMPTY_AUTH, SPEED), at_least=0.4)
+    report.target("nginx's auth_request", ratio(one, BEHIND, BEHIND_EMPTY, SPEED), at_least=0.8)
+    for name in (RLS_MEMORY, RLS_REDIS, RLS_FOUR):
+        report.target(f"{name} of an empty servicer", ratio(one, name, RLS_EMPTY, SPEED), at_least=0.7)
+    report.say("Two workers, of one.")
+    rows = []
+    for name in (REDIS, RLS_REDIS):
+        of_one = median(two, name, SPEED) / median(one, name, SPEED)
+        rows.append([name, figure(median(two, name, SPEED)), figure(of_one)])
+    report.table(["", "per second", "of one worker"], rows)
+
+
+def _tell(report: Report, title: str, samples: Samples, floors: dict[str, str]) -> None:
+    report.say(title)
+    rows = []
+    for name in samples:
+        of_floor = figure(ratio(samples, name, floors[name], SPEED)) if name in floors else ""
+        cells = [figure(median(samples, name, what)) for what in (SPEED, "cpu_us")]
+        rows.append([name, *cells, of_floor])
+    report.table(["", "per second", "service's CPU us", "of its floor"], rows)
+
+
+FLOORS = {
+    MEMORY: EMPTY,
+    REDIS: EMPTY,
+    AUTH: EMPTY_AUTH,
+    AUTH_REDIS: EMPTY_AUTH,
+    BEHIND: BEHIND_EMPTY,
+    RLS_MEMORY: RLS_EMPTY,
+    RLS_REDIS: RLS_EMPTY,
+    RLS_FOUR: RLS_EMPTY,
+}
+
+
+@contextmanager
+def _floor(kind: str) -> Iterator[tuple[str, int]]:
+    """An empty application; its address and its process."""
+    address = f"127.0.0.1:{free_port()}"
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.service_floors", kind, address])
+    try:
+        until(lambda: None if _listens(address) else "not yet", 20)
+        yield address, process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as tried:
+        return tried.connect_ex((host, int(port))) == 0
+
+
+def _measured(kind: str, engine: str, load: Callable[[str], dict[str, float]], workers: int) -> dict[str, float]:
+    """One sample: `kind` is http, grpc or empty-http, empty-grpc."""
+    cores = sorted(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        if kind.startswith("empty-"):
+            address, pid = stack.enter_context(_floor(kind.removeprefix("empty-")))
+            pids = [pid]
+        else:
+            url = "memory://"
+            if engine == "redis":
+                server = stack.enter_context(RedisServer())
+                os.sched_setaffinity(server.pid, cores[:1])
+                url = server.url
+            service = stack.enter_context(Service(BOOK, engine=url, workers=workers))
+            address = service.http if kind == "http" else service.grpc
+            pids = [service.pid, *(service.worker_pids if workers > 1 else [])]
+        for pid in pids:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), cores[-1:] if workers == 1 else cores)
+        load(address)  # to warm up
+        before = sum(map(_cpu_us, pids))
+        sample = load(address)
+        sample["cpu_us"] = (sum(map(_cpu_us, pids)) - before) / sample.pop("count")
+        return sample
+
+
+def _cpu_us(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1e6
+
+
+def _core() -> list[str]:
+    return ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+
+
+def _wrk(address: str, path: str, script: str) -> dict[str, float]:
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(script)
+        file.flush()
+        words = [*_core(), str(command("wrk", "wrk")), "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}s", "-s", file.name]
+        said = subprocess.run(
+            [*words, f"http://{address}{path}"], capture_output=True, text=True, check=True
+        ).stdout
+    count, speed = re.search(r"(\d+) requests in", said), re.search(r"Requests/sec:\s+([\d.]+)", said)
+    assert count, said
+    assert speed, said
+    assert "Non-2xx" not in said, said
+    return {SPEED: float(speed[1]), "count": int(count[1])}
+
+
+def _h2load(address: str, descriptors: int) -> dict[str, float]:
+    asked = RateLimitRequest(domain="bench")
+    for number in range(descriptors):
+        entry = asked.descriptors.add().entries.add()
+        entry.key, entry.value = f"d{number}", "10.0.0.1"
+    body = asked.SerializeToString()
+    with tempfile.NamedTemporaryFile("wb") as file:
+        file.write(b"\0" + struct.pack(">I", len(body)) + body)
+        file.flush()
+        words = [
+            *_core(),
+            str(command("h2load", "nghttp2-client")),
+            "-D",
+            str(SECONDS),
+            "-c4",
+            "-m24",
+            "-d",
+            file.name,
+        ]
+        words += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{address}{RLS}"]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    speed, count = (
+        re.search(r"finished in [\d.]+s, ([\d.]+) req/s", said),
+        re.search(r"(\d+) succeeded, 0 failed", said),
+    )
+    assert speed, said
+    assert count, said
+    return {SPEED: float(speed[1]), "count": int(count[1])}
+
+
+def _post(address: str) -> dict[str, float]:
+    return _wrk(address, "/v1/check", f"wrk.method = 'POST'\nwrk.body = [[{CHECK}]]\n")
+
+
+def _get(address: str) -> dict[str, float]:
+    return _wrk(
+        address, "/auth/nginx", "".join(f"wrk.headers['{name}'] = '{FORWARDED[name]}'\n" for name in FORWARDED)
+    )
+
+
+def _behind(address: str) -> dict[str, float]:
+    server = """
+      location / { auth_request /ask; content_by_lua_block { ngx.print("ok") } }
+      location = /ask {
+        internal; proxy_pass http://service/auth/nginx; proxy_http_version 1.1; proxy_set_header Connection "";
+        proxy_pass_request_body off; proxy_set_header Content-Length "";
+        proxy_set_header X-Original-Method $request_method; proxy_set_header X-Original-URI $request_uri;
+        proxy_set_header X-Original-Host $host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+      }"""
+    http = f"access_log off; upstream service {{ server {address}; keepalive 64; }}"
+    with Nginx(server, http) as gate:
+        for pid in gate.worker_pids:
+            os.sched_setaffinity(pid, sorted(os.sched_getaffinity(0))[:1])
+        return _wrk(f"127.0.0.1:{gate.port}", "/shop", "")
+
+
+SUBJECTS: dict[str, Callable[[int], dict[str, float]]] = {
+    EMPTY: lambda workers: _measured("empty-http", "", _post, workers),
+    MEMORY: lambda workers: _measured("http", "memory", _post, workers),
+    REDIS: lambda workers: _measured("http", "redis", _post, workers),
+    EMPTY_AUTH: lambda workers: _measured("empty-http", "", _get, workers),
+    AUTH: lambda workers: _measured("http", "memory", _get, workers),
+    AUTH_REDIS: lambda workers: _measured("http", "redis", _get, workers),
+    BEHIND_EMPTY: lambda workers: _measured("empty-http", "", _behind, workers),
+    BEHIND: lambda workers: _measured("http", "memory", _behind, workers),
+    RLS_EMPTY: lambda workers: _measured("empty-grpc", "", lambda address: _h2load(address, 1), workers),
+    RLS_MEMORY: lambda workers: _measured("grpc", "memory", lambda address: _h2load(address, 1), workers),
+    RLS_REDIS: lambda workers: _measured("grpc", "redis", lambda address: _h2load(address, 1), workers),
+    RLS_FOUR: lambda workers: _measured("grpc", "redis", lambda address: _h2load(address, 4), workers),
+}

@@ -1,0 +1,66 @@
+"""headgate serve: the check service, for gateways and programs that cannot decide themselves."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from importlib.util import find_spec
+
+from headgate.cli.parser import Commands, command
+from headgate.errors import InvalidSetting
+from headgate.service import sample
+from headgate.service.settings import Settings, flag, read, table
+
+_NEEDED = ("granian", "grpc", "google.protobuf", "msgspec", "uvloop")
+
+
+def add(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "serve",
+        _serve,
+        "answer gateways: over HTTP, and Envoy over gRPC",
+        "headgate serve",
+        "headgate serve --rules rules.yaml --engine redis://localhost:6379/0 --workers 2",
+        more="Without arguments it counts in memory, goes by a sample rulebook and tells what to try. Everything "
+        "can also be set in the environment (HEADGATE_WORKERS=2) or in a TOML file (workers = 2).",
+    )
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with settings")
+    for each in table():
+        shown = f"{each.about} ({each.default})" if each.default else each.about
+        parser.add_argument(flag(each.name), dest=f"set_{each.name}", metavar=each.metavar, help=shown)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    settings = read({each.name: getattr(args, f"set_{each.name}") for each in table()}, config=args.config)
+    missing = [name for name in _NEEDED if not _there(name)]
+    if missing:
+        raise InvalidSetting(f'The service needs {", ".join(missing)}: pip install "headgate[service]".')
+    from headgate.service.run import run
+
+    return run(settings, lambda: _tell(settings, as_json=args.json))
+
+
+def _there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
+
+
+def _tell(settings: Settings, *, as_json: bool) -> None:
+    """Where to ask, and what to try."""
+    scheme = "http" if settings.tls_cert is None else "https"
+    url = None if settings.http is None else f"{scheme}://{settings.http}"
+    if as_json:
+        print(json.dumps({"http": url, "grpc": settings.grpc and str(settings.grpc)}))
+    else:
+        print(f"headgate serves {settings.rules or 'a sample rulebook'} on {settings.told_engine}.")
+        if url is not None:
+            print(f"  HTTP   {url}      {url}/openapi.json tells what can be asked")
+        if settings.grpc is not None:
+            print(f"  gRPC   {settings.grpc}      Envoy's rate limit service")
+        if url is not None and not settings.rules:
+            print(f"Try it:\n  {sample.curl(url)}")
+    sys.stdout.flush()

@@ -1,0 +1,288 @@
+"""A client of the check service, for programs that do not decide themselves.
+
+    with Client("http://127.0.0.1:8080") as gate:
+        answer = gate.check({"path": "/login", "address": "192.0.2.7"})
+        if not answer:
+            return too_many_requests(answer.retry_after)
+
+    check      may this call pass?                    peek      would it?
+    together   may all of these? All or none          reserve   a place, to be served after answer.delay
+    refund     give back what an answer charged       commit    so much was used: give back the rest
+    cancel     give a place back                      hold      check around a block; its slots are held as long
+    renew      hold slots for another ttl             release   give them back
+
+Client and AsyncClient are the same but for the await. Where no answer comes within `timeout`, or the service
+cannot decide, EngineUnavailable is raised; or with `fallback` "allow" or "deny" that is the answer, marked as
+degraded. What is answered with a receipt can be given back; ask for one with receipt=True.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+import httpx
+
+from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge
+
+Attributes = Mapping[str, Any]
+Fallback = Literal["allow", "deny"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What was decided; true if the call may pass. Times are seconds."""
+
+    allowed: bool
+    rule: str | None = None
+    limit: str | None = None
+    remaining: int | None = None
+    retry_after: float | None = None
+    reset_after: float = 0.0
+    delay: float = 0.0
+    degraded: bool = False
+    why: str | None = None
+    refusal: Mapping[str, Any] | None = None
+    verdicts: Sequence[Mapping[str, Any]] = ()
+    receipt: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+class Refused(HeadgateError):
+    """The call was refused; ``answer`` says by what, and when to come back."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(f'refused by rule "{answer.rule}"')
+        self.answer = answer
+
+
+_KNOWN = frozenset(field.name for field in fields(Answer))
+
+
+class _Question(NamedTuple):
+    verb: str
+    body: dict[str, Any]
+
+    def answered(self, response: httpx.Response) -> Any:
+        """The document of an answer; an error if it is none."""
+        if response.status_code == 200:
+            return response.json()
+        try:
+            detail = str(response.json()["detail"])
+        except (ValueError, KeyError, TypeError):
+            detail = f"The service answered {response.status_code} to {self.verb}."
+        if response.status_code in (400, 404, 409, 413):
+            raise InvalidCharge(detail)
+        raise EngineUnavailable(detail)
+
+
+def _check(verb: str, attributes: Attributes, cost: int | None, **more: Any) -> _Question:
+    body: dict[str, Any] = {
+        "attributes": dict(attributes),
+        **{name: value for name, value in more.items() if value},
+    }
+    return _Question(verb, body if cost is None else {**body, "cost": cost})
+
+
+def _redeem(verb: str, answer: Answer | str, cost: int | None = None) -> _Question:
+    receipt = answer if isinstance(answer, str) else answer.receipt
+    if receipt is None:
+        raise InvalidCharge(f"This answer has no receipt, so there is nothing to {verb}: ask with receipt=True.")
+    return _Question(verb, {"receipt": receipt} if cost is None else {"receipt": receipt, "cost": cost})
+
+
+def _answer(document: Mapping[str, Any]) -> Answer:
+    return Answer(**{name: value for name, value in document.items() if name in _KNOWN})
+
+
+class _Asking:
+    """What both clients have."""
+
+    def __init__(self, url: str, timeout: float, fallback: Fallback | None) -> None:
+        if fallback not in (None, "allow", "deny"):
+            raise InvalidCharge(f"fallback is None, allow or deny; not {fallback!r}.")
+        self.url = url.rstrip("/")
+        self._timeout = timeout
+        self._fallback = fallback
+
+    def _instead(self, error: EngineUnavailable) -> Answer:
+        """The answer of whoever has said what to do without one."""
+        if self._fallback is None:
+            raise error
+        return Answer(
+            allowed=self._fallback == "allow", degraded=True, retry_after=0.0 if self._fallback == "allow" else 1.0
+        )
+
+    def _silent(self, error: httpx.TransportError) -> EngineUnavailable:
+        why = str(error) or type(error).__name__
+        return EngineUnavailable(f"The service at {self.url} gave no answer: {why}.")
+
+
+class Client(_Asking):
+    """Asks a check service. Thread-safe."""
+
+    def __init__(
+        self, url: str = "http://127.0.0.1:8080", *, timeout: float = 1.0, fallback: Fallback | None = None
+    ) -> None:
+        super().__init__(url, timeout, fallback)
+        self._http = httpx.Client(base_url=self.url, timeout=timeout)
+
+    def check(
+        self, attributes: Attributes, cost: int | None = None, *, receipt: bool = False, verdicts: bool = False
+    ) -> Answer:
+        return self._decided(_check("check", attributes, cost, receipt=receipt, verdicts=verdicts))
+
+    def peek(self, attributes: Attributes, cost: int | None = None, *, verdicts: bool = False) -> Answer:
+        return self._decided(_check("peek", attributes, cost, verdicts=verdicts))
+
+    def together(self, calls: Sequence[Attributes], *, receipt: bool = False) -> list[Answer]:
+        """One answer for each; all of them pass and are charged, or none is."""
+        asked = [{"attributes": dict(each), "receipt": receipt} for each in calls]
+        try:
+            document = self._ask(_Question("checks", {"checks": asked, "together": True}))
+        except EngineUnavailable as error:
+            return [self._instead(error) for _ in calls]
+        return [_answer(each) for each in document["answers"]]
+
+    def reserve(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> Answer:
+        return self._decided(_check("reserve", attributes, cost, timeout=timeout))
+
+    def refund(self, answer: Answer | str, cost: int | None = None) -> str | None:
+        """A receipt of the rest, if something is left to be given back."""
+        rest: str | None = self._ask(_redeem("refund", answer, cost)).get("receipt")
+        return rest
+
+    def commit(self, answer: Answer | str, cost: int | None = None) -> None:
+        self._ask(_redeem("commit", answer, cost))
+
+    def cancel(self, answer: Answer | str) -> None:
+        self._ask(_redeem("cancel", answer))
+
+    def renew(self, answer: Answer | str) -> bool:
+        return bool(self._ask(_redeem("renew", answer))["held"])
+
+    def release(self, answer: Answer | str) -> None:
+        self._ask(_redeem("release", answer))
+
+    @contextmanager
+    def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Answer]:
+        """Check around a block: Refused if it may not pass; slots are held as long as the block lasts."""
+        answer = self.check(attributes, cost, receipt=True)
+        if not answer:
+            raise Refused(answer)
+        try:
+            yield answer
+        finally:
+            if answer.receipt is not None:
+                self.release(answer)
+
+    def _decided(self, question: _Question) -> Answer:
+        try:
+            return _answer(self._ask(question))
+        except EngineUnavailable as error:
+            return self._instead(error)
+
+    def _ask(self, question: _Question) -> Any:
+        try:
+            response = self._http.post(f"/v1/{question.verb}", json=question.body)
+        except httpx.TransportError as error:
+            raise self._silent(error) from error
+        return question.answered(response)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient(_Asking):
+    """Asks a check service, awaited. See Client."""
+
+    def __init__(
+        self, url: str = "http://127.0.0.1:8080", *, timeout: float = 1.0, fallback: Fallback | None = None
+    ) -> None:
+        super().__init__(url, timeout, fallback)
+        self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout)
+
+    async def check(
+        self, attributes: Attributes, cost: int | None = None, *, receipt: bool = False, verdicts: bool = False
+    ) -> Answer:
+        return await self._decided(_check("check", attributes, cost, receipt=receipt, verdicts=verdicts))
+
+    async def peek(self, attributes: Attributes, cost: int | None = None, *, verdicts: bool = False) -> Answer:
+        return await self._decided(_check("peek", attributes, cost, verdicts=verdicts))
+
+    async def together(self, calls: Sequence[Attributes], *, receipt: bool = False) -> list[Answer]:
+        asked = [{"attributes": dict(each), "receipt": receipt} for each in calls]
+        try:
+            document = await self._ask(_Question("checks", {"checks": asked, "together": True}))
+        except EngineUnavailable as error:
+            return [self._instead(error) for _ in calls]
+        return [_answer(each) for each in document["answers"]]
+
+    async def reserve(
+        self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
+    ) -> Answer:
+        return await self._decided(_check("reserve", attributes, cost, timeout=timeout))
+
+    async def refund(self, answer: Answer | str, cost: int | None = None) -> str | None:
+        rest: str | None = (await self._ask(_redeem("refund", answer, cost))).get("receipt")
+        return rest
+
+    async def commit(self, answer: Answer | str, cost: int | None = None) -> None:
+        await self._ask(_redeem("commit", answer, cost))
+
+    async def cancel(self, answer: Answer | str) -> None:
+        await self._ask(_redeem("cancel", answer))
+
+    async def renew(self, answer: Answer | str) -> bool:
+        return bool((await self._ask(_redeem("renew", answer)))["held"])
+
+    async def release(self, answer: Answer | str) -> None:
+        await self._ask(_redeem("release", answer))
+
+    @asynccontextmanager
+    async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Answer]:
+        answer = await self.check(attributes, cost, receipt=True)
+        if not answer:
+            raise Refused(answer)
+        try:
+            yield answer
+        finally:
+            if answer.receipt is not None:
+                await self.release(answer)
+
+    async def _decided(self, question: _Question) -> Answer:
+        try:
+            return _answer(await self._ask(question))
+        except EngineUnavailable as error:
+            return self._instead(error)
+
+    async def _ask(self, question: _Question) -> Any:
+        try:
+            response = await self._http.post(f"/v1/{question.verb}", json=question.body)
+        except httpx.TransportError as error:
+            raise self._silent(error) from error
+        return question.answered(response)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,185 @@
+"""Questions of the check API, and their answers.
+
+    check      may this call pass?                  peek      would it?
+    checks     several, each by itself or together  reserve   a place, for later
+    refund     give back what a receipt charged     commit    so much was used: give back the rest
+    cancel     give a place back                    renew, release   the slots that a receipt holds
+
+Each is a method that takes what stands in schema.py and answers with what stands there. Whatever cannot be judged
+raises InvalidCharge, and whatever cannot be decided EngineUnavailable; app.py says what that is in HTTP. A receipt
+is used up before anything is given back, never after: of two who show it at once, one gives back, and who is cut
+off in between gives back nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headgate.errors import InvalidCharge
+from headgate.model.decision import ALLOWED, Facts, Verdict
+from headgate.model.limit import SECOND, UNLIMITED, Limit
+from headgate.model.slots import Slots
+from headgate.ruled.decision import RuledDecision
+from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.ruled.receipts import Written
+from headgate.ruled.together import Ask
+from headgate.service import schema
+from headgate.service.receipts import NAME, Office, Receipt
+from headgate.text import parse
+
+
+class Unfit(InvalidCharge):
+    """A receipt of ours with which this cannot be done, or not any more."""
+
+
+class Checker:
+    """Answers questions by a limiter."""
+
+    def __init__(self, limiter: AsyncRuledLimiter, office: Office, batch: int) -> None:
+        self.limiter = limiter
+        self._office = office
+        self._batch = batch
+
+    async def check(self, asked: schema.Check) -> schema.Answer:
+        decision = await self.limiter.check(asked.attributes, asked.cost)
+        return self._answer(decision, asked.verdicts, asked.receipt)
+
+    async def peek(self, asked: schema.Peek) -> schema.Answer:
+        decision = await self.limiter.peek(asked.attributes, asked.cost)
+        return self._answer(decision, asked.verdicts, receipt=False)
+
+    async def checks(self, asked: schema.Checks) -> schema.Answers:
+        if len(asked.checks) > self._batch:
+            raise InvalidCharge(f"These are {len(asked.checks)} checks; {self._batch} at a time are answered.")
+        if asked.together:
+            asks = [Ask(each.attributes, each.cost) for each in asked.checks]
+            decisions = await self.limiter.check_together(asks)
+        else:
+            calls = [self.limiter.check(each.attributes, each.cost) for each in asked.checks]
+            decisions = tuple(await asyncio.gather(*calls))
+        passed = all(decision.allowed for decision in decisions)
+        answers = [
+            self._answer(decision, each.verdicts, each.receipt and (passed or not asked.together))
+            for decision, each in zip(decisions, asked.checks, strict=True)
+        ]
+        return schema.Answers(passed, answers)
+
+    async def reserve(self, asked: schema.Reserve) -> schema.Answer:
+        decision = await self.limiter.reserve(asked.attributes, asked.cost, asked.timeout)
+        return self._answer(decision, asked.verdicts, receipt=True)
+
+    async def refund(self, asked: schema.Refund) -> schema.Given:
+        receipt = self._taken(asked.receipt)
+        await self._use(receipt)
+        decision = self.limiter.redeemed(receipt.parts)
+        await self.limiter.refund(decision, asked.cost)
+        rest = self.limiter.receipts(decision)
+        if any(part.given_back < part.cost and not _slots(part) for part in rest):
+            return schema.Given(True, self._office.written(rest))
+        return schema.Given(True)
+
+    async def commit(self, asked: schema.Commit) -> schema.Given:
+        receipt = self._taken(asked.receipt)
+        used = asked.cost
+        # Each charge by itself: a rule that states its own cost keeps what was used of that.
+        unused = [(part, part.cost - part.given_back) for part in receipt.parts if not _slots(part)]
+        most = max((units for _, units in unused), default=None)
+        if used is not None and most is not None and used > most:
+            raise Unfit(f"{used} were used and {most} charged: ask for the rest by a check.")
+        await self._use(receipt)
+        for part, units in unused:
+            if used is not None and units > used:
+                await self.limiter.refund(self.limiter.redeemed([part]), units - used)
+        return schema.Given(True)
+
+    async def cancel(self, asked: schema.Redeem) -> schema.Given:
+        receipt = self._office.read(asked.receipt)
+        await self._use(receipt)
+        await self.limiter.cancel(self.limiter.redeemed(receipt.parts))
+        return schema.Given(True)
+
+    async def renew(self, asked: schema.Redeem) -> schema.Held:
+        decision = self._holding(asked)
+        ttl = min(part.limit.ttl_us for part in decision.parts if isinstance(part.limit, Slots)) / SECOND
+        return schema.Held(True, ttl) if await self.limiter.renew(decision) else schema.Held(False, None)
+
+    async def release(self, asked: schema.Redeem) -> schema.Given:
+        await self.limiter.release(self._holding(asked))
+        return schema.Given(True)
+
+    def _taken(self, text: str) -> Receipt:
+        """A receipt of something that was taken, and not only held."""
+        receipt = self._office.read(text)
+        if receipt.parts and all(map(_slots, receipt.parts)):
+            raise Unfit("This receipt only holds slots: release it, or cancel it.")
+        return receipt
+
+    def _holding(self, asked: schema.Redeem) -> RuledDecision:
+        decision = self.limiter.redeemed(self._office.read(asked.receipt).parts)
+        if not any(isinstance(part.limit, Slots) for part in decision.parts):
+            raise Unfit("This receipt holds no slots: refund it, commit it or cancel it.")
+        return decision
+
+    async def _use(self, receipt: Receipt) -> None:
+        """Once."""
+        meter: Any = self.limiter.engine.meter(receipt.once, NAME)
+        facts = await meter.decide(receipt.key, 1)
+        if not facts[0]:
+            raise Unfit("This receipt was redeemed before.")
+
+    def _answer(self, decision: RuledDecision, verdicts: bool, receipt: bool) -> schema.Answer:
+        if not verdicts and not receipt and len(decision.answers) == 1 and not decision.denied:
+            facts, (rule, aside) = decision.answers[0], decision.heads[0]
+            if type(facts) is tuple and facts[ALLOWED] and aside is None:
+                return _passed(rule, decision.charges[0][0].limit, facts)
+        allowed, remaining, retry_after_us, reset_after_us, delay_us, _, _ = decision.facts
+        limit = decision.limit
+        limited = limit is not UNLIMITED
+        answer = schema.Answer(
+            allowed,
+            decision.rule,
+            limit.text if limited else None,
+            remaining if limited else None,
+            None if retry_after_us is None else retry_after_us / SECOND,
+            reset_after_us / SECOND,
+            delay_us / SECOND,
+            decision.degraded,
+        )
+        if not allowed:
+            answer.why = decision.why
+            refusal = decision.refusal
+            if refusal is not None:
+                answer.refusal = schema.Refusal(refusal.status, refusal.body, refusal.type, refusal.redirect)
+        elif receipt:
+            answer.receipt = self._office.written(self.limiter.receipts(decision))
+        if verdicts:
+            answer.verdicts = [_verdict(each) for each in (*decision.verdicts, *decision.asides)]
+        return answer
+
+
+def _passed(rule: str, limit: Limit, facts: Facts) -> schema.Answer:
+    """The same for most calls: one rule applied, by its own limit, and let it pass. The long way takes three times
+    as long as the decision."""
+    _, remaining, _, reset_after_us, delay_us, _, _ = facts
+    return schema.Answer(
+        True, rule, limit.text, remaining, 0.0, reset_after_us / SECOND, delay_us / SECOND, degraded=False
+    )
+
+
+def _slots(part: Written) -> bool:
+    return isinstance(parse(part.limit), Slots)
+
+
+def _verdict(verdict: Verdict) -> schema.Verdict:
+    return schema.Verdict(
+        verdict.rule or "",
+        None if verdict.limit is UNLIMITED else verdict.limit.text,
+        verdict.allowed,
+        verdict.remaining,
+        verdict.retry_after,
+        verdict.reset_after,
+        verdict.delay,
+        verdict.cost,
+        verdict.aside,
+    )

@@ -1,0 +1,125 @@
+"""The answer that is given most, written at once: everybody passes, and nothing is to be said about it.
+
+A gateway waits for this answer in every request that it serves, and making a message of it, field by field, is
+most of what answering costs. So where each descriptor met at most one count, and passed, bytes are put together
+here: what never changes of a limit is made once, by the messages themselves, and only numbers are written anew.
+
+Whatever else there is to tell (a refusal, a shadow, a fallback, a delay, an override, other headers) is
+not told here: then the answer is None, and told.py makes it.
+
+Law (tests/service/envoy/test_told.py): what is written here is read as what told.py makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any
+
+from headgate.model.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Facts
+from headgate.model.limit import SECOND
+from headgate.rules.rule import Headers
+from headgate.service.envoy.asked import Question
+from headgate.service.envoy.messages import RateLimitResponse
+from headgate.service.envoy.told import MANY, MOST, OK, Answers, Face
+
+_FREE = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
+_ALL_PASS = RateLimitResponse(overall_code=OK).SerializeToString()
+_double: Callable[[float], bytes] = Struct("<d").pack
+_SMALL = [bytes([number]) for number in range(128)]
+
+
+class _Lines:
+    """What never changes of how a limit is told, as bytes."""
+
+    __slots__ = ("limit", "most", "name", "policy", "rule", "source", "timed")
+
+    def __init__(self, source: Any, rule: str, facts: Facts) -> None:
+        part = Decision(facts, source, "", 1)
+        part.rule = rule
+        self.source = source
+        face = Face(part)
+        self.most, self.name, self.timed = face.most, face.name, face.timed
+        requests, unit = face.rate
+        current = {"requests_per_unit": requests, "unit": unit, "name": rule}
+        status = RateLimitResponse.DescriptorStatus(code=OK, current_limit=current)
+        self.limit: bytes = status.SerializeToString()
+        policy = {"key": "RateLimit-Policy", "value": face.policy}
+        self.policy = RateLimitResponse(response_headers_to_add=[policy]).SerializeToString()
+        told = RateLimitResponse()
+        told.dynamic_metadata.update({"rule": rule})
+        self.rule = told.dynamic_metadata.SerializeToString()
+
+
+_lines: dict[int, _Lines] = {}
+
+
+def plain(form: Headers, asked: Sequence[Question], answers: Answers) -> bytes | None:
+    """The answer's bytes, if there is nothing but passes to tell."""
+    if form != "draft-11":
+        return None
+    out = [_ALL_PASS]
+    spoke: tuple[_Lines, Facts] | None = None
+    least = 0.0
+    for question, decision in zip(asked, answers, strict=True):
+        if decision is None or question.override or question.back:
+            return None
+        # The decision's own, not its parts: making those costs as much as all of this.
+        heads, denied = decision.heads, decision.denied
+        if denied or len(heads) > 1:
+            return None
+        if not heads:
+            out.append(_FREE)
+            continue
+        (rule, aside), facts, source = heads[0], decision.answers[0], decision.charges[0][0]
+        # Facts that are more than a tuple have something to tell: a fallback, a lockout, a limit of the key's own.
+        if aside is not None or type(facts) is not tuple or not facts[ALLOWED] or facts[DELAY_US]:
+            return None
+        lines = _lines.get(id(source))
+        if lines is None or lines.source is not source:
+            lines = _made(source, rule, facts)
+        out.append(_status(lines, facts))
+        share = facts[REMAINING] / lines.most
+        if spoke is None or share < least:
+            spoke, least = (lines, facts), share
+    if spoke is not None:
+        _say(out, *spoke)
+    return b"".join(out)
+
+
+def _made(source: Any, rule: str, facts: Facts) -> _Lines:
+    if len(_lines) >= MANY:
+        _lines.clear()
+    made = _lines[id(source)] = _Lines(source, rule, facts)
+    return made
+
+
+def _status(lines: _Lines, facts: Facts) -> bytes:
+    seconds, rest_us = divmod(facts[RESET_AFTER_US], SECOND)
+    until = b"\x08" + _varint(seconds) if seconds else b""
+    if rest_us:
+        until += b"\x10" + _varint(rest_us * 1000)
+    left = facts[REMAINING]
+    told = b"\x18" + _varint(left if left < MOST else MOST) if left > 0 else b""
+    status = lines.limit + told + b"\x22" + _SMALL[len(until)] + until
+    return b"\x12" + _varint(len(status)) + status
+
+
+def _say(out: list[bytes], lines: _Lines, facts: Facts) -> None:
+    """The headers and the metadata of the limit that speaks for the call."""
+    until = f";t={-(-facts[RESET_AFTER_US] // SECOND)}" if lines.timed else ""
+    value = f"{lines.name};r={max(0, min(facts[REMAINING], lines.most))}{until}".encode()
+    head = b"\x0a\x09RateLimit\x12" + _varint(len(value)) + value
+    metadata = lines.rule + b"\x0a\x16\x0a\x09remaining\x12\x09\x11" + _double(facts[REMAINING])
+    out += (lines.policy, b"\x1a", _varint(len(head)), head, b"\x32", _varint(len(metadata)), metadata)
+
+
+def _varint(number: int) -> bytes:
+    if number < 128:
+        return _SMALL[number]
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,131 @@
+"""Envoy's Rate Limit Service, version 3: one request, all its descriptors, one decision.
+
+What a request means is in asked.py and across.py, what is answered in told.py; here the limiter is asked between
+the two. All descriptors are decided together: they all pass and are charged, or none is, in one question to the
+engine. (The reference service charges the others, and whoever is refused as well.)
+
+    a peek that finds nothing left    refuses the call, and so nobody is charged
+    negative hits                     give back after the others were decided, so that who has to ask again
+                                      because nobody answered gives back once
+    no decision                       where a rule has no fallback and its engine is silent: UNAVAILABLE, and Envoy
+                                      does what its failure mode says. Never an OK that nobody decided
+    what cannot be asked              INVALID_ARGUMENT with a sentence: no domain and no descriptors, as in the
+                                      reference service (it says UNKNOWN), too much of anything, or bytes that are
+                                      no request
+    slots                             Envoy cannot give them back: they end by their ttl
+
+POST /json is the same question for who has no gRPC: 200, 429; 400 for what cannot be asked, 503 for no decision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn, Protocol
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+
+from headgate.errors import EngineUnavailable, InvalidCharge
+from headgate.ruled.decision import RuledDecision
+from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.rules.rule import Headers
+from headgate.service.envoy import told
+from headgate.service.envoy.across import LIMITED, UNLIMITED, Across
+from headgate.service.envoy.asked import Question, questions
+from headgate.service.envoy.messages import RateLimitRequest
+from headgate.service.envoy.plain import plain
+
+SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
+METHOD = "ShouldRateLimit"
+
+
+class Context(Protocol):
+    """What is needed of a call's context."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn: ...
+
+
+class RateLimits:
+    """Answers Envoy's questions by a limiter."""
+
+    def __init__(self, limiter: AsyncRuledLimiter) -> None:
+        self.limiter = limiter
+        self._across = Across(limiter.rulebook)
+
+    async def should_rate_limit(self, request: Any, context: Context) -> bytes:
+        """The method of the service: a RateLimitResponse in bytes, or an error with a sentence."""
+        try:
+            found = await self._found(request)
+        except InvalidCharge as error:
+            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except EngineUnavailable as error:
+            return await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        return plain(*found[:3]) or told.response(*found).SerializeToString()
+
+    async def answer(self, request: Any) -> Any:
+        """The answer to a RateLimitRequest; InvalidCharge or EngineUnavailable if there is none."""
+        return told.response(*await self._found(request))
+
+    async def _found(self, request: Any) -> tuple[Headers, Sequence[Question], told.Answers, Sequence[bool]]:
+        """All that there is to tell."""
+        asked, limiter = questions(request), self.limiter
+        book = limiter.rulebook
+        if book is not self._across.book:
+            self._across = Across(book)
+        if not self._across.needed:
+            return book.headers, asked, await self._decided(asked), ()
+        kinds = self._across.sort(asked)
+        decided = iter(await self._decided([q for q, kind in zip(asked, kinds, strict=True) if kind == LIMITED]))
+        answers = [next(decided) if kind == LIMITED else None for kind in kinds]
+        return book.headers, asked, answers, [kind == UNLIMITED for kind in kinds]
+
+    async def _decided(self, asked: list[Question]) -> Sequence[RuledDecision]:
+        limiter = self.limiter
+        if len(asked) == 1 and asked[0].hits and not asked[0].back and not asked[0].override:
+            return (await limiter.check(asked[0].ask.attributes, asked[0].hits),)  # the same, and quicker
+        taking = [question.ask for question in asked if not question.back]
+        taken = await limiter.check_together(taking) if taking else ()
+        if len(taken) == len(asked):
+            return taken
+        rest = iter(taken)
+        return [
+            await limiter.give_back(question.ask, question.hits) if question.back else next(rest)
+            for question in asked
+        ]
+
+
+def handler(limits: RateLimits) -> grpc.GenericRpcHandler:
+    """For a grpc.aio server's add_generic_rpc_handlers."""
+
+    async def should_rate_limit(data: bytes, context: Any) -> bytes:
+        # Read here, not by grpc, which would answer INTERNAL and log a trace for whatever anybody sends.
+        try:
+            request = RateLimitRequest.FromString(data)
+        except DecodeError:
+            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "These bytes are no RateLimitRequest.")  # type: ignore[no-any-return]
+        return await limits.should_rate_limit(request, context)
+
+    method: Any = grpc.unary_unary_rpc_method_handler(should_rate_limit)
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
+
+
+async def answer_json(body: bytes, limits: RateLimits) -> tuple[int, bytes]:
+    """A status and a body of application/json for the reference service's POST /json."""
+    try:
+        request = json_format.Parse(body, RateLimitRequest())
+    except (json_format.ParseError, ValueError, RecursionError) as error:
+        return 400, _sentence(f"This is no RateLimitRequest in JSON: {error}")
+    try:
+        response = await limits.answer(request)
+    except InvalidCharge as error:
+        return 400, _sentence(str(error))
+    except EngineUnavailable as error:
+        return 503, _sentence(str(error))
+    status = 200 if response.overall_code == told.OK else 429
+    return status, json_format.MessageToJson(response, indent=None).encode()
+
+
+def _sentence(words: str) -> bytes:
+    return json.dumps({"error": words}).encode()

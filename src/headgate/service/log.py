@@ -1,0 +1,58 @@
+"""How the service logs: one line for each event, for people or for machines. No key, token or body is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+# What somebody sent must not begin a line of its own, nor paint a terminal.
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)} | {10: "\\n"}
+_KNOWN = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"))
+
+
+class Line(logging.Formatter):
+    """2026-11-16T12:00:00.123Z info service started workers=2"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        words = [_when(record), record.levelname.lower(), record.getMessage()]
+        words += [f"{name}={value}" for name, value in _more(record).items()]
+        text = " ".join(words).translate(_CONTROL)
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class Document(logging.Formatter):
+    """{"time": "...", "level": "info", "message": "service started", "workers": 2}"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": _when(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+            "message": record.getMessage(),
+            **_more(record),
+        }
+        if record.exc_info:
+            told["trace"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)
+
+
+def set_up(form: str, level: str) -> None:
+    """Everything that is logged goes to stderr, in this form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Document() if form == "json" else Line())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def _when(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+
+
+def _more(record: logging.LogRecord) -> dict[str, Any]:
+    """What was said beside the message, by `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _KNOWN}

@@ -1,0 +1,116 @@
+"""The OpenAPI description of the check API, made of schema.py and of what app.py answers.
+
+It is a document about the code, so nothing in it is written by hand but the sentences.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+import headgate
+from headgate.service import schema
+
+
+class Verb(NamedTuple):
+    """A question that is asked by POST /v1/NAME."""
+
+    name: str
+    asked: type[msgspec.Struct]
+    answered: type[msgspec.Struct]
+    about: str
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("check", schema.Check, schema.Answer, "May this call pass? Charges every rule that applies, or none."),
+    Verb("peek", schema.Peek, schema.Answer, "Would it? Charges nothing."),
+    Verb("checks", schema.Checks, schema.Answers, "Several calls: each by itself, or all or none."),
+    Verb("reserve", schema.Reserve, schema.Answer, "Take a place now, to be served after the answer's delay."),
+    Verb("refund", schema.Refund, schema.Given, "Give back what a receipt charged, or so much of it. Works once."),
+    Verb("commit", schema.Commit, schema.Given, "So much was used: give back the rest. Works once."),
+    Verb("cancel", schema.Redeem, schema.Given, "Give a place back, as far as nobody built on it. Works once."),
+    Verb("renew", schema.Redeem, schema.Held, "Hold the slots of a receipt for another ttl."),
+    Verb("release", schema.Redeem, schema.Given, "Give the slots of a receipt back."),
+)
+_TROUBLES = {
+    400: "The question cannot be judged.",
+    408: "The body did not come in time.",
+    413: "The body is too large.",
+    503: "No decision can be made at the moment; Retry-After says when to ask again.",
+}
+_RECEIPTS = {
+    404: "The receipt was not written by this service, or with another secret.",
+    409: "The receipt was redeemed before, or is not fit for this.",
+}
+
+
+def description(batch: int) -> dict[str, Any]:
+    """All of it, for a service that answers so many checks at a time."""
+    structs = {struct for verb in VERBS for struct in (verb.asked, verb.answered)} | {schema.Trouble}
+    _, components = msgspec.json.schema_components(
+        sorted(structs, key=lambda struct: struct.__name__), ref_template="#/components/schemas/{name}"
+    )
+    components["Checks"]["properties"]["checks"]["maxItems"] = batch
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "headgate",
+            "version": headgate.__version__,
+            "description": "May a call pass? A refusal is an answer, and has the status 200.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": {f"/v1/{verb.name}": {"post": _operation(verb)} for verb in VERBS} | _HEALTH,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(verb: Verb) -> dict[str, Any]:
+    redeems = "receipt" in verb.asked.__struct_fields__ and "attributes" not in verb.asked.__struct_fields__
+    troubles = sorted((_TROUBLES | (_RECEIPTS if redeems else {})).items())
+    problem = {"application/problem+json": {"schema": _reference(schema.Trouble)}}
+    return {
+        "operationId": verb.name,
+        "summary": verb.about,
+        "requestBody": {"required": True, "content": _json(verb.asked)},
+        "responses": {
+            "200": {"description": "Decided.", "content": _json(verb.answered)},
+            **{str(status): {"description": about, "content": problem} for status, about in troubles},
+        },
+    }
+
+
+def _json(struct: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": _reference(struct)}}
+
+
+def _reference(struct: Any) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{struct.__name__}"}
+
+
+_READY = {
+    "type": "object",
+    "properties": {"ready": {"type": "boolean"}, "rules": {"type": "integer", "minimum": 0}},
+    "required": ["ready", "rules"],
+}
+_HEALTH: dict[str, Any] = {
+    "/healthz": {
+        "get": {
+            "operationId": "alive",
+            "summary": "Whether the process answers.",
+            "responses": {
+                "200": {"description": "It does.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+            },
+        }
+    },
+    "/readyz": {
+        "get": {
+            "operationId": "ready",
+            "summary": "Whether it wants to be asked; not any more once it was told to stop.",
+            "responses": {
+                "200": {"description": "It does.", "content": {"application/json": {"schema": _READY}}},
+                "503": {"description": "It stops.", "content": {"application/json": {"schema": _READY}}},
+            },
+        }
+    },
+}

@@ -1,0 +1,54 @@
+"""Who takes too long is cut off: tasks that wait for a client, and the time since which they do.
+
+A timer for each would cost more than what is mostly awaited: a body that is already here. So all share one, which
+is set while anybody waits: who has begun to wait is cut off after `seconds`, and before twice that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+class Overdue:
+    """Cancels tasks that wait for longer than so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: dict[asyncio.Task[Any], float] = {}  # oldest first
+        self._over: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> asyncio.Task[Any]:
+        """The task that runs now, which begins to wait."""
+        task = asyncio.current_task()
+        assert task is not None
+        loop = task.get_loop()
+        self._since[task] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._look, loop)
+        return task
+
+    def is_over(self, task: asyncio.Task[Any]) -> bool:
+        """Whether it was cut off here, and not by somebody else."""
+        if task in self._over:
+            task.uncancel()
+            return True
+        return False
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """It does not wait any more."""
+        self._since.pop(task, None)
+        self._over.discard(task)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        last = loop.time() - self._seconds
+        for task, since in list(self._since.items()):
+            if since > last:
+                break
+            self._over.add(task)
+            task.cancel()
+            del self._since[task]
+        if self._since:
+            self._timer = loop.call_later(self._seconds, self._look, loop)

@@ -1,0 +1,175 @@
+"""The service's processes: one, or several workers that share its addresses under one that watches them.
+
+HTTP is listened at once, before there are workers, and all of them accept from it: whoever waits to be accepted
+waits on when a worker dies. (grpc takes no socket; there each worker listens at the same address, and the kernel
+deals out connections.) A worker that dies is replaced at once; one that dies as soon as it is started is a mistake
+of the settings, and ends the service with what it said. Told to stop, the watcher tells the workers, and waits as
+long as `drain` says and a little longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import uvloop
+
+from headgate.errors import HeadgateError, InvalidSetting
+from headgate.service import log
+from headgate.service.settings import Address, Settings
+
+EARLY = 5.0  # seconds after which a worker's death is its own, and not the settings'
+FAILED, INVALID = 1, 2  # exit codes, as those of the command line
+_SLACK = 2.0
+_BACKLOG = 1024
+_READY, _OVER = b".", b"!"  # what workers say to their watcher
+_log = logging.getLogger("headgate.service")
+
+
+class Sockets(NamedTuple):
+    """What the service listens at, and all workers accept from."""
+
+    http: socket.socket | None
+    admin: socket.socket | None
+
+
+def run(settings: Settings, ready: Callable[[], object]) -> int:
+    """Serve until told to stop; the exit code. `ready` is called when the service can be asked."""
+    log.set_up(settings.log, settings.log_level)
+    if settings.grpc is not None:
+        _check_free(settings.grpc)
+    sockets = Sockets(*(None if each is None else listening(each) for each in (settings.http, settings.admin)))
+    secret = settings.secret or secrets.token_hex(32)
+    try:
+        if settings.workers == 1:
+            _serve(settings, secret, sockets, ready)
+            return 0
+        return _Watcher(settings, secret, sockets).run(ready)
+    finally:
+        for each in (settings.http, settings.admin):
+            if each is not None and each.path is not None:
+                Path(each.path).unlink(missing_ok=True)
+
+
+def listening(address: Address) -> socket.socket:
+    """A socket that listens there; InvalidSetting if it cannot."""
+    try:
+        if address.path is None:
+            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+            made = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+        else:
+            if stale(address.path):
+                Path(address.path).unlink()
+            made = socket.socket(socket.AF_UNIX)
+            made.bind(address.path)
+            made.listen(_BACKLOG)
+    except OSError as error:
+        raise InvalidSetting(f"{address} cannot be listened at: {error.strerror or error}.") from None
+    made.setblocking(False)
+    return made
+
+
+def stale(path: str) -> bool:
+    """Whether a socket lies there that nobody listens at any more."""
+    if not Path(path).is_socket():
+        return False
+    with closing(socket.socket(socket.AF_UNIX)) as tried:
+        return tried.connect_ex(path) == errno.ECONNREFUSED
+
+
+def _check_free(address: Address) -> None:
+    """Nobody else may be listening: grpc's workers share an address, so the kernel would let us, and calls would
+    be dealt out between two services."""
+    if address.path is None:
+        with closing(listening(address)):
+            pass
+
+
+def _serve(settings: Settings, secret: str, sockets: Sockets, ready: Callable[[], object]) -> None:
+    from headgate.service.worker import work  # after a fork: grpc must not have begun before it
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work(settings, secret, sockets, ready))
+
+
+class _Watcher:
+    """Starts workers and replaces those that die."""
+
+    def __init__(self, settings: Settings, secret: str, sockets: Sockets) -> None:
+        self._settings, self._secret, self._sockets = settings, secret, sockets
+        self._workers: dict[int, float] = {}  # process: when it was started
+        self._stopping = False
+
+    def run(self, ready: Callable[[], object]) -> int:
+        said, says = os.pipe()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        try:
+            for _ in range(self._settings.workers):
+                self._start(says)
+            if all(os.read(said, 1) == _READY for _ in range(self._settings.workers)):
+                ready()
+            return self._watch(says)
+        finally:
+            os.close(said)
+            os.close(says)
+
+    def _start(self, says: int) -> None:
+        pid = os.fork()
+        if pid:
+            self._workers[pid] = time.monotonic()
+            return
+        code = FAILED
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            _serve(self._settings, self._secret, self._sockets, lambda: os.write(says, _READY))
+            code = 0
+        except HeadgateError as error:
+            _log.error("%s", error)
+            code = INVALID
+        except BaseException:
+            _log.exception("a worker failed")
+        finally:
+            os.write(says, _OVER)
+            logging.shutdown()
+            os._exit(code)
+
+    def _watch(self, says: int) -> int:
+        """Until all of them have ended; the exit code."""
+        code = 0
+        while self._workers:
+            pid, status = os.waitpid(-1, 0)
+            started = self._workers.pop(pid, None)
+            if started is None or self._stopping:
+                continue
+            if time.monotonic() - started < EARLY:
+                _log.error("a worker ended as soon as it was started: the service stops")
+                code = max(os.waitstatus_to_exitcode(status), FAILED)
+                self._stop()
+                continue
+            _log.error("worker %d died (%s) and is replaced", pid, os.waitstatus_to_exitcode(status))
+            self._start(says)
+        return code
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+        for pid in self._workers:
+            os.kill(pid, signal.SIGTERM)
+        signal.signal(signal.SIGALRM, self._kill)
+        signal.setitimer(signal.ITIMER_REAL, self._settings.drain + _SLACK)
+
+    def _kill(self, *_: object) -> None:
+        for pid in self._workers:
+            _log.warning("worker %d did not stop and is killed", pid)
+            os.kill(pid, signal.SIGKILL)

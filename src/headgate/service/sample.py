@@ -1,0 +1,26 @@
+"""What the service goes by where no rulebook is given: enough to see it decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BOOK: dict[str, Any] = {
+    "name": "sample",
+    "rules": [
+        {
+            "name": "login",
+            "when": {"method": "POST", "path": "/login"},
+            "key": "address",
+            "missing": "one",
+            "limit": "5/minute",
+        },
+        {"name": "user", "key": "user", "missing": "skip", "limit": "10/s burst 20; 1000/hour sliding"},
+        {"name": "everything", "limit": "1000/s burst 2000"},
+    ],
+}
+
+
+def curl(url: str) -> str:
+    """What to type to see it."""
+    asked = """{"attributes": {"method": "POST", "path": "/login", "address": "192.0.2.7"}}"""
+    return f"curl -s {url}/v1/check -d '{asked}'"

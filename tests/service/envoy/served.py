@@ -1,0 +1,81 @@
+"""Our service on a real port, asked by Envoy's own client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from envoy.extensions.common.ratelimit.v3 import ratelimit_pb2  # type: ignore[import-untyped]
+from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # type: ignore[import-untyped]
+
+from headgate.clock import ManualClock
+from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.service.envoy.rls import SERVICE, RateLimits, handler
+
+OK, OVER_LIMIT = rls_pb2.RateLimitResponse.OK, rls_pb2.RateLimitResponse.OVER_LIMIT
+Unit: Any = rls_pb2.RateLimitResponse.RateLimit
+_BACK = b"\x20\x01"  # is_negative_hits, which the package does not know yet
+
+
+class Client:
+    """Envoy, as far as this service sees it."""
+
+    def __init__(self, channel: grpc.aio.Channel, limiter: AsyncRuledLimiter, clock: ManualClock) -> None:
+        self.limiter = limiter
+        self.clock = clock
+        self._stub = rls_pb2_grpc.RateLimitServiceStub(channel)
+        self._raw: Any = channel.unary_unary(f"/{SERVICE}/ShouldRateLimit")
+
+    async def ask(self, *descriptors: Any, domain: str = "shop", hits: int = 0) -> Any:
+        request = rls_pb2.RateLimitRequest(domain=domain, descriptors=descriptors, hits_addend=hits)
+        return await self._stub.ShouldRateLimit(request, timeout=20)
+
+    async def codes(self, *descriptors: Any, **more: Any) -> list[int]:
+        """The overall code, and those of the statuses."""
+        told = await self.ask(*descriptors, **more)
+        return [told.overall_code, *(status.code for status in told.statuses)]
+
+    async def refused(self, *descriptors: Any, **more: Any) -> tuple[grpc.StatusCode, str]:
+        """The error that is answered instead."""
+        try:
+            told = await self.ask(*descriptors, **more)
+        except grpc.aio.AioRpcError as error:
+            return error.code(), error.details() or ""
+        raise AssertionError(f"it was answered: {told}")
+
+    async def send(self, data: bytes) -> Any:
+        return await self._raw(data, timeout=20)
+
+
+def descriptor(
+    *entries: tuple[str, str],
+    hits: int | None = None,
+    back: bool = False,
+    limit: tuple[int, int] | None = None,
+) -> Any:
+    made = ratelimit_pb2.RateLimitDescriptor()
+    for key, value in entries:
+        made.entries.add(key=key, value=value)
+    if hits is not None:
+        made.hits_addend.value = hits
+    if limit is not None:
+        made.limit.requests_per_unit, made.limit.unit = limit
+        made.limit.SetInParent()
+    return made.FromString(made.SerializeToString() + _BACK) if back else made
+
+
+@asynccontextmanager
+async def serving(rules: Any, engine: str = "memory://") -> AsyncIterator[Client]:
+    clock = ManualClock()
+    server = grpc.aio.server()
+    async with AsyncRuledLimiter(rules, engine, clock=clock) as limiter:
+        server.add_generic_rpc_handlers((handler(RateLimits(limiter)),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                yield Client(channel, limiter, clock)
+        finally:
+            await server.stop(None)

@@ -1,0 +1,91 @@
+"""The reference service's POST /json."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.clock import ManualClock
+from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.service.envoy.rls import RateLimits, answer_json
+from tests.servers import RedisServer
+
+BOOK = {"rules": [{"name": "per-user", "key": "user", "missing": "skip", "limit": "2/minute fixed"}]}
+ANN = b'{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}'
+
+
+def limits(engine: str = "memory://") -> RateLimits:
+    return RateLimits(AsyncRuledLimiter(BOOK, engine, clock=ManualClock()))
+
+
+async def asked(body: bytes, by: RateLimits) -> tuple[int, Any]:
+    status, answer = await answer_json(body, by)
+    return status, json.loads(answer)
+
+
+async def test_passes_then_refuses() -> None:
+    by = limits()
+    status, told = await asked(ANN, by)
+    assert status == 200
+    assert told["overallCode"] == "OK"
+    assert told["statuses"] == [
+        {
+            "code": "OK",
+            "currentLimit": {"requestsPerUnit": 2, "unit": "MINUTE", "name": "per-user"},
+            "limitRemaining": 1,
+            "durationUntilReset": "40s",
+        }
+    ]
+    assert told["dynamicMetadata"] == {"rule": "per-user", "remaining": 1}
+    await asked(ANN, by)
+    status, told = await asked(ANN, by)
+    assert (status, told["overallCode"], told["statuses"][0]["code"]) == (429, "OVER_LIMIT", "OVER_LIMIT")
+
+
+async def test_json_names_of_either_kind() -> None:
+    body = {"domain": "shop", "hits_addend": 2, "descriptors": [{"entries": [{"key": "user", "value": "bob"}]}]}
+    by = limits()
+    assert (await asked(json.dumps(body).encode(), by))[1]["statuses"][0].get("limitRemaining", 0) == 0
+    body["descriptors"] = [
+        {"entries": [{"key": "user", "value": "bob"}], "isNegativeHits": True, "hitsAddend": "1"},
+    ]
+    assert (await asked(json.dumps(body).encode(), by))[1]["statuses"][0]["limitRemaining"] == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"null", b"1", b"\xff\xfe", b'{"domain": 1}', b'{"domian": "shop"}',
+        b'{"domain": "shop"}',
+        b'{"descriptors": []}', b'{"domain": "\\ud800", "descriptors": [{}]}', b"[" * 100_000, b'{"a":' * 5000,
+        b'{"domain": "shop", "descriptors": [{"hitsAddend": "-1"}]}',
+        b'{"domain": "shop", "descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}',
+        b'{"domain": "shop", "descriptors": [{"limit": {"requestsPerUnit": 3}}]}',
+        b'{"domain": "shop", "domain": "mall"}',
+        b'{"domain": NaN}',
+    ],
+    ids=lambda body: repr(body[:30]),
+)  # fmt: skip
+async def test_bad_input_is_a_sentence(body: bytes) -> None:
+    status, told = await asked(body, limits())
+    assert status == 400
+    assert len(told["error"]) > 20
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode()))
+async def test_nothing_that_is_sent_is_a_fault(body: bytes) -> None:
+    status, _ = await answer_json(body, limits())
+    assert status == 400
+
+
+async def test_no_decision_is_503() -> None:
+    with RedisServer() as server:
+        by = limits(server.url)
+        assert (await asked(ANN, by))[0] == 200
+        server.kill()
+        status, told = await asked(ANN, by)
+        await by.limiter.close()
+    assert status == 503
+    assert told["error"]

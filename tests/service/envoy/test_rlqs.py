@@ -1,0 +1,287 @@
+"""Envoy's quota service, asked by a client that we did not write, and by real Envoys."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc  # type: ignore[import-untyped]
+
+from headgate import ManualClock
+from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.service.envoy import rlqs
+from tests.servers import Backend, Envoy, RedisServer
+from tests.servers.envoy import Json
+from tests.servers.redis_server import free_port
+from tests.service.documented import cluster, filter_of
+from tests.service.running import Service
+
+BOOK: Json = {
+    "rules": [
+        {"name": "all", "when": {"domain": "edge", "name": "all"}, "limit": "100/s burst 200"},
+        {"name": "user", "when": {"domain": "edge"}, "key": "user", "missing": "skip", "limit": "10/s"},
+        {"name": "free", "when": {"domain": "edge", "name": "free"}, "limit": "unlimited"},
+        {"name": "quiet", "when": {"domain": "edge", "name": "quiet"}, "limit": "1/day", "mode": "shadow"},
+        {"name": "held", "when": {"domain": "edge", "name": "held"}, "limit": "3 slots"},
+        {
+            "name": "closed",
+            "when": {"domain": "edge", "name": "closed"},
+            "key": "who",
+            "missing": "deny",
+            "limit": "1/s",
+        },
+    ]
+}
+ALL = {"name": "all"}
+ALLOW, DENY = 0, 1
+LIVE = 10  # seconds in which a part has run out, at reports every 5
+
+
+class World:
+    """A service in this process, whose time the test turns."""
+
+    def __init__(self, limiter: AsyncRuledLimiter, clock: ManualClock, address: str) -> None:
+        self.limiter, self.clock, self.address = limiter, clock, address
+        self.channels: list[grpc.aio.Channel] = []
+
+    def envoy(self, name: str | None = None) -> "Holder":
+        channel = grpc.aio.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.channels.append(channel)
+        stub = rlqs_pb2_grpc.RateLimitQuotaServiceStub(channel)
+        metadata = None if name is None else ((rlqs.NAME, name),)
+        return Holder(stub.StreamRateLimitQuotas(metadata=metadata))
+
+
+class Holder:
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+    async def report(self, *usages: tuple[dict[str, str], int, int], domain: str = "edge") -> list[Any]:
+        """What is answered; every story here has an answer, if only to a last bucket that no rule is for."""
+        message = rlqs_pb2.RateLimitQuotaUsageReports(domain=domain)
+        for bucket, allowed, denied in (*usages, ({"name": "nobody"}, 1, 0)):
+            usage = message.bucket_quota_usages.add()
+            usage.bucket_id.bucket.update(bucket)
+            usage.num_requests_allowed, usage.num_requests_denied = allowed, denied
+        await self.call.write(message)
+        answer = await asyncio.wait_for(self.call.read(), 20)
+        assert answer is not grpc.aio.EOF, await self.call.details()
+        actions = list(answer.bucket_action)
+        assert dict(actions.pop().bucket_id.bucket) == {"name": "nobody"}
+        return actions
+
+    async def rate(self, bucket: dict[str, str], used: int) -> float | None:
+        """Units a second that it may pass by itself after this report; None if it is told nothing."""
+        actions = await self.report((bucket, used, 0))
+        return rate_of(actions[0]) if actions else None
+
+
+def rate_of(action: Any) -> float:
+    strategy = action.quota_assignment_action.rate_limit_strategy
+    if strategy.WhichOneof("strategy") == "blanket_rule":
+        return float("inf") if strategy.blanket_rule == ALLOW else 0.0
+    bucket = strategy.token_bucket
+    assert bucket.fill_interval.nanos == 0
+    assert bucket.fill_interval.seconds >= 1
+    return float(bucket.tokens_per_fill.value / bucket.fill_interval.seconds)
+
+
+@asynccontextmanager
+async def world(engine: str = "memory://", book: Json = BOOK) -> AsyncIterator[World]:
+    clock = ManualClock()
+    async with AsyncRuledLimiter(book, engine, clock=clock) as limiter:
+        quotas = rlqs.Quotas(limiter, now=lambda: clock.now_us() / 1_000_000)
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((rlqs.handler(quotas),))
+        address = f"127.0.0.1:{free_port()}"
+        server.add_insecure_port(address)
+        await server.start()
+        made = World(limiter, clock, address)
+        clock.advance(LIVE + 1)  # an engine that has just begun listens
+        try:
+            yield made
+        finally:
+            for channel in made.channels:
+                await channel.close()
+            await server.stop(0)
+
+
+async def test_one_envoy_has_it_all_and_is_told_in_envoys_words() -> None:
+    async with world() as made:
+        one = made.envoy()
+        await one.report((ALL, 1, 0))
+        made.clock.advance(5)
+        (action,) = await one.report((ALL, 600, 100))
+        assert dict(action.bucket_id.bucket) == ALL
+        told = action.quota_assignment_action
+        assert (told.assignment_time_to_live.seconds, told.assignment_time_to_live.nanos) == (7, 0)
+        assert rate_of(action) == 100
+        assert told.rate_limit_strategy.token_bucket.max_tokens == 200
+
+
+async def test_two_share_by_demand_and_never_have_more_than_the_limit() -> None:
+    async with world() as made:
+        one, other = made.envoy(), made.envoy()
+        await one.rate(ALL, 1)
+        told: dict[str, float] = {}
+        for tick in range(12):
+            made.clock.advance(2.5)
+            told |= {"one": rate} if (rate := await one.rate(ALL, 1000)) is not None else {}
+            made.clock.advance(2.5)
+            wanted = 1000 if tick < 8 else 0
+            told |= {"other": rate} if (rate := await other.rate(ALL, wanted)) is not None else {}
+            assert sum(told.values()) <= 100
+            if tick == 4:
+                assert told == {"one": 50, "other": 50}
+        assert told["one"] > 90, "what the other does not want is given back"
+
+
+async def test_one_that_is_gone_leaves_its_part_when_that_has_run_out() -> None:
+    async with world() as made:
+        one, other = made.envoy(), made.envoy()
+        await one.rate(ALL, 1)
+        made.clock.advance(5)
+        assert await one.rate(ALL, 1000) == 100
+        one.call.cancel()
+        await asyncio.sleep(0.2)
+        assert await other.rate(ALL, 1) is None, "nothing is free, and it may be the one that left"
+        made.clock.advance(5)
+        assert await other.rate(ALL, 1000) is None
+        made.clock.advance(6)
+        assert await other.rate(ALL, 1000) == 100
+
+
+async def test_who_is_still_without_a_part_later_is_refused() -> None:
+    async with world(
+        book={"rules": [{"name": "one", "when": {"name": "all"}, "limit": "1/hour burst 1"}]}
+    ) as made:
+        one, other = made.envoy(), made.envoy()
+        await one.rate(ALL, 1)
+        told = []
+        for _ in range(4):
+            made.clock.advance(5)
+            await one.rate(ALL, 100)
+            told.append(await other.rate(ALL, 100))
+        assert told[0] is None
+        assert told[-1] == 0
+
+
+async def test_a_name_makes_it_the_same_holder_again() -> None:
+    async with world() as made:
+        one = made.envoy("edge-1")
+        await one.rate(ALL, 1)
+        made.clock.advance(5)
+        assert await one.rate(ALL, 1000) == 100
+        one.call.cancel()
+        await asyncio.sleep(0.2)
+        again = made.envoy("edge-1")
+        assert await again.rate(ALL, 1000) == 100
+
+        impostor = made.envoy("edge-1")
+        assert await impostor.rate(ALL, 1000) is None, "two of one name are two"
+
+
+@pytest.mark.parametrize(
+    ("bucket", "rate"),
+    [({"name": "free"}, float("inf")), ({"name": "quiet"}, float("inf")), ({"name": "closed"}, 0.0)],
+)
+async def test_what_is_not_divided(bucket: dict[str, str], rate: float) -> None:
+    async with world() as made:
+        assert await made.envoy().rate(bucket, 1) == rate
+
+
+async def test_slots_cannot_be_divided_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as made:
+        one = made.envoy()
+        assert await one.rate({"name": "held"}, 1) is None
+        assert await one.rate({"name": "held"}, 1) is None
+    assert sum('"held" cannot be divided' in line for line in caplog.messages) == 1
+
+
+async def test_of_several_rules_the_smallest_counts() -> None:
+    async with world() as made:
+        one = made.envoy()
+        both = {"name": "all", "user": "ann"}
+        await one.rate(both, 1)
+        made.clock.advance(5)
+        assert await one.rate(both, 1000) == 10
+
+
+async def test_an_idle_bucket_is_abandoned() -> None:
+    async with world() as made:
+        one = made.envoy()
+        await one.report((ALL, 1, 0))
+        for _ in range(rlqs.IDLE - 1):
+            made.clock.advance(5)
+            await one.report((ALL, 0, 0))
+        (action,) = await one.report((ALL, 0, 0))
+        assert action.WhichOneof("bucket_action") == "abandon_action"
+        assert await one.rate(ALL, 1) is not None, "it may come again"
+
+
+@pytest.mark.parametrize(
+    ("domain", "bucket", "words"),
+    [("", ALL, "names the domain"), ("edge", {}, "A bucket has an id"), ("edge", {"k": "v" * 9000}, "at most")],
+)
+async def test_what_cannot_be_read_ends_the_stream_with_a_sentence(
+    domain: str, bucket: dict[str, str], words: str
+) -> None:
+    async with world() as made:
+        one = made.envoy()
+        message = rlqs_pb2.RateLimitQuotaUsageReports(domain=domain)
+        message.bucket_quota_usages.add().bucket_id.bucket.update(bucket)
+        await one.call.write(message)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await one.call.read()
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert words in str(error.value.details())
+
+
+def quota_filter() -> Json:
+    """As the how-to has it; but nothing passes that was not assigned, so that all can be counted."""
+    made = filter_of("rate_limit_quota")
+    action = made["typed_config"]["bucket_matchers"]["on_no_match"]["action"]
+    nothing = {"fallback_rate_limit": {"blanket_rule": "DENY_ALL"}}
+    action["typed_config"] |= {"no_assignment_behavior": nothing}
+    return made
+
+
+async def test_two_envoys_share_one_budget() -> None:
+    """100/s and 20 at once, asked for about 600/s by two Envoys for twelve seconds."""
+    book = {"rules": [{"name": "all", "when": {"domain": "edge"}, "limit": "100/s burst 20"}]}
+    with RedisServer() as server, Service(book, engine=server.url) as service, Backend() as backend:
+        clusters = [cluster(service.grpc)]
+        filters = [quota_filter()]
+        with (
+            Envoy(filters, backend, clusters=clusters) as one,
+            Envoy(filters, backend, clusters=clusters) as other,
+        ):
+            async with httpx.AsyncClient(timeout=20) as client:
+                loop = asyncio.get_running_loop()
+                began = loop.time()
+                passed = {one.url: 0, other.url: 0}
+                late = {one.url: 0, other.url: 0}
+
+                async def ask(url: str) -> None:
+                    while loop.time() - began < 17:
+                        answer = await client.get(url)
+                        if answer.status_code == 200:
+                            passed[url] += 1
+                            late[url] += loop.time() - began > 12
+                        await asyncio.sleep(0.005)
+
+                await asyncio.gather(*(ask(url) for url in (one.url, other.url) for _ in range(2)))
+                took = loop.time() - began
+            exchanged = [
+                envoy.stats("cluster.headgate.upstream_rq_total")["cluster.headgate.upstream_rq_total"]
+                for envoy in (one, other)
+            ]
+    assert backend.total == sum(passed.values())
+    # A bucket that is raised keeps its fraction of fill: one burst more for each of them, at most.
+    assert sum(passed.values()) <= 100 * took + 3 * 20
+    assert sum(late.values()) >= 0.7 * 100 * (took - 12), "the limit is used once both have reported"
+    assert min(late.values()) > 0.2 * sum(late.values()), "and by both"
+    assert exchanged == [1, 1], "one stream each"

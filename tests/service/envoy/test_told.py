@@ -1,0 +1,118 @@
+"""How limits are told in Envoy's units, and that headers are told as everywhere; without a server."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.clock import ManualClock
+from headgate.http.headers import headers
+from headgate.ruled.decision import RuledDecision
+from headgate.ruled.limiter import RuledLimiter
+from headgate.ruled.together import Ask
+from headgate.service.envoy.asked import Question
+from headgate.service.envoy.messages import RateLimitResponse
+from headgate.service.envoy.plain import plain
+from headgate.service.envoy.told import rate, response
+from headgate.text import parse
+
+SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(1, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("10/s fixed", (10, SECOND)),
+        ("10/minute fixed", (10, MINUTE)),
+        ("10/hour sliding", (10, HOUR)),
+        ("10/day sliding", (10, DAY)),
+        ("5/week fixed", (5, WEEK)),
+        ("5/month fixed in Europe/Berlin", (5, MONTH)),
+        ("5/year fixed", (5, YEAR)),
+        ("5/7d fixed", (5, WEEK)),
+        ("5/30d fixed", (5, MONTH)),
+        ("600/10m fixed", (600, 0)),
+        ("100/s burst 200", (100, SECOND)),
+        ("10/minute", (10, MINUTE)),
+        ("600/10m", (1, SECOND)),
+        ("90/minute burst 5", (90, MINUTE)),
+        ("1/7d burst 3", (3, 0)),
+        ("30/minute queue 5", (30, MINUTE)),
+        ("10/s smooth", (10, SECOND)),
+        ("1.5/s smooth", (1, 0)),
+        ("20 slots", (20, 0)),
+        ("10000000000/day fixed", (2**32 - 1, DAY)),
+    ],
+)
+def test_limits_in_envoys_units(text: str, told: tuple[int, int]) -> None:
+    assert rate(parse(text)) == told
+
+
+LIMITS = ("3/minute fixed", "2/s burst 5", "5/hour sliding", "4/10m log", "1/s queue 3", "2/s smooth", "2 slots")
+ASKED = {
+    "one": {"user": "ann"},
+    "both": {"user": "ann", "sku": "7"},
+    "none": {"nobody": "x"},
+    "late": {"sku": "7"},
+}
+Steps = list[tuple[list[str], int, float]]  # who asks, at which cost; and how long after that the next do
+
+steps = st.tuples(
+    st.lists(st.sampled_from(list(ASKED)), min_size=1, max_size=3), st.integers(0, 2), st.floats(0, 90)
+)
+
+
+def answers(limit: str, walk: Steps) -> Iterator[tuple[list[Question], tuple[RuledDecision, ...]]]:
+    """What is asked on the way, and what is decided."""
+    clock, rule = ManualClock(), {"missing": "skip"}
+    rules = [
+        {**rule, "name": "one", "key": "user", "limit": limit},
+        {**rule, "name": "two", "key": "sku", "limit": "9/s"},
+    ]
+    with RuledLimiter({"rules": rules}, clock=clock) as limiter:
+        for names, cost, seconds in walk:
+            asks = [Ask(ASKED[name], cost) for name in names]
+            yield [Question(ask, cost) for ask in asks], limiter.check_together(asks)
+            clock.advance(seconds)
+
+
+@given(st.lists(steps, max_size=6))
+@settings(max_examples=60)
+def test_headers_are_those_of_the_decision(walk: Steps) -> None:
+    for limit in LIMITS:
+        for asked, decisions in answers(limit, walk):
+            if len(decisions) == 1:
+                written = plain("draft-11", asked, decisions)
+                made = response("draft-11", asked, decisions)
+                told = made if written is None else RateLimitResponse.FromString(written)
+                assert [(head.key, head.value) for head in told.response_headers_to_add] == headers(decisions[0])
+
+
+@given(st.lists(steps, max_size=6))
+@settings(max_examples=60)
+def test_what_is_written_at_once_is_read_as_what_is_told(walk: Steps) -> None:
+    for limit in LIMITS:
+        for asked, decisions in answers(limit, walk):
+            written = plain("draft-11", asked, decisions)
+            if written is not None:
+                assert RateLimitResponse.FromString(written) == response("draft-11", asked, decisions)
+                assert all(decision.allowed for decision in decisions)
+            else:
+                assert any(not one.allowed or len(one.parts) > 1 or one.delay for one in decisions)
+
+
+def test_numbers_of_any_size_are_written_at_once() -> None:
+    for limit in ("4294967296/365d fixed", "10000000000000/day fixed", "200/minute fixed"):
+        for asked, decisions in answers(limit, [(["one"], 1, 0.0)]):
+            written = plain("draft-11", asked, decisions)
+            assert written is not None
+            assert RateLimitResponse.FromString(written) == response("draft-11", asked, decisions)
+            assert plain("legacy", asked, decisions) is None
+
+
+def test_a_shadow_is_not_told_at_once() -> None:
+    rule = {"name": "new", "key": "user", "missing": "skip", "limit": "3/minute fixed", "mode": "shadow"}
+    with RuledLimiter({"rules": [rule]}, clock=ManualClock()) as limiter:
+        ask = Ask(ASKED["one"], 1)
+        assert plain("draft-11", [Question(ask, 1)], limiter.check_together([ask])) is None

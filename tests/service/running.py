@@ -1,0 +1,156 @@
+"""The service as people run it: `headgate serve` in a process of its own, asked over real sockets."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.servers.redis_server import free_port
+from tests.servers.waiting import until
+
+START_SECONDS = 30
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Mapping[str, str]  # names in small letters
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Service:
+    """One `headgate serve` on free ports of 127.0.0.1. `settings` are flags: engine="redis://...", workers=2."""
+
+    def __init__(self, rules: Mapping[str, Any] | str | None = None, **settings: Any) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="headgate-service-"))
+        self.http, self.grpc, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}", "off"
+        self.settings = {"http": self.http, "grpc": self.grpc, "admin": self.admin, **settings}
+        if rules is not None:
+            self.write(rules)
+            self.settings["rules"] = str(self.book)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def book(self) -> Path:
+        return self.folder / "rules.yaml"  # JSON is YAML
+
+    def write(self, rules: Mapping[str, Any] | str) -> None:
+        self.book.write_text(rules if isinstance(rules, str) else json.dumps(rules))
+
+    @property
+    def port(self) -> int:
+        """Of HTTP."""
+        return int(self.http.rpartition(":")[2])
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.http}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    @property
+    def said(self) -> str:
+        """What it printed and logged so far."""
+        return "".join((self.folder / name).read_text() for name in ("stdout", "stderr"))
+
+    def start(self) -> Self:
+        flags = [
+            word for name, value in self.settings.items() for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
+        with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headgate.cli", "serve", *flags],
+                stdout=out,
+                stderr=err,
+                env={name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")},
+            )
+        until(self._not_ready, START_SECONDS)
+        self.started_at = time.monotonic()
+        return self
+
+    def _not_ready(self) -> str | None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"it ended with {self._process.returncode}: {self.said}")
+        return None if "serves" in self.said else f"not ready: {self.said}"
+
+    def tell(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, seconds: float = 20) -> int:
+        """Its exit code."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        with self.connection() as line:
+            line.request(method, path, body, dict(headers or {}))
+            return reply_of(line)
+
+    def post(self, verb: str, asked: Any = None, **fields: Any) -> Reply:
+        body = json.dumps(fields if asked is None else asked).encode()
+        return self.ask("POST", f"/v1/{verb}", body)
+
+    def check(self, cost: int | None = None, **attributes: Any) -> Any:
+        """The answer to one check."""
+        asked = {"attributes": attributes} | ({} if cost is None else {"cost": cost})
+        reply = self.post("check", asked)
+        assert reply.status == 200, reply
+        return reply.json
+
+    @contextmanager
+    def connection(self) -> Iterator[http.client.HTTPConnection]:
+        line = http.client.HTTPConnection(self.http, timeout=10)
+        try:
+            yield line
+        finally:
+            line.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def reply_of(line: http.client.HTTPConnection) -> Reply:
+    answer = line.getresponse()
+    return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
