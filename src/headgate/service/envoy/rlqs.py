@@ -201,10 +201,13 @@ class Stream:
         slowest = min(parts, key=lambda part: part.units / part.period_us)
         burst = min(part.burst for part in parts)
         if slowest.units and burst:
-            seen.told = True
+            units, period_us = slowest.units, slowest.period_us
+            if units > 1 and seen.told and seen.told[:2] == (units, burst) and seen.told[2] != period_us:
+                units -= 1  # Envoy does not see that the interval alone has changed
+            seen.told = units, burst, period_us
             strategy.token_bucket.max_tokens = burst
-            strategy.token_bucket.tokens_per_fill.value = slowest.units
-            strategy.token_bucket.fill_interval.FromMicroseconds(slowest.period_us)
+            strategy.token_bucket.tokens_per_fill.value = units
+            strategy.token_bucket.fill_interval.FromMicroseconds(period_us)
             return True
         live = (self._quotas.ttl_us + self._quotas.grace_us) / SECOND
         if not seen.told and seen.at - seen.since < live:
@@ -241,7 +244,7 @@ class _Seen:
         self.since = self.at = now
         self.within_us = 0  # since the report before; 0: there was none
         self.idle = 0
-        self.told = False
+        self.told: tuple[int, int, int] | None = None  # units, burst, period
 
 
 def handler(quotas: Quotas) -> grpc.GenericRpcHandler:

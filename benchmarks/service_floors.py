@@ -1,0 +1,48 @@
+"""The empty application and the empty servicer that the service is measured by.
+
+They run on the service's own servers, with its settings, in one event loop; what they answer is nothing.
+"""
+
+import asyncio
+import sys
+from typing import Any
+
+import grpc
+import uvloop
+
+from headgate.service.asgi import Receive, Send
+from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
+from headgate.service.envoy.rls import METHOD, SERVICE
+from headgate.service.run import listening
+from headgate.service.servers import Granian, Grpc
+from headgate.service.settings import Settings, address
+
+
+async def empty(scope: Any, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def should_rate_limit(request: Any, context: Any) -> Any:
+    for descriptor in request.descriptors:
+        for entry in descriptor.entries:
+            _ = entry.key, entry.value
+    return RateLimitResponse(overall_code=1)
+
+
+async def main(kind: str, where: str) -> None:
+    place = address(where)
+    assert place is not None
+    if kind == "http":
+        await Granian(empty, listening(place), Settings()).serve()
+    else:
+        method: Any = grpc.unary_unary_rpc_method_handler(
+            should_rate_limit, RateLimitRequest.FromString, lambda response: response.SerializeToString()
+        )
+        handlers = (grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),)
+        await (await Grpc(Settings(), place, handlers).start()).ended
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(sys.argv[1], sys.argv[2]))
