@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,12 @@ class Reply(NamedTuple):
 
 
 class Service:
-    """One `headgate serve` on free ports of 127.0.0.1. `settings` are flags: engine="redis://...", workers=2."""
+    """One `headgate serve` on free ports of 127.0.0.1. `settings` are flags: engine="redis://...", workers=2.
+
+    `before` stands before the command, as prlimit and its words would.
+    """
+
+    before: Sequence[str] = ()
 
     def __init__(self, rules: Mapping[str, Any] | str | None = None, **settings: Any) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="headgate-service-"))
@@ -65,6 +70,12 @@ class Service:
         return self._process.pid
 
     @property
+    def code(self) -> int | None:
+        """With what it ended, if it did."""
+        assert self._process is not None
+        return self._process.poll()
+
+    @property
     def worker_pids(self) -> list[int]:
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
@@ -79,7 +90,7 @@ class Service:
         ]
         with (self.folder / "stdout").open("wb") as out, (self.folder / "stderr").open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "headgate.cli", "serve", *flags],
+                [*self.before, sys.executable, "-m", "headgate.cli", "serve", *flags],
                 stdout=out,
                 stderr=err,
                 env={name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")},

@@ -53,8 +53,3 @@ class Answer:
 def warn(text: str, *, as_json: bool) -> None:
     """Said beside the answer."""
     print(json.dumps({"warning": text}) if as_json else f"headgate: {text}", file=sys.stderr)
-
-
-def seconds(us: int | None) -> float | None:
-    """As a document says a length of time."""
-    return None if us is None else us / 1_000_000

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headgate.errors import InvalidRule
+from headgate.operating.publishing import book_of
 from headgate.rules import load
-from headgate.rules.living.edition import Edition
 from headgate.rules.living.editions import Editions
 from headgate.rules.rule import Rulebook
 
@@ -27,7 +27,7 @@ def known_book(args: argparse.Namespace, engine: RedisEngine) -> Rulebook | None
     if args.rules is not None:
         return load.read(args.rules)
     edition = editions_of(engine).current()
-    return None if edition is None else of_edition(edition)
+    return None if edition is None else book_of(edition)
 
 
 def editions_of(engine: RedisEngine) -> Editions:
@@ -35,11 +35,6 @@ def editions_of(engine: RedisEngine) -> Editions:
     from headgate.engine.redis.editions import Archive
 
     return Editions(Archive(engine))
-
-
-def of_edition(edition: Edition) -> Rulebook:
-    """What an edition says; by its JSON, which needs no YAML."""
-    return load.parse(edition.book, format="json", source=f"edition {edition.version}")
 
 
 def file_text(path: Path) -> str:

@@ -7,25 +7,18 @@ room. Each limit is told by itself; all of them are decided together, as always.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headgate.asking import Asked, check_key
+from headgate.asking import check_key
 from headgate.cli.answer import DONE, NO, Answer
-from headgate.cli.counts import Count, add_counts, all_counts_of, counts_of
+from headgate.cli.counts import add_counts, all_counts_of, counts_of
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, Parser, Run, command, whole
 from headgate.cli.table import Cell, Table, Value
-from headgate.engine.port import Meter
-from headgate.errors import InvalidCharge
 from headgate.explain import long
 from headgate.flow import run
-from headgate.model.decision import Decision, OverriddenFacts, Verdict
-from headgate.model.slots import Slots
-from headgate.receipt import give_back
-
-if TYPE_CHECKING:
-    from headgate.engine.redis.blocking import RedisEngine
+from headgate.model.decision import Decision, Verdict
+from headgate.operating import verbs
 
 _RIGHT = ("remaining", "retry after", "reset after", "delay", "before", "after")
 
@@ -70,68 +63,33 @@ def _verb(commands: Commands, name: str, run: Run, about: str, *examples: str, m
 
 def _take(args: argparse.Namespace) -> Answer:
     with server(args) as engine:
-        return _decided(_decide(engine, args.key, counts_of(args, engine), args.cost, commit=True))
+        return _decided(run(verbs.taking(engine, args.key, counts_of(args, engine), args.cost)))
 
 
 def _peek(args: argparse.Namespace) -> Answer:
     with server(args) as engine:
-        counts = counts_of(args, engine)
-        first = counts[0].limit
-        if len(counts) == 1 and isinstance(first, Slots):
-            meter = engine.slots(first, counts[0].name)
-            return _decided(Decision(meter.free(check_key(args.key)), meter, args.key, 0))
-        return _decided(_decide(engine, args.key, counts, args.cost, commit=False))
+        return _decided(run(verbs.peeking(engine, args.key, counts_of(args, engine), args.cost)))
 
 
 def _reset(args: argparse.Namespace) -> Answer:
     with server(args) as engine:
         check_key(args.key)
-        counts = all_counts_of(args, engine)
-        for count in counts:
-            if isinstance(count.limit, Slots):
-                engine.slots(count.limit, count.name).reset(args.key)
-            else:
-                _meter(engine, count).reset(args.key)
-    names = list(dict.fromkeys(count.name for count in counts))
+        names = run(verbs.resetting(engine, args.key, all_counts_of(args, engine)))
     return Answer({"key": args.key, "reset": names}, [f"{name}: {args.key} is forgotten" for name in names])
 
 
 def _refund(args: argparse.Namespace) -> Answer:
-    rows, told = [], []
     with server(args) as engine:
         check_key(args.key)
-        counts = counts_of(args, engine)
-        # An override's limits go by position, so the rule's are asked together.
-        asked = [(_meter(engine, count), args.key, 0) for count in counts]
-        for count, facts in zip(counts, engine.decide_all(asked, commit=False), strict=True):
-            meter = engine.meter(facts.limit if isinstance(facts, OverriddenFacts) else count.limit, count.name)
-            before, after = run(give_back(meter, args.key, args.cost))
-            room = [Verdict(*facts, meter.limit, args.key, 0) for facts in (before, after)]
-            rows.append((count.name, meter.limit.text, room[0].remaining, room[1].remaining))
-            told.append(
-                {"name": count.name, "limit": meter.limit.text}
-                | {"before": room[0].remaining, "remaining": room[1].remaining, "reset_after": room[1].reset_after}
-            )
+        found = run(verbs.refunding(engine, args.key, counts_of(args, engine), args.cost))
+    rows = [(name, after.limit.text, before.remaining, after.remaining) for name, before, after in found]
+    told = [
+        {"name": name, "limit": after.limit.text}
+        | {"before": before.remaining, "remaining": after.remaining, "reset_after": after.reset_after}
+        for name, before, after in found
+    ]
     table = Table(("count", "limit", "before", "after"), rows, _RIGHT)
     return Answer({"key": args.key, "cost": args.cost, "limits": told}, [table])
-
-
-def _meter(engine: RedisEngine, count: Count) -> Meter:
-    if isinstance(count.limit, Slots):
-        raise InvalidCharge(
-            f'"{count.limit}" is held, not taken: a program acquires a slot and releases it, or it expires.'
-        )
-    return engine.meter(count.limit, count.name, count.terms)
-
-
-def _decide(engine: RedisEngine, key: str, counts: Sequence[Count], cost: int, *, commit: bool) -> Decision:
-    asked = Asked([(_meter(engine, count), check_key(key), cost) for count in counts])
-    facts = engine.decide_all(asked.distinct, commit=commit)
-    spoke = [
-        (engine.meter(said.limit, meter.name) if isinstance(said, OverriddenFacts) else meter, key, cost)
-        for said, (meter, key, cost) in zip(facts, asked.distinct, strict=True)
-    ]
-    return Asked(spoke).decision(facts)
 
 
 def _decided(decision: Decision) -> Answer:

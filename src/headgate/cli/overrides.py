@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from headgate.cli.answer import DONE, NO, Answer, warn
 from headgate.cli.book import add_book, known_book
-from headgate.cli.counts import attributes_of, rule_of
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, Parser, Run, command, group, span, whole
 from headgate.cli.table import Table
-from headgate.engine.overrides import checked, instead
-from headgate.errors import InvalidRule
+from headgate.engine.overrides import checked
 from headgate.model.limit import Limit
-from headgate.rules.rule import Rule
+from headgate.operating.counts import rule_of
+from headgate.operating.overrides import check_override
 
 if TYPE_CHECKING:
     from headgate.engine.redis.blocking import RedisEngine
@@ -83,29 +82,7 @@ def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tupl
         told = "No rulebook is known (--rules FILE), so nobody checked that this rule exists and takes overrides."
         warn(told, as_json=args.json)
         return
-    rule = rule_of(book, args.rule)
-    if not rule.overrides:
-        raise InvalidRule(f'Rule "{rule.name}" takes no overrides: say `overrides: true` in it first.')
-    attributes_of(rule, key)
-    _check_kinds(rule, limits)
-
-
-def _check_kinds(rule: Rule, limits: tuple[Limit, ...]) -> None:
-    """Every limit must take the place of one, in each case that the rule has."""
-    cases = [found for found in (rule.limit.otherwise, *(found for _, found in rule.limit.cases)) if found]
-    for own in cases:
-        if len(limits) > len(own):
-            raise InvalidRule(f'Rule "{rule.name}" has {len(own)} limits; the override has {len(limits)}.')
-        for limit, new in zip(own, limits, strict=False):
-            if instead(limit, new) is None:
-                raise InvalidRule(
-                    f'"{new}" cannot take the place of "{limit}" in rule "{rule.name}": a {_words(new)} is no '
-                    f"{_words(limit)}, and counts something else. Write it as one."
-                )
-
-
-def _words(limit: Limit) -> str:
-    return limit.algorithm.replace("_", " ")
+    check_override(rule_of(book, args.rule), key, limits)
 
 
 def _get(args: argparse.Namespace) -> Answer:

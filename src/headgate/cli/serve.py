@@ -39,7 +39,9 @@ def _serve(args: argparse.Namespace) -> int:
         raise InvalidSetting(f'The service needs {", ".join(missing)}: pip install "headgate[service]".')
     from headgate.service.run import run
 
-    return run(settings, lambda: _tell(settings, as_json=args.json))
+    completed = settings.completed()
+    token = None if settings.admin_token else completed.admin_token
+    return run(completed, lambda: _tell(completed, token, as_json=args.json))
 
 
 def _there(name: str) -> bool:
@@ -49,18 +51,23 @@ def _there(name: str) -> bool:
         return False
 
 
-def _tell(settings: Settings, *, as_json: bool) -> None:
-    """Where to ask, and what to try."""
+def _tell(settings: Settings, token: str | None, *, as_json: bool) -> None:
+    """Where to ask, and what to try; and the admin token, if it was made up just now."""
     scheme = "http" if settings.tls_cert is None else "https"
     url = None if settings.http is None else f"{scheme}://{settings.http}"
+    admin = None if settings.admin is None else f"{scheme}://{settings.admin}"
     if as_json:
-        print(json.dumps({"http": url, "grpc": settings.grpc and str(settings.grpc)}))
+        told = {"http": url, "grpc": settings.grpc and str(settings.grpc), "admin": admin, "admin_token": token}
+        print(json.dumps(told))
     else:
         print(f"headgate serves {settings.rules or 'a sample rulebook'} on {settings.told_engine}.")
         if url is not None:
             print(f"  HTTP   {url}      {url}/openapi.json tells what can be asked")
         if settings.grpc is not None:
-            print(f"  gRPC   {settings.grpc}      Envoy's rate limit service")
+            print(f"  gRPC   {settings.grpc}      Envoy's rate limit and quota services")
+        if admin is not None:
+            shown = f"with the token {token}" if token else "with the token that was set"
+            print(f"  admin  {admin}      {shown}")
         if url is not None and not settings.rules:
             print(f"Try it:\n  {sample.curl(url)}")
     sys.stdout.flush()

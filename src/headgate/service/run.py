@@ -13,7 +13,6 @@ import asyncio
 import errno
 import logging
 import os
-import secrets
 import signal
 import socket
 import time
@@ -49,12 +48,11 @@ def run(settings: Settings, ready: Callable[[], object]) -> int:
     if settings.grpc is not None:
         _check_free(settings.grpc)
     sockets = Sockets(*(None if each is None else listening(each) for each in (settings.http, settings.admin)))
-    secret = settings.secret or secrets.token_hex(32)
     try:
         if settings.workers == 1:
-            _serve(settings, secret, sockets, ready)
+            _serve(settings, sockets, ready)
             return 0
-        return _Watcher(settings, secret, sockets).run(ready)
+        return _Watcher(settings, sockets).run(ready)
     finally:
         for each in (settings.http, settings.admin):
             if each is not None and each.path is not None:
@@ -95,18 +93,18 @@ def _check_free(address: Address) -> None:
             pass
 
 
-def _serve(settings: Settings, secret: str, sockets: Sockets, ready: Callable[[], object]) -> None:
+def _serve(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     from headgate.service.worker import work  # after a fork: grpc must not have begun before it
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work(settings, secret, sockets, ready))
+        runner.run(work(settings, sockets, ready))
 
 
 class _Watcher:
     """Starts workers and replaces those that die."""
 
-    def __init__(self, settings: Settings, secret: str, sockets: Sockets) -> None:
-        self._settings, self._secret, self._sockets = settings, secret, sockets
+    def __init__(self, settings: Settings, sockets: Sockets) -> None:
+        self._settings, self._sockets = settings, sockets
         self._workers: dict[int, float] = {}  # process: when it was started
         self._stopping = False
 
@@ -133,7 +131,7 @@ class _Watcher:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            _serve(self._settings, self._secret, self._sockets, lambda: os.write(says, _READY))
+            _serve(self._settings, self._sockets, lambda: os.write(says, _READY))
             code = 0
         except HeadgateError as error:
             _log.error("%s", error)

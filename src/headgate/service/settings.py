@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from ipaddress import ip_address
 from itertools import combinations
@@ -228,6 +229,14 @@ class Settings:
                 raise InvalidSetting(
                     f"http, grpc and admin need addresses of their own; {one} and {other} are in each other's way."
                 )
+
+    def completed(self) -> Settings:
+        """The same, with secrets made up where none was given."""
+        return replace(
+            self,
+            secret=self.secret or secrets.token_urlsafe(32),
+            admin_token=self.admin_token or secrets.token_urlsafe(24),
+        )
 
     def __repr__(self) -> str:
         return "Settings(" + ", ".join(f"{name}={text}" for name, text in self.told()) + ")"

@@ -15,6 +15,7 @@ from typing import Any
 
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.service import sample
+from headgate.service.admin import Admin
 from headgate.service.app import App
 from headgate.service.asgi import Asgi
 from headgate.service.check import Checker
@@ -27,11 +28,12 @@ from headgate.service.settings import Settings
 _log = logging.getLogger("headgate.service")
 
 
-async def work(settings: Settings, secret: str, sockets: Sockets, ready: Callable[[], object]) -> None:
+async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Answer until told to stop."""
     limiter = AsyncRuledLimiter(settings.rules or sample.BOOK, settings.engine, prefix=settings.prefix)
     limits = rls.RateLimits(limiter)
-    app = App(Checker(limiter, Office(secret), settings.batch), limits, settings)
+    app = App(Checker(limiter, Office(settings.secret), settings.batch), limits, settings)
+    admin = Admin(limiter, settings, settings.admin_token)
     servers: list[Any] = []
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -43,6 +45,8 @@ async def work(settings: Settings, secret: str, sockets: Sockets, ready: Callabl
             servers.append(await Grpc(settings, settings.grpc, handlers).start())
         if sockets.http is not None:
             servers.append(await Http(settings, sockets.http, Asgi(app), app.left.set).start())
+        if sockets.admin is not None:
+            servers.append(await Http(settings, sockets.admin, Asgi(admin), app.left.set).start())
         ready()
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopped, *(server.ended for server in servers)], return_when=asyncio.FIRST_COMPLETED)
@@ -52,4 +56,5 @@ async def work(settings: Settings, secret: str, sockets: Sockets, ready: Callabl
         _log.info("stopping: calls under way may take %g s", settings.drain)
     finally:
         await asyncio.gather(*(server.stop() for server in servers))
+        await admin.close()
         await limiter.close()

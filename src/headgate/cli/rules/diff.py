@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from headgate.cli.answer import DONE, NO, Answer
-from headgate.cli.book import editions_of, of_edition
+from headgate.cli.book import editions_of
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command
-from headgate.cli.rules.compare import Change, Comparison, Field, compared
 from headgate.errors import InvalidRule
+from headgate.operating.compare import Change, Comparison, Field, compared, document
+from headgate.operating.publishing import book_of
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 
@@ -46,19 +46,7 @@ def _book(args: argparse.Namespace, named: str) -> Rulebook:
         edition = editions_of(engine).current()
     if edition is None:
         raise InvalidRule("No rulebook was pushed to this engine yet.")
-    return of_edition(edition)
-
-
-def document(found: Comparison) -> dict[str, Any]:
-    return {
-        "same": not found,
-        "book": [field._asdict() for field in found.book],
-        "rules": [
-            {"rule": change.rule, "change": change.kind, "counts_start_anew": change.anew}
-            | {"fields": [field._asdict() for field in change.fields]}
-            for change in found.rules
-        ],
-    }
+    return book_of(edition)
 
 
 def shown(found: Comparison) -> list[str | tuple[str, str]]:

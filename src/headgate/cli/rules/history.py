@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
-from typing import Any
 
 from headgate.cli.answer import Answer
 from headgate.cli.book import editions_of
@@ -12,6 +11,7 @@ from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command
 from headgate.cli.table import Cell, Table, Value
 from headgate.model.limit import SECOND
+from headgate.operating.publishing import told
 from headgate.rules.living.edition import Edition
 
 
@@ -35,17 +35,6 @@ def run(args: argparse.Namespace) -> Answer:
         return Answer(document, ["No rulebook was pushed to this engine yet."])
     rows = [_row(edition, edition.version == in_force) for edition in found]
     return Answer(document, [Table(("edition", "", "published", "author", "note"), rows, right=("edition",))])
-
-
-def told(edition: Edition) -> dict[str, Any]:
-    """An edition in a document, without its text."""
-    return {
-        "version": edition.version,
-        "at": edition.at_us / SECOND,
-        "author": edition.author,
-        "note": edition.note,
-        "rolled_back_to": edition.rolled_back_to,
-    }
 
 
 def _row(edition: Edition, in_force: bool) -> tuple[Value, ...]:

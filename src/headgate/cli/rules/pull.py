@@ -8,8 +8,8 @@ from headgate.cli.answer import Answer
 from headgate.cli.book import editions_of
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command, whole
-from headgate.cli.rules.history import told
 from headgate.errors import InvalidRule
+from headgate.operating.publishing import told
 
 
 def add(verbs: Commands) -> None:

@@ -1,8 +1,7 @@
 """headgate rules push: publish a rulebook to all who follow this engine's.
 
-It is validated first, and shown what it changes. It is pushed only if the edition that it was compared with is
-still in force: somebody who was faster is not overwritten unseen. The text that is in force already is pushed
-again only if something else came of it: another version of headgate tells gateways other things.
+It is validated first, and shown what it changes. operating/publishing.py says when it is pushed, and what goes
+with it.
 """
 
 from __future__ import annotations
@@ -11,16 +10,17 @@ import argparse
 import os
 from pathlib import Path
 
-from headgate.cli.answer import Answer
-from headgate.cli.book import editions_of, of_edition
+from headgate import flow
+from headgate.cli.answer import Answer, warn
+from headgate.cli.book import editions_of
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command, whole
-from headgate.cli.rules import diff, plated
-from headgate.cli.rules.compare import compared
+from headgate.cli.rules.diff import shown
 from headgate.errors import InvalidRule
+from headgate.operating.compare import document
+from headgate.operating.publishing import pushing
 from headgate.ruled.dividing import divisible
 from headgate.rules import load
-from headgate.rules.rule import Rulebook
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
 
@@ -55,20 +55,23 @@ def author_of(args: argparse.Namespace) -> str:
 
 def run(args: argparse.Namespace) -> Answer:
     book, author = divisible(load.read(args.file)), author_of(args)
-    text = book.text or ""
     form = FORMATS[Path(args.file).suffix.lower()]
     with server(args, "nobody follows a rulebook there") as engine:
-        editions = editions_of(engine)
-        current = editions.current()
-        seen = 0 if current is None else current.version
-        found = compared(Rulebook() if current is None else of_edition(current), book)
-        expected = seen if args.if_version is None else args.if_version
-        document = plated.document(engine, book, as_json=args.json)
-        same = current is not None and current.text == text and plated.says(current, book)
-        if same and expected == seen:
-            told = f"This is the text of edition {seen} already: nothing was pushed."
-            return Answer({"version": seen, "pushed": False} | diff.document(found), [told])
-        edition = editions.push(text, document, format=form, author=author, note=args.note, expected=expected)
+        push = pushing(
+            engine,
+            editions_of(engine),
+            book,
+            format=form,
+            author=author,
+            note=args.note,
+            expected=args.if_version,
+        )
+        edition, new, _, found, warnings = flow.run(push)
+    for warning in warnings:
+        warn(warning, as_json=args.json)
+    if not new:
+        told = f"This is the text of edition {edition.version} already: nothing was pushed."
+        return Answer({"version": edition.version, "pushed": False} | document(found), [told])
     answer = {"version": edition.version, "pushed": True, "author": author, "note": args.note}
     told = f"Edition {edition.version} is in force: {len(book)} rule{'' if len(book) == 1 else 's'}."
-    return Answer(answer | diff.document(found), [*diff.shown(found), (told, "green")])
+    return Answer(answer | document(found), [*shown(found), (told, "green")])

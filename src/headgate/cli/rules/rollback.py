@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import argparse
 
-from headgate.cli.answer import Answer
-from headgate.cli.book import editions_of, of_edition
+from headgate import flow
+from headgate.cli.answer import Answer, warn
+from headgate.cli.book import editions_of
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command, whole
-from headgate.cli.rules import diff, plated
-from headgate.cli.rules.compare import compared
-from headgate.cli.rules.history import told
+from headgate.cli.rules.diff import shown
 from headgate.cli.rules.push import add_author, author_of
-from headgate.rules.living.edition import Edition
-from headgate.rules.rule import Rulebook
+from headgate.operating.compare import document
+from headgate.operating.publishing import rolling_back, told
 
 
 def add(verbs: Commands) -> None:
@@ -34,13 +33,9 @@ def add(verbs: Commands) -> None:
 def run(args: argparse.Namespace) -> Answer:
     author = author_of(args)
     with server(args, "no rulebook can be pushed there") as engine:
-        editions = editions_of(engine)
-        before = editions.current()
-
-        def anew(old: Edition) -> str:
-            return plated.document(engine, of_edition(old), as_json=args.json)
-
-        edition = editions.rollback(args.to, author=author, note=args.note, anew=anew)
-    found = compared(Rulebook() if before is None else of_edition(before), of_edition(edition))
+        back = rolling_back(engine, editions_of(engine), args.to, author=author, note=args.note)
+        edition, _, _, found, warnings = flow.run(back)
+    for warning in warnings:
+        warn(warning, as_json=args.json)
     words = f"Edition {edition.version} is in force: the text of edition {edition.origin}."
-    return Answer(told(edition) | diff.document(found), [*diff.shown(found), (words, "green")])
+    return Answer(told(edition) | document(found), [*shown(found), (words, "green")])

@@ -10,8 +10,7 @@ from typing import Any
 
 from headgate.cli.answer import DONE, INVALID, Answer
 from headgate.cli.parser import Commands, command
-from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.ruled.dividing import divisible
+from headgate.operating.publishing import judged
 from headgate.rules import load
 
 
@@ -39,11 +38,8 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _judged(file: str) -> dict[str, Any]:
-    try:
-        return {"file": file, "valid": True, "rules": len(divisible(load.read(file))), "problems": []}
-    except InvalidRulebook as error:
-        found = zip(error.problems, error.told, strict=True)
-        problems = [{"line": line, "problem": sentence, "told": told} for (line, sentence), told in found]
-    except InvalidRule as error:
-        problems = [{"line": None, "problem": str(error), "told": str(error)}]
-    return {"file": file, "valid": False, "rules": None, "problems": problems}
+    found = judged(lambda: load.read(file))
+    if isinstance(found, list):
+        problems = [problem._asdict() for problem in found]
+        return {"file": file, "valid": False, "rules": None, "problems": problems}
+    return {"file": file, "valid": True, "rules": len(found), "problems": []}

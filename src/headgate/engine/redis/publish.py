@@ -15,12 +15,17 @@ a text itself to a server that has forgotten it. Texts are only added: a gateway
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.engine.redis import naming
 from headgate.engine.redis.blocking import RedisEngine
 from headgate.engine.redis.script import Script, published
 from headgate.engine.redis.wire import Question, command
+from headgate.flow import Flow, run
+
+if TYPE_CHECKING:
+    from headgate.engine.redis.awaiting import AsyncRedisEngine
 
 NAMES = ("rate_limiter", "token_bucket")
 
@@ -49,14 +54,31 @@ def _publish(engine: RedisEngine, name: str) -> Published:
 
 def keep(engine: RedisEngine, texts: Mapping[str, str]) -> None:
     """Put the texts that are missing into the hash, by their SHA1."""
+    run(keeping(engine, texts))
+
+
+def keeping(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
+    """The same as a flow."""
     key = naming.scripts(engine.prefix)
-    there = {field.decode() for field in engine.ask(Question(command("HKEYS", key), None, key))}
+    fields = yield partial(engine.ask, Question(command("HKEYS", key), None, key))
+    there = {field.decode() for field in fields}
     missing = [word for sha, text in texts.items() if sha not in there for word in (sha, text)]
     if missing:
-        engine.ask(Question(command("HSET", key, *missing), None, key))
+        yield partial(engine.ask, Question(command("HSET", key, *missing), None, key))
 
 
-def load(engine: RedisEngine, texts: Mapping[str, str]) -> None:
+def loading(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
     """Load these texts into every server there is."""
     for text in texts.values():
-        engine.ask_everywhere(Question(Script(text).load, None))
+        question = Question(Script(text).load, None)
+        if isinstance(engine, RedisEngine):
+            yield partial(engine.ask_everywhere, question)
+        else:
+            yield partial(_everywhere, engine, question)
+
+
+async def _everywhere(engine: AsyncRedisEngine, question: Question) -> None:
+    """The same question of every server there is."""
+    await engine.ask(Question(command("PING"), None))  # now it is known who they are
+    for address in engine.topology.servers:
+        await engine.channel(address).ask(question, False)

@@ -107,8 +107,8 @@ def draft(
     _check_size("JSON", document)
     return _json(
         {
-            "author": _line("author", author, LONGEST_AUTHOR),
-            "note": _line("note", note, LONGEST_NOTE),
+            "author": one_line("author", author, LONGEST_AUTHOR),
+            "note": one_line("note", note, LONGEST_NOTE),
             "format": format,
             "rolled_back_to": rolled_back_to,
             "text": text,
@@ -138,7 +138,8 @@ def _check_size(what: str, text: str) -> None:
         )
 
 
-def _line(what: str, text: str, longest: int) -> str:
+def one_line(what: str, text: str, longest: int) -> str:
+    """The text without what surrounds it; a sentence if it cannot be shown in one line."""
     text = text.strip()
     if not text and what == "author":
         raise InvalidRule("Who publishes this? The author must not be empty.")

@@ -27,6 +27,10 @@ from headgate.rules.living.edition import Edition
 Stamp = tuple[int, int]
 
 
+class Overtaken(InvalidRule):
+    """Another edition is in force than whoever pushes expected."""
+
+
 class Archive(Protocol):
     """Where editions lie: what is asked of it answers at once, or is awaited."""
 
@@ -143,10 +147,10 @@ def _push(archive: Archive, draft: str, expected: int | None) -> Flow[Edition]:
     if added:
         return edition.published(draft, version, at_us)
     if not version:
-        raise InvalidRule(f"Edition {expected} was expected, but no rulebook is published in {archive.text}.")
+        raise Overtaken(f"Edition {expected} was expected, but no rulebook is published in {archive.text}.")
     newer = yield from _get(archive, version)
     by = f", by {newer.author}" + (f" ({newer.note})" if newer.note else "") if newer else ""
-    raise InvalidRule(
+    raise Overtaken(
         f"The rulebook in force is edition {version}{by}, not {expected}: somebody was faster. "
         "Look at what it says, and push again."
     )

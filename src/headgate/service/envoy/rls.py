@@ -39,6 +39,7 @@ from headgate.service.envoy.plain import plain
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = "ShouldRateLimit"
+_SHOWN = 300  # letters of an error that are told back
 
 
 class Context(Protocol):
@@ -116,7 +117,8 @@ async def answer_json(body: bytes, limits: RateLimits) -> tuple[int, bytes]:
     try:
         request = json_format.Parse(body, RateLimitRequest())
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        return 400, _sentence(f"This is no RateLimitRequest in JSON: {error}")
+        # Its words repeat what was sent, however much that is.
+        return 400, _sentence(f"This is no RateLimitRequest in JSON: {str(error)[:_SHOWN]}")
     try:
         response = await limits.answer(request)
     except InvalidCharge as error:

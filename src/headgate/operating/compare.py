@@ -132,3 +132,16 @@ def _kinds(rule: Rule) -> dict[str, Kinds]:
                 kinds.append(set())
             kinds[place].add(limit.algorithm)
     return found
+
+
+def document(found: Comparison) -> dict[str, Any]:
+    """A comparison as JSON tells it."""
+    return {
+        "same": not found,
+        "book": [field._asdict() for field in found.book],
+        "rules": [
+            {"rule": change.rule, "change": change.kind, "counts_start_anew": change.anew}
+            | {"fields": [field._asdict() for field in change.fields]}
+            for change in found.rules
+        ],
+    }

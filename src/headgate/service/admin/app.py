@@ -1,0 +1,251 @@
+"""The admin application: who is let in, how often and with how much, and in which status it is answered.
+
+    Authorization: Bearer TOKEN         on every request; compared in constant time
+    X-Headgate-Author: ann              on every change
+
+Laws (tests/service/test_admin.py):
+  - nothing is read, told or done for who shows no token, or a wrong one;
+  - from one address (one network of IPv6) a worker answers 20 requests at once and 10 a second, right or wrong: so
+    no token is guessed faster, and whoever guesses keeps nobody else out;
+  - no body is read beyond its bound, and no change is made without an author;
+  - every change is one line in the log, and no token ever is.
+
+Statuses: 400 what cannot be, with every problem of a rulebook; 401 no token; 404, 405 what is not here; 409 not
+with these settings, or not any more; 412 somebody was faster; 413 too large; 415 no format that is known; 429 too
+often; 503 the engine does not answer. Each of them is a problem (RFC 9457) with a sentence.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from headgate.engine.local import LocalEngine
+from headgate.errors import EngineUnavailable, HeadgateError
+from headgate.http.address import UNIX
+from headgate.http.headers import Fields
+from headgate.http.problem import PROBLEM
+from headgate.model.decision import ALLOWED, RETRY_AFTER_US
+from headgate.model.limit import SECOND
+from headgate.operating.counts import NoSuchRule
+from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.rules.living.edition import LARGEST
+from headgate.rules.living.editions import Overtaken
+from headgate.service.admin import journal, schema
+from headgate.service.admin.asked import Asked, Broken, Busy, NotHere, NotSo
+from headgate.service.admin.desk import Desk
+from headgate.service.admin.openapi import description
+from headgate.service.admin.routes import FORMATS, QUERIES, ROUTES, TEXT, Route
+from headgate.service.reading import Reader
+from headgate.service.schema import NAME, VALUE
+from headgate.service.settings import Settings
+from headgate.text import parse
+
+PACE = "10/s burst 20"
+SHORT = 40  # characters of a number in a query
+_TITLES = {
+    400: "This cannot be done.",
+    401: "Who are you?",
+    404: "There is nothing here.",
+    405: "Not by this method.",
+    409: "Not so.",
+    412: "Somebody was faster.",
+    413: "This is too large.",
+    415: "This is in no format that is read here.",
+    429: "Too often.",
+    500: "This should not have happened.",
+    503: "This cannot be answered at the moment.",
+}
+_STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
+    (Overtaken, 412),
+    (NoSuchRule, 404),
+    (NotHere, 404),
+    (NotSo, 409),
+    (Busy, 503),
+    (EngineUnavailable, 503),
+    (HeadgateError, 400),
+)
+_FIELDS = [("cache-control", "no-store")]
+_LONGEST = {"rule": NAME, "key": VALUE}
+_etag = re.compile(r'(?:W/)?"?([0-9]{1,15})"?')
+
+
+class Refused(Exception):
+    """A request that is not answered, with its status and why."""
+
+    def __init__(self, status: int, detail: str, fields: Fields | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.fields = status, detail, fields or []
+
+
+class Admin:
+    """The application that granian runs at the admin address."""
+
+    def __init__(self, limiter: AsyncRuledLimiter, settings: Settings, token: str) -> None:
+        self._desk = Desk(limiter, settings)
+        self._token = token.encode()
+        self._most = settings.body
+        self._pace = LocalEngine().meter(parse(PACE), "admin")
+        self._encode = msgspec.json.Encoder().encode
+        self._description = description()
+        self._routes = [(route.pattern, route, self._desk.verb(route.verb)) for route in ROUTES]
+        self._readers = {route.asked: Reader(route.asked) for route in ROUTES if isinstance(route.asked, type)}
+
+    async def close(self) -> None:
+        """Give up the lines to servers."""
+        await self._desk.close()
+
+    async def __rsgi__(self, scope: Any, proto: Any) -> None:
+        try:
+            self._let_in(scope)
+            if scope.path == "/openapi.json" and scope.method == "GET":
+                proto.response_bytes(200, [*_FIELDS, ("content-type", "application/json")], self._description)
+                return
+            route, verb, asked = await self._asked(scope, proto)
+            try:
+                answer = await verb(asked)
+            except EngineUnavailable:
+                if route.changes:  # what was sent and not answered may have been done
+                    journal.unsure(route.verb, asked.author, asked.remote, asked.path)
+                raise
+            fields = [*_FIELDS, ("content-type", "application/json")]
+            edition = getattr(answer, "edition", None)
+            if isinstance(edition, schema.Edition):
+                fields.append(("etag", f'"{edition.version}"'))
+            proto.response_bytes(200, fields, self._encode(answer))
+        except Refused as error:
+            self._trouble(proto, error.status, error.detail, error.fields)
+        except Broken as error:
+            problems = [schema.Problem(each.line, each.problem) for each in error.problems]
+            self._trouble(proto, 400, str(error), problems=problems)
+        except HeadgateError as error:
+            status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+            self._trouble(proto, status, str(error), [("retry-after", "1")] if status == 503 else None)
+        except Exception:
+            journal.failed(f"{scope.method} {scope.path[:200]!r}")
+            self._trouble(proto, 500, "It was logged.")
+
+    def _let_in(self, scope: Any) -> None:
+        facts = self._pace.decide(_whence(scope.client), 1)
+        if not facts[ALLOWED]:
+            wait = max(1, -(-(facts[RETRY_AFTER_US] or 0) // SECOND))
+            raise Refused(429, f"At most {PACE} from one address.", [("retry-after", str(wait))])
+        scheme, _, shown = (scope.headers.get("authorization") or "").partition(" ")
+        right = hmac.compare_digest(shown.strip().encode("utf-8", "replace"), self._token)
+        if not right or scheme.lower() != "bearer":
+            journal.wrong_token(scope.client or UNIX)
+            raise Refused(
+                401, "Show the admin token: Authorization: Bearer TOKEN.", [("www-authenticate", "Bearer")]
+            )
+
+    async def _asked(self, scope: Any, proto: Any) -> tuple[Route, Any, Asked]:
+        route, verb, path = self._routed(scope)
+        for name, value in path.items():
+            if len(value) > _LONGEST.get(name, VALUE):
+                raise Refused(400, f"A {name} may have {_LONGEST[name]} characters.")
+        query = _query(scope.query_string, route)
+        author = journal.author_of(scope.headers.get(journal.AUTHOR)) if route.changes else ""
+        expected = _expected(query, scope.headers.get("if-match")) if "expected" in route.queries else None
+        body: Any = None
+        form = ""
+        if route.asked is TEXT:
+            form = _format(scope.headers.get("content-type"))
+            body = await _body(scope, proto, LARGEST)
+        elif isinstance(route.asked, type):
+            body = self._readers[route.asked](await _body(scope, proto, self._most))
+        return route, verb, Asked(path, query, body, form, expected, author, scope.client or UNIX)
+
+    def _routed(self, scope: Any) -> tuple[Route, Any, dict[str, str]]:
+        others: list[str] = []
+        for pattern, route, verb in self._routes:
+            found = pattern.fullmatch(scope.path)
+            if found and route.method == scope.method:
+                return route, verb, found.groupdict()
+            if found:
+                others.append(route.method)
+        if others:
+            allow = ", ".join(others)
+            raise Refused(405, f"Ask by {' or '.join(others)}.", [("allow", allow)])
+        raise Refused(404, "See /openapi.json for what there is.")
+
+    def _trouble(
+        self,
+        proto: Any,
+        status: int,
+        detail: str,
+        fields: Fields | None = None,
+        problems: list[schema.Problem] | None = None,
+    ) -> None:
+        trouble = schema.Trouble("about:blank", _TITLES[status], status, detail)
+        if problems:
+            trouble.problems = problems
+        proto.response_bytes(status, [*_FIELDS, ("content-type", PROBLEM), *(fields or [])], self._encode(trouble))
+
+
+async def _body(scope: Any, proto: Any, most: int) -> bytes:
+    length = scope.headers.get("content-length")
+    if length is not None and length.isdecimal() and int(length) > most:
+        raise Refused(413, f"A body may have {most} bytes.")
+    body = bytearray()
+    async for part in proto:
+        body += part
+        if len(body) > most:
+            raise Refused(413, f"A body may have {most} bytes.")
+    return bytes(body)
+
+
+def _query(text: str, route: Route) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=20, errors="strict")
+    except ValueError:
+        raise Refused(400, "The query cannot be read.") from None
+    for name, value in pairs:
+        if name not in route.queries:
+            known = f"Known: {', '.join(route.queries)}." if route.queries else "There are none."
+            raise Refused(400, f'"{name[:40]}" is not a parameter here. {known}')
+        most = QUERIES[name][0].get("maxLength", SHORT)
+        if len(value) > most:
+            raise Refused(400, f"{name} may have {most} characters.")
+    return dict(pairs)
+
+
+def _expected(query: dict[str, str], field: str | None) -> int | None:
+    """The edition that must be in force, by the query or by If-Match."""
+    found: list[int] = []
+    for said in (query.get("expected"), field):
+        if said is None or (said is field and said.strip() == "*"):
+            continue
+        number = _etag.fullmatch(said.strip())
+        if number is None:
+            raise Refused(400, f'An edition is expected by its number, such as "3"; not {said[:40]!r}.')
+        found.append(int(number[1]))
+    if len(set(found)) > 1:
+        raise Refused(400, "expected and If-Match name different editions.")
+    return found[0] if found else None
+
+
+def _format(field: str | None) -> str:
+    kind = (field or "").partition(";")[0].strip().lower()
+    if kind not in FORMATS:
+        raise Refused(
+            415,
+            "Say how the rulebook is written: Content-Type: application/yaml, application/toml, application/json.",
+        )
+    return FORMATS[kind]
+
+
+def _whence(client: str) -> str:
+    """Whose pace a request goes by."""
+    host = client.rpartition(":")[0].strip("[]")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return UNIX
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return str(ip_network((address, 64), strict=False))
+    return host

@@ -1,0 +1,79 @@
+"""The walk through the embedded engine's counts: everything once, no more than asked for, and nothing changed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.engine.local import LocalEngine
+from headgate.engine.local_survey import LocalCounted, LocalSurvey
+from headgate.model import ALGORITHMS
+from headgate.model.decision import REMAINING
+from headgate.model.slots import Slots
+from headgate.text import parse
+
+LIMITS = {
+    "token_bucket": "10/minute",
+    "leaky_bucket": "10/minute queue 9 nodelay",
+    "fixed_window": "10/minute fixed",
+    "sliding_window": "10/minute sliding",
+    "sliding_log": "10/minute log",
+    "smooth": "10/minute smooth",
+}
+
+
+def test_every_algorithm_is_found_by_its_name_and_key() -> None:
+    assert set(LIMITS) == set(ALGORITHMS)
+    engine = LocalEngine()
+    for name, limit in LIMITS.items():
+        engine.meter(parse(limit), f"of {name}").decide("ann", 1)
+    slots = parse("3 slots")
+    assert isinstance(slots, Slots)
+    engine.slots(slots, "of slots").acquire("ann")
+    found = list(LocalSurvey(engine))
+    assert set(found) == {
+        *(LocalCounted(name, f"of {name}", "ann") for name in LIMITS),
+        ("slots", "of slots", "ann", None, None, True),
+    }
+    assert len(found) == 7
+
+
+def test_how_they_stand_is_told_and_not_changed() -> None:
+    engine = LocalEngine()
+    limit = parse("10/hour fixed")
+    meter = engine.meter(limit, "a")
+    meter.decide("ann", 4)
+    survey = LocalSurvey(engine)
+    (count,) = survey
+    for _ in range(2):
+        (facts,) = survey.peek([(count, limit)])
+        assert facts is not None
+        assert facts[REMAINING] == 6
+    assert survey.peek([(count, parse("10/hour log"))]) == [None]
+    meter.reset("ann")
+    assert list(LocalSurvey(engine)) == []
+
+
+def test_a_key_at_two_paces_is_told_once() -> None:
+    engine = LocalEngine()
+    for text in ("10/minute", "20/minute"):
+        engine.meter(parse(text), "a").decide("ann", 1)
+    assert [count.key for count in LocalSurvey(engine)] == ["ann"]
+
+
+@pytest.mark.parametrize("begins", ["", "a", "b"])
+@given(
+    names=st.dictionaries(st.sampled_from(["a", "ab", "b"]), st.sets(st.text(max_size=3))), most=st.integers(1, 8)
+)
+def test_no_more_than_asked_for_and_all_if_there_is_room(
+    begins: str, names: dict[str, set[str]], most: int
+) -> None:
+    engine = LocalEngine()
+    for name, keys in names.items():
+        for key in keys:
+            engine.meter(parse("10/hour fixed"), name).decide(key, 1)
+    there = {(name, key) for name, keys in names.items() if name.startswith(begins) for key in keys}
+    survey = LocalSurvey(engine, begins, most)
+    found = [(count.name, count.key) for count in survey]
+    assert len(found) == len(set(found)) == min(most, len(there))
+    assert set(found) <= there
+    assert survey.stopped == (len(there) > most)
