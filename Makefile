@@ -17,9 +17,7 @@ demo-gateway: bootstrap  ## a flash sale at two real nginx, one Redis and a back
 	@$(VENV)/python -m tests.nginx.demo $(SECONDS)
 
 test: check  ## everything: checks, then the whole suite on real servers; nothing is skipped
-	@echo "test: the whole suite, three at a time; then those that want the machine to themselves"
-	@$(PYTEST) -n 3 --dist loadfile -m "not alone"
-	@$(PYTEST) -m alone
+	@scripts/test
 
 check: bootstrap  ## style, types, Lua, import contracts
 	@scripts/check

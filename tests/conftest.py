@@ -39,6 +39,16 @@ ALONE = (
     *("tests/outages/", "tests/engine/test_deadlines.py"),
     *("tests/nginx/test_shed.py", "tests/nginx/test_demo.py"),
     *("tests/nginx/test_faults.py", "tests/nginx/test_fallback.py", "tests/nginx/test_limit_req.py"),
+    "tests/service/envoy/test_two_envoys.py",
+)
+
+# Tests that only compute, most of them by drawn examples: they run beside those that want the machine alone, at
+# the lowest priority, where nobody notices them.
+COMPUTE = (
+    *("tests/model/", "tests/http/", "tests/conformance/", "tests/rules/imports/", "tests/test_receipt.py"),
+    *(f"tests/rules/test_{name}.py" for name in ("check", "document", "keys", "load", "match", "schema", "write")),
+    *(f"tests/nginx/test_{name}.py" for name in ("calendar", "headers", "share", "vectors")),
+    *("tests/gateway/test_plate.py", "tests/engine/test_fallback_laws.py", "tests/engine/test_slot_table.py"),
 )
 
 # Long enough that a busy machine does not look like a dead node.
@@ -101,6 +111,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("servers")
     if item.nodeid.startswith(ALONE):
         item.add_marker("alone")
+    elif item.nodeid.startswith(COMPUTE) and not item.get_closest_marker("servers"):
+        item.add_marker("computes")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -89,7 +89,7 @@ def test_a_live_call_outlives_the_patience_of_its_shadow(redis_server: RedisServ
 
 def test_what_only_shadows_ask_is_not_waited_for_long() -> None:
     with Limiter.from_rules({"rules": [{"name": "s", "limit": "5/hour", "mode": "shadow"}]}, NOBODY) as gate:
-        [(meter, _, _)] = gate._call({}, None).charges
+        [(meter, _, _)] = gate.call({}, None).charges
         assert meter.terms.deadline == 0.05
 
 

@@ -77,7 +77,13 @@ class _Ruled:
             set_deadline(self.engine, ruling.deadline)
         self._ruling = ruling
 
-    def _call(self, attributes: object, cost: object) -> Call:
+    @property
+    def ruling(self) -> Ruling:
+        """The rulebook at work: another one after every change."""
+        return self._ruling
+
+    def call(self, attributes: object, cost: object = None) -> Call:
+        """What a call charges under the rules that apply; nothing is asked yet."""
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         return self._ruling.call(attributes, None if cost is None else check_cost(cost))
@@ -101,7 +107,7 @@ class _Ruled:
     def counts(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
         """What a call is counted under: rule, meter and key of each count that may refuse it; and whether a rule
         refuses it without counting."""
-        call = self._call(attributes, None)
+        call = self.call(attributes, None)
         heads = zip(call.heads, call.charges, strict=True)
         live = [(rule, meter, key) for (rule, aside), (meter, key, _) in heads if aside is None]
         return live, any(not match.shadow for _, match in call.denied)
@@ -115,7 +121,7 @@ class _Ruled:
         return redeemed(receipts, self._ruling)
 
     def _resetting(self, attributes: Attributes) -> Flow[None]:
-        for meter, key, _ in self._call(attributes, None).charges:
+        for meter, key, _ in self.call(attributes, None).charges:
             yield partial(meter.reset, key)
 
 
@@ -150,7 +156,7 @@ class RuledLimiter(_Ruled):
 
     def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """May this call pass? Charges every rule that applies, or none. `cost` is for rules that state none."""
-        call = self._call(attributes, cost)
+        call = self.call(attributes, cost)
         if not call.straight:
             return run(call.decide())
         if len(call.charges) != 1:
@@ -171,11 +177,11 @@ class RuledLimiter(_Ruled):
 
     def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """Would it? Charges nothing, counts nothing."""
-        return run(self._call(attributes, cost).decide(commit=False))
+        return run(self.call(attributes, cost).decide(commit=False))
 
     def wait(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> RuledDecision:
         """Pass when there is room under every rule. Refused at once if that is more than `timeout` away."""
-        call = self._call(attributes, cost)
+        call = self.call(attributes, cost)
         flow = steps.wait(
             lambda call, patience_us: run(call.decide(patience_us)), call, timeout, self.clock.sleep_us
         )
@@ -185,7 +191,7 @@ class RuledLimiter(_Ruled):
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuledDecision:
         """Take a place now, served after the decision's delay. Refused if that is more than `timeout` away."""
-        return run(self._call(attributes, cost).decide(steps.patience_us(timeout)))
+        return run(self.call(attributes, cost).decide(steps.patience_us(timeout)))
 
     def cancel(self, decision: Decision) -> None:
         """Give a place back, as far as nothing was built on it."""
@@ -257,7 +263,10 @@ class AsyncRuledLimiter(_Ruled):
 
     async def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """May this call pass? Charges every rule that applies, or none. `cost` is for rules that state none."""
-        call = self._call(attributes, cost)
+        return await self.decided(self.call(attributes, cost))
+
+    async def decided(self, call: Call) -> RuledDecision:
+        """The decision on a call whose charges are known."""
         if not call.straight:
             return await arun(call.decide())
         if len(call.charges) != 1:
@@ -278,13 +287,13 @@ class AsyncRuledLimiter(_Ruled):
 
     async def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """Would it? Charges nothing, counts nothing."""
-        return await arun(self._call(attributes, cost).decide(commit=False))
+        return await arun(self.call(attributes, cost).decide(commit=False))
 
     async def wait(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuledDecision:
         """Pass when there is room under every rule. Refused at once if that is more than `timeout` away."""
-        call = self._call(attributes, cost)
+        call = self.call(attributes, cost)
         flow = steps.wait(
             lambda call, patience_us: arun(call.decide(patience_us)), call, timeout, self.clock.asleep_us
         )
@@ -294,7 +303,7 @@ class AsyncRuledLimiter(_Ruled):
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuledDecision:
         """Take a place now, served after the decision's delay. Refused if that is more than `timeout` away."""
-        return await arun(self._call(attributes, cost).decide(steps.patience_us(timeout)))
+        return await arun(self.call(attributes, cost).decide(steps.patience_us(timeout)))
 
     async def cancel(self, decision: Decision) -> None:
         """Give a place back, as far as nothing was built on it."""

@@ -35,13 +35,14 @@ from headgate.engine.local import LocalEngine
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.http import problem
 from headgate.http.headers import Fields, headers
-from headgate.model.decision import ALLOWED, RETRY_AFTER_US
+from headgate.model.decision import ALLOWED, DELAY_US, RETRY_AFTER_US
 from headgate.model.limit import SECOND
 from headgate.ruled.decision import RuledDecision
 from headgate.service import schema
 from headgate.service.check import Checker, Unfit
 from headgate.service.envoy.rls import RateLimits, answer_json
-from headgate.service.forwarded import Kind, NotForwarded, forwarded
+from headgate.service.forwarded import Kind, NotForwarded, Wanted, forwarded
+from headgate.service.known import LONG, Memory, plain
 from headgate.service.openapi import VERBS, description
 from headgate.service.overdue import Overdue
 from headgate.service.reading import Reader
@@ -51,9 +52,11 @@ from headgate.text import parse
 
 _JSON = [("content-type", "application/json")]
 _PROBLEM = [("content-type", problem.PROBLEM)]
+_CLOSED = [("connection", "close")]  # what is still to come of the body is not read
 _LONGEST_WAIT = 60.0  # seconds that a gateway is kept waiting for a delayed call
 _BODY_SECONDS = 10.0  # in which a body must have come
 _DIGITS = 20  # of a length that are read: granian has seen that it is a number, and not a larger one
+_PARTS = 1024  # in which a body may come, and more if it may be large: each costs as much as a request
 _TITLES = {
     400: "This cannot be judged.",
     404: "There is nothing here.",
@@ -93,6 +96,9 @@ class App:
         self._verbs: dict[str, tuple[Callable[[bytes], Any], Verb]] = {
             f"/v1/{verb.name}": (Reader(verb.asked), getattr(checker, verb.name)) for verb in VERBS
         }
+        self._read_check = Reader(schema.Check)
+        self._checks, self._subrequests = Memory(), Memory()
+        self._fields = Wanted()
         self._encode = msgspec.json.Encoder().encode
         self._health = {"/healthz": self._alive, "/readyz": self._ready, "/openapi.json": self._describe}
 
@@ -108,7 +114,9 @@ class App:
             if self._own is not None:
                 self._enough(self._own)
             verb = self._verbs.get(path)
-            if verb is not None:
+            if path == "/v1/check":
+                await self._check(scope, proto)
+            elif verb is not None:
                 await self._ask(verb, scope, proto)
             elif path == "/auth/nginx":
                 await self._for_nginx(scope, proto)
@@ -149,13 +157,34 @@ class App:
         answer = await ask(read(await self._body(scope, proto)))
         proto.response_bytes(200, _JSON, self._encode(answer))
 
+    async def _check(self, scope: Any, proto: Any) -> None:
+        """The verb that is asked most: who asks in the same words again is not read again."""
+        body = await self._body(scope, proto)
+        limiter = self._limiter
+        known = self._checks.get(body, limiter.ruling)
+        if known is not None:
+            facts: Any = known.facts()
+            if known.awaited:
+                facts = await facts
+            if plain(facts):
+                proto.response_bytes(200, _JSON, known.document(facts))
+                return
+            answer = self._checker.answer(known.decision(facts))
+        else:
+            asked = self._read_check(body)
+            call = limiter.call(asked.attributes, asked.cost)
+            if len(body) <= LONG and not asked.verdicts and not asked.receipt:
+                self._checks.keep(body, call)
+            answer = self._checker.answer(await limiter.decided(call), asked.verdicts, asked.receipt)
+        proto.response_bytes(200, _JSON, self._encode(answer))
+
     async def _body(self, scope: Any, proto: Any) -> bytes:
         if scope.method != "POST":
             raise Refused(405, "Ask by POST.", [("allow", "POST")])
         length = scope.headers.get("content-length")
         # HTTP allows for zeros without end before it, and Python reads no number of so many digits.
         if length is not None and int(length.lstrip("0")[:_DIGITS] or 0) > self._most:
-            raise Refused(413, f"A body may have {self._most} bytes.")
+            raise Refused(413, f"A body may have {self._most} bytes.", _CLOSED)
         waits = self._overdue.begin()
         try:
             if length is not None:
@@ -163,7 +192,7 @@ class App:
             return await self._in_parts(proto)
         except asyncio.CancelledError:
             if self._overdue.is_over(waits):
-                raise Refused(408, f"The body did not come within {_BODY_SECONDS:g} s.") from None
+                raise Refused(408, f"The body did not come within {_BODY_SECONDS:g} s.", _CLOSED) from None
             raise
         except RuntimeError:  # granian's word for a connection that has ended
             raise Refused(400, "The body ends too early.") from None
@@ -172,21 +201,22 @@ class App:
 
     async def _in_parts(self, proto: Any) -> bytes:
         body = bytearray()
+        parts = 0
         async for part in proto:
             body += part
-            if len(body) > self._most:
-                raise Refused(413, f"A body may have {self._most} bytes.")
+            parts += 1
+            if len(body) > self._most or parts > _PARTS + self._most // 4096:
+                raise Refused(413, f"A body may have {self._most} bytes.", _CLOSED)
         return bytes(body)
 
     async def _for_nginx(self, scope: Any, proto: Any) -> None:
         try:
-            decision = await self._decided("auth_request", scope.path, scope)
+            decision, fields = await self._decided("auth_request", "", scope)
         except EngineUnavailable as error:
             _log.warning("No decision for nginx: %s", error)
             proto.response_empty(403, [("X-Headgate-Code", "503"), ("Retry-After", "1")])
             return
-        fields = headers(decision, self._limiter.rulebook.headers)
-        if decision.allowed:
+        if decision is None:
             proto.response_empty(200, fields)
         else:
             refusal = decision.refusal
@@ -196,28 +226,43 @@ class App:
     async def _for_gateway(self, kind: Kind, path: str, scope: Any, proto: Any) -> None:
         accept = scope.headers.get("accept")
         try:
-            decision = await self._decided(kind, path, scope)
+            decision, fields = await self._decided(kind, path, scope)
         except EngineUnavailable as error:
             _log.warning("No decision for a gateway: %s", error)
             answer = problem.undecided(accept, wait=1)
             proto.response_bytes(answer.status, [*answer.headers, ("Retry-After", "1")], answer.body)
             return
-        fields = headers(decision, self._limiter.rulebook.headers)
-        if decision.allowed:
+        if decision is None:
             proto.response_empty(200, fields)
         else:
             answer = problem.refused(decision, accept)
             status = answer.status if answer.status >= 300 else 429  # a 200 would let it pass
             proto.response_bytes(status, [*fields, *_spoke(decision), *answer.headers], answer.body)
 
-    async def _decided(self, kind: Kind, path: str, scope: Any) -> RuledDecision:
-        given = forwarded(
-            kind, scope.method, path, scope.query_string, scope.headers.items(), scope.client, self._trusted
-        )
-        decision = await self._limiter.check(given)
+    async def _decided(self, kind: Kind, path: str, scope: Any) -> tuple[RuledDecision | None, Fields]:
+        """The decision if the call is refused, and the fields for either answer. A delay is over by then."""
+        limiter, own = self._limiter, (scope.method, path, scope.query_string) if kind == "ext_authz" else None
+        words = self._fields.words(limiter.rulebook, scope.headers.items())
+        asked = kind, own, scope.peer, words
+        known = None if words is None else self._subrequests.get(asked, limiter.ruling)
+        if known is not None:
+            facts: Any = known.facts()
+            if known.awaited:
+                facts = await facts
+            if plain(facts) and not facts[DELAY_US]:
+                return None, known.fields(facts)
+            decision = known.decision(facts)
+        else:
+            given = forwarded(
+                kind, scope.method, path, scope.query_string, scope.headers.items(), scope.client, self._trusted
+            )
+            call = limiter.call(given)
+            if words is not None:
+                self._subrequests.keep(asked, call)
+            decision = await limiter.decided(call)
         if decision.allowed and decision.delay_us:
             await self._served(decision)
-        return decision
+        return None if decision.allowed else decision, headers(decision, limiter.rulebook.headers)
 
     async def _served(self, decision: RuledDecision) -> None:
         """When the call's delay is over, unless the service cannot wait for it any more."""

@@ -53,12 +53,18 @@ class Scope:
         self.headers = Fields(of["headers"])
 
     @property
+    def peer(self) -> str:
+        """The address of who asks; empty if it has none."""
+        client = self._of.get("client")
+        return client[0] if client else ""
+
+    @property
     def client(self) -> str:
-        """Who asks: an address and a port; empty if it has none."""
-        peer = self._of.get("client")
-        if not peer:
+        """The same with a port."""
+        client = self._of.get("client")
+        if not client:
             return ""
-        host, port = peer
+        host, port = client
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -43,11 +43,11 @@ class Checker:
 
     async def check(self, asked: schema.Check) -> schema.Answer:
         decision = await self.limiter.check(asked.attributes, asked.cost)
-        return self._answer(decision, asked.verdicts, asked.receipt)
+        return self.answer(decision, asked.verdicts, asked.receipt)
 
     async def peek(self, asked: schema.Peek) -> schema.Answer:
         decision = await self.limiter.peek(asked.attributes, asked.cost)
-        return self._answer(decision, asked.verdicts, receipt=False)
+        return self.answer(decision, asked.verdicts, receipt=False)
 
     async def checks(self, asked: schema.Checks) -> schema.Answers:
         if len(asked.checks) > self._batch:
@@ -60,14 +60,14 @@ class Checker:
             decisions = tuple(await asyncio.gather(*calls))
         passed = all(decision.allowed for decision in decisions)
         answers = [
-            self._answer(decision, each.verdicts, each.receipt and (passed or not asked.together))
+            self.answer(decision, each.verdicts, each.receipt and (passed or not asked.together))
             for decision, each in zip(decisions, asked.checks, strict=True)
         ]
         return schema.Answers(passed, answers)
 
     async def reserve(self, asked: schema.Reserve) -> schema.Answer:
         decision = await self.limiter.reserve(asked.attributes, asked.cost, asked.timeout)
-        return self._answer(decision, asked.verdicts, receipt=True)
+        return self.answer(decision, asked.verdicts, receipt=True)
 
     async def refund(self, asked: schema.Refund) -> schema.Given:
         receipt = self._taken(asked.receipt)
@@ -128,7 +128,8 @@ class Checker:
         if not facts[0]:
             raise Unfit("This receipt was redeemed before.")
 
-    def _answer(self, decision: RuledDecision, verdicts: bool, receipt: bool) -> schema.Answer:
+    def answer(self, decision: RuledDecision, verdicts: bool = False, receipt: bool = False) -> schema.Answer:
+        """What is told of a decision."""
         if not verdicts and not receipt and len(decision.answers) == 1 and not decision.denied:
             facts, (rule, aside) = decision.answers[0], decision.heads[0]
             if type(facts) is tuple and facts[ALLOWED] and aside is None:

@@ -58,6 +58,9 @@ from typing import Literal
 from headgate.errors import InvalidCharge
 from headgate.http.address import Proxies
 from headgate.rules.attributes import SHORT, Attributes, Raw, lower, request, text
+from headgate.rules.matching.used import used
+from headgate.rules.rule import Rulebook
+from headgate.service.known import LONG
 
 Kind = Literal["auth_request", "forward_auth", "ext_authz"]
 
@@ -140,6 +143,33 @@ def forwarded(
     if host := said[fields[1]]:
         own.append(("host", host))
     return request(method, target, own, address or None)
+
+
+class Wanted:
+    """Which fields of a sub-request matter under a rulebook: what is said of the client's request, and the
+    client's own fields that a rule looks at. Two sub-requests that agree in these ask the same."""
+
+    __slots__ = ("_book", "_names")
+
+    def __init__(self) -> None:
+        self._book: Rulebook | None = None
+        self._names: frozenset[bytes] = frozenset()
+
+    def words(
+        self, book: Rulebook, headers: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[tuple[bytes, bytes], ...] | None:
+        """Those fields, as they came; None if they are too long to be compared."""
+        if book is not self._book:
+            names = {name for rule in book.rules for name in used(rule)}
+            own = {name[7:] for name in names if name.startswith("header.")}
+            if any(name.startswith("cookie.") for name in names):
+                own.add("cookie")
+            self._names = frozenset(name.encode() for name in (*_READ, "host", *own))
+            self._book = book
+        wanted = self._names
+        # A name with _ for - is as good as the other to a rule.
+        found = tuple([pair for pair in headers if pair[0] in wanted or b"_" in pair[0]])
+        return found if sum([len(value) for _, value in found]) <= LONG else None
 
 
 def _field(name: Raw) -> str | None:

@@ -1,4 +1,4 @@
-"""Envoy's quota service, asked by a client that we did not write, and by real Envoys."""
+"""Envoy's quota service, asked by a client that we did not write. Real Envoys are in test_two_envoys.py."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,18 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc  # type: ignore[import-untyped]
 
 from headgate import ManualClock
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.service.envoy import rlqs
-from tests.servers import Backend, Envoy, RedisServer
 from tests.servers.envoy import Json
 from tests.servers.redis_server import free_port
-from tests.service.documented import cluster, filter_of
-from tests.service.running import Service
 
 BOOK: Json = {
     "rules": [
@@ -238,50 +234,3 @@ async def test_what_cannot_be_read_ends_the_stream_with_a_sentence(
             await one.call.read()
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert words in str(error.value.details())
-
-
-def quota_filter() -> Json:
-    """As the how-to has it; but nothing passes that was not assigned, so that all can be counted."""
-    made = filter_of("rate_limit_quota")
-    action = made["typed_config"]["bucket_matchers"]["on_no_match"]["action"]
-    nothing = {"fallback_rate_limit": {"blanket_rule": "DENY_ALL"}}
-    action["typed_config"] |= {"no_assignment_behavior": nothing}
-    return made
-
-
-async def test_two_envoys_share_one_budget() -> None:
-    """100/s and 20 at once, asked for about 600/s by two Envoys for twelve seconds."""
-    book = {"rules": [{"name": "all", "when": {"domain": "edge"}, "limit": "100/s burst 20"}]}
-    with RedisServer() as server, Service(book, engine=server.url) as service, Backend() as backend:
-        clusters = [cluster(service.grpc)]
-        filters = [quota_filter()]
-        with (
-            Envoy(filters, backend, clusters=clusters) as one,
-            Envoy(filters, backend, clusters=clusters) as other,
-        ):
-            async with httpx.AsyncClient(timeout=20) as client:
-                loop = asyncio.get_running_loop()
-                began = loop.time()
-                passed = {one.url: 0, other.url: 0}
-                late = {one.url: 0, other.url: 0}
-
-                async def ask(url: str) -> None:
-                    while loop.time() - began < 17:
-                        answer = await client.get(url)
-                        if answer.status_code == 200:
-                            passed[url] += 1
-                            late[url] += loop.time() - began > 12
-                        await asyncio.sleep(0.005)
-
-                await asyncio.gather(*(ask(url) for url in (one.url, other.url) for _ in range(2)))
-                took = loop.time() - began
-            exchanged = [
-                envoy.stats("cluster.headgate.upstream_rq_total")["cluster.headgate.upstream_rq_total"]
-                for envoy in (one, other)
-            ]
-    assert backend.total == sum(passed.values())
-    # A bucket that is raised keeps its fraction of fill: one burst more for each of them, at most.
-    assert sum(passed.values()) <= 100 * took + 3 * 20
-    assert sum(late.values()) >= 0.7 * 100 * (took - 12), "the limit is used once both have reported"
-    assert min(late.values()) > 0.2 * sum(late.values()), "and by both"
-    assert exchanged == [1, 1], "one stream each"

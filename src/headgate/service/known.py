@@ -1,0 +1,104 @@
+"""What was asked before is not read again: questions, by their very words, and what they charge.
+
+Most of what a check costs is reading: which attributes there are, which rules apply, what their keys are. All of
+that follows from the words of the question and the rulebook alone. So a question that meets one count is kept,
+with that count, and when it is asked in the same words again only the count is asked.
+
+    Known      one such question: what it charges, and what never changes of its answer
+    Memory     some thousands of them. It forgets all at once when it is full, or the rulebook is another one
+
+Laws (tests/service/test_known.py): who asks again gets the answer that a service without memory gives; and what
+does not follow from the words alone (counts of this process, slots, shares among members) is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
+
+import msgspec
+
+from headgate.engine.awaited import AwaitedMeter
+from headgate.http.headers import Fields, headers, quota, window_seconds
+from headgate.model.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Facts
+from headgate.model.limit import SECOND, UNLIMITED
+from headgate.ruled.decision import RuledDecision
+from headgate.ruled.ruling import Call, Ruling
+
+MANY = 4096
+LONG = 1024  # bytes of a question that is kept
+
+
+class Known:
+    """A question that meets one count."""
+
+    __slots__ = ("_count", "_decide", "_form", "_head", "_most", "_name", "_policy", "_timed", "awaited", "call")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        meter, key, cost = call.charges[0]
+        rule = call.heads[0][0]
+        self._count = key, cost
+        self.awaited = not isinstance(meter, AwaitedMeter)
+        self._decide: Callable[..., Any] = meter.decide if self.awaited else meter.meter.decide
+        self._form = call.ruling.book.headers
+        self._most, self._timed = quota(meter.limit), window_seconds(meter.limit) is not None
+        part = Decision((True, 0, 0, 0, 0, 0, 0), meter, key, cost)
+        part.rule = rule
+        self._policy = headers(part, "draft-11")[0]
+        self._name = self._policy[1].partition(";q=")[0]
+        quoted = _quoted(rule), _quoted(meter.limit.text)
+        self._head = b'{"allowed":true,"rule":%b,"limit":%b,"remaining":' % quoted
+
+    def facts(self) -> Facts | Awaitable[Facts]:
+        """Those of its count, now; to be awaited if it is `awaited`."""
+        answer: Facts | Awaitable[Facts] = self._decide(*self._count)
+        return answer
+
+    def decision(self, facts: Facts) -> RuledDecision:
+        return self.call.decision((facts,))
+
+    def document(self, facts: Facts) -> bytes:
+        """The JSON of an answer that let it pass."""
+        reset, delay = repr(facts[RESET_AFTER_US] / SECOND).encode(), repr(facts[DELAY_US] / SECOND).encode()
+        rest = b'%d,"retry_after":0.0,"reset_after":%b,"delay":%b,"degraded":false}'
+        return self._head + rest % (facts[REMAINING], reset, delay)
+
+    def fields(self, facts: Facts) -> Fields:
+        """The header fields of an answer that let it pass."""
+        if self._form != "draft-11":
+            return headers(self.decision(facts), self._form)
+        until = f";t={-(-facts[RESET_AFTER_US] // SECOND)}" if self._timed else ""
+        left = f"{self._name};r={max(0, min(facts[REMAINING], self._most))}{until}"
+        return [self._policy, ("RateLimit", left)]
+
+
+class Memory:
+    """Questions that were asked under one rulebook."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Known] = {}
+        self._ruling: Ruling | None = None
+
+    def get(self, words: Hashable, ruling: Ruling) -> Known | None:
+        if ruling is not self._ruling:
+            self._known.clear()
+            self._ruling = ruling
+        return self._known.get(words)
+
+    def keep(self, words: Hashable, call: Call) -> None:
+        """Keep it, if it can be."""
+        lone = call.ruling is self._ruling and call.straight and len(call.charges) == 1
+        if lone and call.heads[0][1] is None and call.charges[0][0].limit is not UNLIMITED:
+            if len(self._known) >= MANY:
+                self._known.clear()
+            self._known[words] = Known(call)
+
+
+def plain(facts: Facts) -> bool:
+    """Whether it passed, and there is nothing else to tell: no fallback, no limit of the key's own."""
+    return type(facts) is tuple and facts[ALLOWED]
+
+
+def _quoted(text: str) -> bytes:
+    return msgspec.json.encode(text)

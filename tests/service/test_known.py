@@ -1,0 +1,159 @@
+"""Questions that were asked before: the answer is that of a service which remembers nothing."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate import ManualClock
+from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.rules.load import of
+from headgate.service import known
+from headgate.service.app import App
+from headgate.service.asgi import Asgi
+from headgate.service.check import Checker
+from headgate.service.envoy.rls import RateLimits
+from headgate.service.receipts import Office
+from headgate.service.settings import Settings
+
+BOOK: dict[str, Any] = {
+    "rules": [
+        {"name": "user", "when": {"user": True}, "key": "user", "limit": "3/minute", "missing": "skip"},
+        {"name": "item", "key": "sku", "limit": "5/minute fixed", "missing": "skip"},
+        {"name": "odd", "when": {"path": "/odd"}, "limit": "2/minute sliding"},
+        {"name": "quiet", "when": {"path": "/quiet"}, "limit": "1/minute", "mode": "shadow"},
+        {"name": "free", "when": {"path": "/free"}, "limit": "unlimited"},
+        {"name": "here", "when": {"path": "/here"}, "limit": "2/minute", "where": "node"},
+        {"name": "held", "when": {"path": "/held"}, "limit": "1 slot"},
+        {
+            "name": "strict",
+            "when": {"path": "/strict"},
+            "key": "header.x-user",
+            "limit": "2/minute",
+            "missing": "deny",
+        },
+        {"name": "sid", "when": {"path": "/sid"}, "key": "cookie.sid", "limit": "2/minute", "missing": "skip"},
+        {
+            "name": "locked",
+            "when": {"path": "/lock"},
+            "limit": "1/minute",
+            "lockout": {"after": 1, "within": "1m", "for": "1h"},
+        },
+    ]
+}
+
+
+class Told:
+    """A service in this process, asked without a socket."""
+
+    def __init__(self, clock: ManualClock, book: dict[str, Any] = BOOK) -> None:
+        self.limiter = AsyncRuledLimiter(book, clock=clock)
+        checker = Checker(self.limiter, Office("a secret of sixteen letters"), 100)
+        self.app = App(checker, RateLimits(self.limiter), Settings())
+        self._asgi = Asgi(self.app)
+
+    async def ask(self, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> Any:
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+        await self._asgi({**scope, "client": ("127.0.0.1", 5000)}, receive, send)
+        start, answer = sent
+        return start["status"], start["headers"], answer["body"]
+
+    async def check(self, asked: dict[str, Any]) -> Any:
+        body = json.dumps(asked).encode()
+        return await self.ask("POST", "/v1/check", [(b"content-length", b"%d" % len(body))], body)
+
+    async def forwarded(self, uri: str, more: list[tuple[bytes, bytes]]) -> Any:
+        fields = [
+            (b"x-original-method", b"GET"),
+            (b"x-original-uri", uri.encode()),
+            (b"x-original-host", b"shop.example"),
+            (b"x-forwarded-for", b"192.0.2.7"),
+        ]
+        return await self.ask("GET", "/auth/nginx", [*fields, *more])
+
+    def forget(self) -> None:
+        self.app._checks, self.app._subrequests = known.Memory(), known.Memory()
+
+
+PATHS = st.sampled_from(["/", "/odd", "/quiet", "/free", "/held", "/strict", "/lock"])
+ASKED = st.fixed_dictionaries(
+    {
+        "attributes": st.fixed_dictionaries(
+            {"path": PATHS}, optional={"user": st.sampled_from("ab"), "sku": st.just("7")}
+        )
+    },
+    optional={"cost": st.integers(0, 2), "verdicts": st.booleans()},
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(ASKED, st.integers(0, 40)), max_size=15))
+async def test_who_asks_again_gets_the_same_answer(story: list[tuple[dict[str, Any], int]]) -> None:
+    clock = ManualClock()
+    ours, plain = Told(clock), Told(clock)
+    for asked, pause in story:
+        plain.forget()
+        assert await ours.check(asked) == await plain.check(asked)
+        clock.advance(pause)
+
+
+USERS = st.sampled_from(
+    [[], [(b"x-user", b"ann")], [(b"x_user", b"bob")], [(b"x-user", b"ann"), (b"x-user", b"bob")]]
+)
+COOKIES = st.sampled_from([[], [(b"cookie", b"sid=1")], [(b"cookie", b"sid=1; x=\xe9")], [(b"cookie", b"sid=2")]])
+NOISE = st.sampled_from([[], [(b"x-request-id", b"1")], [(b"x-request-id", b"2")]])
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(PATHS | st.just("/sid"), USERS, COOKIES, NOISE, st.integers(0, 20)), max_size=15))
+async def test_gateways_get_the_same_answer(story: list[Any]) -> None:
+    clock = ManualClock()
+    ours, plain = Told(clock), Told(clock)
+    for path, users, cookies, noise, pause in story:
+        plain.forget()
+        fields = [*noise, *users, *cookies]
+        assert await ours.forwarded(path, fields) == await plain.forwarded(path, fields)
+        clock.advance(pause)
+
+
+async def test_an_odd_letter_hides_no_cookie() -> None:
+    told = Told(ManualClock())
+    statuses = [
+        (await told.forwarded("/sid", [(b"cookie", b"sid=1; x=" + odd)]))[0] for odd in (b"a", b"\xe9", b"\xff")
+    ]
+    assert statuses == [200, 200, 403]
+
+
+@pytest.mark.parametrize("asked", ["check", "forwarded"])
+async def test_a_changed_book_is_gone_by_at_once(asked: str) -> None:
+    told = Told(ManualClock())
+
+    async def limit() -> str:
+        if asked == "check":
+            return str(json.loads((await told.check({"attributes": {"user": "ann"}}))[2])["limit"])
+        return str((await told.forwarded("/odd", []))[1][0][1])
+
+    before = [await limit(), await limit()]
+    changed = json.loads(json.dumps(BOOK).replace("3/minute", "9/minute").replace("2/minute", "8/minute"))
+    told.limiter.replace(of(changed))
+    after = [await limit(), await limit()]
+    assert before[0] == before[1] != after[0] == after[1]
+
+
+async def test_no_more_is_kept_than_some() -> None:
+    told = Told(ManualClock())
+    for number in range(known.MANY + 10):
+        await told.check({"attributes": {"user": f"user-{number}"}})
+    assert len(told.app._checks._known) <= known.MANY
+    await told.check({"attributes": {"user": "x" * known.LONG}})
+    assert not any(len(words) > known.LONG for words in told.app._checks._known)  # type: ignore[arg-type]
