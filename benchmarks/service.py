@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,10 +22,11 @@ from typing import Any
 from benchmarks.report import Report, figure
 from benchmarks.rounds import SPEED, Samples, median, ratio
 from headgate.service.envoy.messages import RateLimitRequest
-from tests.servers import Nginx, RedisServer
+from tests.servers import Backend, Envoy, Nginx, RedisServer
 from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
 from tests.servers.waiting import until
+from tests.service.documented import cluster, filter_of
 from tests.service.running import Service
 
 SECONDS = 2
@@ -52,18 +54,17 @@ AUTH, AUTH_REDIS = "auth_request path, memory", "auth_request path, Redis"
 BEHIND_EMPTY, BEHIND = "floor: nginx auth_request, empty body", "nginx auth_request, memory"
 RLS_EMPTY, RLS_MEMORY = "floor: empty servicer", "RLS, memory"
 RLS_REDIS, RLS_FOUR = "RLS, Redis", "RLS, Redis, four descriptors"
+ENVOY, QUOTA = "floor: Envoy without a limit", "Envoy under a quota"
 
 
 def answer(report: Report) -> None:
     one: Samples = {name: [] for name in SUBJECTS}
-    two: Samples = {name: [] for name in SUBJECTS if "Redis" in name or "floor" in name}
+    two: Samples = {name: [] for name in (REDIS, RLS_REDIS)}
     for number in range(report.rounds(5)):
         for workers, samples in ((1, one), (2, two)):
             names = list(samples)
             shift = number % len(names)
             for name in names[shift:] + names[:shift]:
-                if workers == 2 and name in (EMPTY_AUTH, BEHIND_EMPTY):
-                    continue
                 sample = SUBJECTS[name](workers)
                 samples[name].append(sample)
                 report.keep(workers=workers, subject=name, round=number, **sample)
@@ -75,6 +76,7 @@ def answer(report: Report) -> None:
     report.target("nginx's auth_request", ratio(one, BEHIND, BEHIND_EMPTY, SPEED), at_least=0.8)
     for name in (RLS_MEMORY, RLS_REDIS, RLS_FOUR):
         report.target(f"{name} of an empty servicer", ratio(one, name, RLS_EMPTY, SPEED), at_least=0.7)
+    report.target("Envoy under a quota, of Envoy without a limit", ratio(one, QUOTA, ENVOY, SPEED), at_least=0.9)
     report.say("Two workers, of one.")
     rows = []
     for name in (REDIS, RLS_REDIS):
@@ -102,6 +104,7 @@ FLOORS = {
     RLS_MEMORY: RLS_EMPTY,
     RLS_REDIS: RLS_EMPTY,
     RLS_FOUR: RLS_EMPTY,
+    QUOTA: ENVOY,
 }
 
 
@@ -214,6 +217,29 @@ def _get(address: str) -> dict[str, float]:
     )
 
 
+def _envoy(quota: bool) -> dict[str, float]:
+    """Envoy on the service's core, before a backend in C, on its own or by quotas of a service on memory."""
+    cores = sorted(os.sched_getaffinity(0))
+    book = {"rules": [{"name": "all", "when": {"domain": "edge"}, "limit": "1000000/s burst 2000000"}]}
+    page = 'location / { content_by_lua_block { ngx.print("ok") } }'
+    with Nginx(page, "access_log off;") as backend, Service(book) as service, Backend() as unused:
+        unused.port = backend.port
+        filters = [filter_of("rate_limit_quota")] if quota else []
+        with Envoy(filters, unused, clusters=[cluster(service.grpc)]) as envoy:
+            for pid in (*backend.worker_pids, service.pid):
+                os.sched_setaffinity(pid, cores[:1])
+            for thread in Path(f"/proc/{envoy.pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), cores[-1:])
+            _wrk(envoy.address, "/", "")
+            time.sleep(11 if quota else 0)  # an engine that has just begun listens, and Envoy asks every 5 s
+            sample = _wrk(envoy.address, "/", "")
+            sample["cpu_us"] = _cpu_us(service.pid) / sample.pop("count")
+            sample["streams"] = envoy.stats("cluster.headgate.upstream_rq_total").get(
+                "cluster.headgate.upstream_rq_total", 0
+            )
+            return sample
+
+
 def _behind(address: str) -> dict[str, float]:
     server = """
       location / { auth_request /ask; content_by_lua_block { ngx.print("ok") } }
@@ -243,4 +269,6 @@ SUBJECTS: dict[str, Callable[[int], dict[str, float]]] = {
     RLS_MEMORY: lambda workers: _measured("grpc", "memory", lambda address: _h2load(address, 1), workers),
     RLS_REDIS: lambda workers: _measured("grpc", "redis", lambda address: _h2load(address, 1), workers),
     RLS_FOUR: lambda workers: _measured("grpc", "redis", lambda address: _h2load(address, 4), workers),
+    ENVOY: lambda workers: _envoy(quota=False),
+    QUOTA: lambda workers: _envoy(quota=True),
 }
