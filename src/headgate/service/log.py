@@ -1,4 +1,8 @@
-"""How the service logs: one line for each event, for people or for machines. No key, token or body is told."""
+"""How the service logs: one line for each event, for people or for machines. No key, token or body is told.
+
+A warning that anybody can cause comes once for each of their calls: of one sentence, MANY a second are written,
+and the next one says how many were not. What operators did is always written.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,34 @@ from typing import Any
 # What somebody sent must not begin a line of its own, nor paint a terminal.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)} | {10: "\\n"}
 _KNOWN = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"))
+
+MANY = 10
+JOURNAL = "headgate.admin"
+
+
+class Seldom(logging.Filter):
+    """Keeps one sentence from filling the disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[str, list[int]] = {}  # by what is said: in which second, how many, how many not
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING or record.name == JOURNAL:
+            return True
+        second = int(record.created)
+        seen = self._seen.setdefault(str(record.msg)[:200], [second, 0, 0])
+        if seen[0] != second:
+            seen[:2] = second, 0
+        seen[1] += 1
+        if seen[1] > MANY:
+            seen[2] += 1
+            return False
+        if seen[2]:
+            record.not_written, seen[2] = seen[2], 0
+        if len(self._seen) > 1000:
+            self._seen.clear()
+        return True
 
 
 class Line(logging.Formatter):
@@ -44,6 +76,7 @@ def set_up(form: str, level: str) -> None:
     """Everything that is logged goes to stderr, in this form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Document() if form == "json" else Line())
+    handler.addFilter(Seldom())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -13,11 +13,13 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +47,11 @@ class Sockets(NamedTuple):
 def run(settings: Settings, ready: Callable[[], object]) -> int:
     """Serve until told to stop; the exit code. `ready` is called when the service can be asked."""
     log.set_up(settings.log, settings.log_level)
+    _check_certificates(settings)
+    # Connections are descriptors, and what a shell allows by itself is for programs with few.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if settings.grpc is not None:
         _check_free(settings.grpc)
     sockets = Sockets(*(None if each is None else listening(each) for each in (settings.http, settings.admin)))
@@ -85,6 +92,31 @@ def stale(path: str) -> bool:
         return tried.connect_ex(path) == errno.ECONNREFUSED
 
 
+def _check_certificates(settings: Settings) -> None:
+    """Here, because of a bad one grpc only says that it cannot listen."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")  # nobody is asked for one
+    except (OSError, ValueError) as error:
+        raise InvalidSetting(
+            f"tls_cert {settings.tls_cert} and tls_key {settings.tls_key} are no certificate chain in PEM and its "
+            f"key without a password: {_why(error)}."
+        ) from None
+    if settings.tls_client_ca is not None:
+        try:
+            context.load_verify_locations(settings.tls_client_ca)
+        except OSError as error:
+            raise InvalidSetting(
+                f"tls_client_ca {settings.tls_client_ca} has no certificates in PEM: {_why(error)}."
+            ) from None
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+
+
 def _check_free(address: Address) -> None:
     """Nobody else may be listening: grpc's workers share an address, so the kernel would let us, and calls would
     be dealt out between two services."""
@@ -94,6 +126,7 @@ def _check_free(address: Address) -> None:
 
 
 def _serve(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc begins; see grpcs.py
     from headgate.service.worker import work  # after a fork: grpc must not have begun before it
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -19,14 +20,25 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings, HTTP2Settings
 from granian.server.embed import Server
 
+from headgate.service import grpcs
 from headgate.service.settings import Address, Settings
 
 BACKLOG = 1024  # connections that wait to be accepted
 _HEADERS = 64 * 1024  # bytes of header fields that are read
 _HEADER_MS = 10_000  # in which they must have come
 _STREAMS = 1000
+_OURS = 64  # descriptors that are for nobody's connections
+_FEW, _MOST = 8, 2**20
 _LAST = 1.0  # seconds for those who were left to be told
 _log = logging.getLogger("headgate.service")
+
+
+def connections() -> int:
+    """How many each server may have: a third of the descriptors. granian spins when it finds none left, so it must
+    not come to that: it accepts no more, and clients wait. (Its backpressure counts idle ones too.)"""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST if soft == resource.RLIM_INFINITY else soft
+    return min(_MOST, max(_FEW, (most - _OURS) // 3))
 
 
 class Granian(Server):
@@ -41,7 +53,7 @@ class Granian(Server):
             http=HTTPModes.auto,
             websockets=False,
             backlog=BACKLOG,
-            backpressure=4 * BACKLOG,
+            backpressure=connections(),
             http1_settings=HTTP1Settings(header_read_timeout=_HEADER_MS, max_buffer_size=_HEADERS + 8192),
             http2_settings=HTTP2Settings(max_concurrent_streams=_STREAMS, max_headers_size=_HEADERS),
             log_enabled=False,
@@ -90,19 +102,21 @@ class Http:
 class Grpc:
     """gRPC."""
 
-    def __init__(self, settings: Settings, address: Address, handlers: tuple[grpc.GenericRpcHandler, ...]) -> None:
+    def __init__(self, settings: Settings, address: Address, methods: Mapping[str, Any]) -> None:
         self._drain = settings.drain
-        self._server = grpc.aio.server(
-            options=[
+        self._server = grpcs.server(
+            methods,
+            [
                 ("grpc.so_reuseport", 1),
                 ("grpc.max_receive_message_length", settings.body),
                 ("grpc.max_concurrent_streams", _STREAMS),
                 ("grpc.max_metadata_size", 16 * 1024),
+                ("grpc.max_allowed_incoming_connections", connections()),
+                ("grpc.server_handshake_timeout_ms", _HEADER_MS),
                 ("grpc.keepalive_time_ms", 60_000),
                 ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-            ]
+            ],
         )
-        self._server.add_generic_rpc_handlers(handlers)
         if settings.tls_cert is not None and settings.tls_key is not None:
             pair = settings.tls_key.read_bytes(), settings.tls_cert.read_bytes()
             authorities = None if settings.tls_client_ca is None else settings.tls_client_ca.read_bytes()

@@ -41,8 +41,8 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         loop.add_signal_handler(number, stop.set)
     try:
         if settings.grpc is not None:
-            handlers = rls.handler(limits), rlqs.handler(rlqs.Quotas(limiter))
-            servers.append(await Grpc(settings, settings.grpc, handlers).start())
+            methods = {rls.PATH: rls.method(limits), rlqs.PATH: rlqs.method(rlqs.Quotas(limiter))}
+            servers.append(await Grpc(settings, settings.grpc, methods).start())
         if sockets.http is not None:
             servers.append(await Http(settings, sockets.http, Asgi(app), app.left.set).start())
         if sockets.admin is not None:

@@ -206,6 +206,20 @@ async def test_of_several_rules_the_smallest_counts() -> None:
         assert await one.rate(both, 1000) == 10
 
 
+async def test_two_buckets_of_one_count_share_it() -> None:
+    book = {"rules": [{"name": "all", "when": {"domain": "edge", "kind": True}, "limit": "100/s burst 200"}]}
+    async with world(book=book) as made:
+        one = made.envoy()
+        first, second = {"kind": "a"}, {"kind": "b"}
+        told: list[list[float]] = []
+        for _ in range(5):
+            actions = await one.report((first, 1000, 0), (second, 1000, 0))
+            told.append([rate_of(action) for action in actions])
+            made.clock.advance(5)
+        assert max(map(sum, told)) <= 100
+        assert told[-1] == [50, 50]
+
+
 async def test_an_idle_bucket_is_abandoned() -> None:
     async with world() as made:
         one = made.envoy()

@@ -13,8 +13,9 @@ on one Redis, divide together.
     slots                cannot be divided: nothing is told, and Envoy does what no_assignment_behavior says
     overrides, lockouts  belong to calls that are asked about; they are not looked at here
 
-Who a holder is. Envoy says nothing about itself, so a stream is a holder, and one that breaks is another when it
-comes back: what it had stays counted until it has run out. An Envoy that names itself (initial_metadata of the
+Who a holder is. Each bucket of an Envoy, for two buckets may count under one key. Envoy says nothing about itself,
+so it is its stream, and one that breaks is another when it comes back: what it had stays counted until it has run
+out. An Envoy that names itself (initial_metadata of the
 filter's grpc_service: headgate-holder) is the same holder again. Nobody else can be it meanwhile: the name is a
 slot, held as long as the stream.
 
@@ -35,6 +36,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from hashlib import sha256
 from typing import Any
 
 import grpc
@@ -51,6 +53,7 @@ from headgate.service.envoy.messages import RateLimitQuotaResponse, RateLimitQuo
 
 SERVICE = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"
 METHOD = "StreamRateLimitQuotas"
+PATH = f"/{SERVICE}/{METHOD}"
 NAME = "headgate-holder"
 HOLDERS = "~holders"
 IDLE = 120  # reports without a request, after which a bucket is let go: ten minutes of Envoy's
@@ -116,7 +119,6 @@ class Stream:
         self._fence: int | None = None
         self._domain: str | None = None
         self._buckets: dict[Bucket, _Seen] = {}
-        self._held: set[tuple[Any, str]] = set()  # ledgers and keys of which it may have a part
 
     async def answer(self, report: Any) -> Any:
         """What a report is answered: an action for each of its buckets."""
@@ -140,6 +142,7 @@ class Stream:
             action.bucket_id.CopyFrom(usage.bucket_id)
             if seen.idle >= IDLE:
                 del self._buckets[bucket]
+                await self._let_go(seen)
                 action.abandon_action.SetInParent()
             elif not await self._assign(action.quota_assignment_action, seen, used):
                 del response.bucket_action[-1]
@@ -148,12 +151,22 @@ class Stream:
     async def end(self) -> None:
         """It is gone: what it had runs out, and nothing more is wanted for it."""
         try:
-            for ledger, key in self._held:
-                await ledger.leave(key, self._holder)
+            for seen in self._buckets.values():
+                await self._leave(seen)
             if self._fence is not None:
                 await self._slot().release(self._name, self._fence)
         except EngineUnavailable as error:
             _log.warning("an Envoy left, and the engine could not be told: %s", error)
+
+    async def _let_go(self, seen: _Seen) -> None:
+        try:
+            await self._leave(seen)
+        except EngineUnavailable as error:
+            _log.warning("a bucket was let go, and the engine could not be told: %s", error)
+
+    async def _leave(self, seen: _Seen) -> None:
+        for ledger, key in seen.held:
+            await ledger.leave(key, seen.holder)
 
     def _seen(self, bucket: Bucket, used: int) -> _Seen:
         now = self._quotas.now()
@@ -162,7 +175,7 @@ class Stream:
             if len(self._buckets) >= BUCKETS:
                 raise InvalidCharge(f"A stream has at most {BUCKETS} buckets.")
             attributes = attributes_of(self._domain or "", [Entry(*pair) for pair in bucket])
-            seen = self._buckets[bucket] = _Seen(now, attributes)
+            seen = self._buckets[bucket] = _Seen(now, attributes, f"{self._holder}:{_digest(bucket)}")
             return seen
         seen.within_us = round((now - seen.at) * SECOND)
         seen.at = now
@@ -183,9 +196,9 @@ class Stream:
                 ledger = quotas.ledger(rule, meter.limit, meter.name)
                 if ledger is None:
                     return False
-                self._held.add((ledger, key))
+                seen.held.add((ledger, key))
                 wanted = used if seen.within_us else None
-                part = await ledger.assign(key, self._holder, wanted, seen.within_us)
+                part = await ledger.assign(key, seen.holder, wanted, seen.within_us)
                 if part is None:
                     return False
                 parts.append(part)
@@ -237,19 +250,28 @@ class Stream:
 class _Seen:
     """What is known of a bucket: when it was first reported and last, how long it was idle."""
 
-    __slots__ = ("at", "attributes", "idle", "since", "told", "within_us")
+    __slots__ = ("at", "attributes", "held", "holder", "idle", "since", "told", "within_us")
 
-    def __init__(self, now: float, attributes: dict[str, str]) -> None:
+    def __init__(self, now: float, attributes: dict[str, str], holder: str) -> None:
         self.attributes = attributes
+        self.holder = holder
+        self.held: set[tuple[Any, str]] = set()  # ledgers and keys of which it may have a part
         self.since = self.at = now
         self.within_us = 0  # since the report before; 0: there was none
         self.idle = 0
         self.told: tuple[int, int, int] | None = None  # units, burst, period
 
 
+def _digest(bucket: Bucket) -> str:
+    return sha256(repr(bucket).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
 def handler(quotas: Quotas) -> grpc.GenericRpcHandler:
     """For a grpc.aio server's add_generic_rpc_handlers."""
-    method: Any = grpc.stream_stream_rpc_method_handler(
-        quotas.stream, None, lambda response: response.SerializeToString()
-    )
-    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(quotas)})
+
+
+def method(quotas: Quotas) -> Any:
+    """What grpc calls."""
+    behaviour: Any = quotas.stream
+    return grpc.stream_stream_rpc_method_handler(behaviour, None, lambda response: response.SerializeToString())

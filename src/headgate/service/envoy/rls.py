@@ -39,6 +39,7 @@ from headgate.service.envoy.plain import plain
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = "ShouldRateLimit"
+PATH = f"/{SERVICE}/{METHOD}"
 _SHOWN = 300  # letters of an error that are told back
 
 
@@ -99,6 +100,11 @@ class RateLimits:
 
 def handler(limits: RateLimits) -> grpc.GenericRpcHandler:
     """For a grpc.aio server's add_generic_rpc_handlers."""
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(limits)})
+
+
+def method(limits: RateLimits) -> Any:
+    """What grpc calls."""
 
     async def should_rate_limit(data: bytes, context: Any) -> bytes:
         # Read here, not by grpc, which would answer INTERNAL and log a trace for whatever anybody sends.
@@ -108,8 +114,7 @@ def handler(limits: RateLimits) -> grpc.GenericRpcHandler:
             return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "These bytes are no RateLimitRequest.")  # type: ignore[no-any-return]
         return await limits.should_rate_limit(request, context)
 
-    method: Any = grpc.unary_unary_rpc_method_handler(should_rate_limit)
-    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
+    return grpc.unary_unary_rpc_method_handler(should_rate_limit)
 
 
 async def answer_json(body: bytes, limits: RateLimits) -> tuple[int, bytes]:

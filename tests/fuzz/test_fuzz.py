@@ -1,0 +1,63 @@
+"""The short form of `make fuzz`: a few thousand inputs of every kind, the same each time."""
+
+import signal
+from random import Random
+
+import pytest
+
+from tests.fuzz import run
+from tests.fuzz.documents import fault
+from tests.fuzz.judge import BOOK, Judge
+from tests.fuzz.run import KINDS, fuzz
+from tests.service.running import Service
+
+SEED = 6
+
+
+@pytest.mark.parametrize(("engine", "inputs"), [("memory", 2400), ("redis", 600)])
+def test_whatever_is_sent_is_answered_or_refused(engine: str, inputs: int) -> None:
+    told = list(fuzz(list(KINDS), [engine], inputs, SEED))
+    assert [each.kind for each in told] == list(KINDS)
+    assert sum(each.inputs for each in told) >= inputs * 0.99
+
+
+def test_what_the_judge_looks_for() -> None:
+    assert fault(500, b"{}", {200})
+    assert fault(400, b"no document", {400})
+    assert fault(400, b'"' + b"x" * 5000 + b'"', {400})
+    assert fault(200, b"{}", {200}) is None
+    with Service(BOOK) as service:
+        judge = Judge(service)
+        judge.warm()
+        assert judge.faults() == []
+        with (service.folder / "stderr").open("ab") as log:
+            log.write(b"Traceback (most recent call last)\n")
+        assert "it logged a mistake" in judge.faults()[0]
+        assert judge.faults() == []
+        judge.first_kb -= 10**6
+        assert "it grew" in judge.faults()[0]
+        judge.first_kb += 10**6
+        service.tell(signal.SIGKILL)
+        service.wait()
+        assert "the service ended with -9" in judge.faults()[0]
+
+
+def test_an_input_is_the_same_again_and_a_fault_tells_how_to_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        def __init__(self, service: Service) -> None: ...
+
+        async def open(self) -> None: ...
+
+        async def close(self) -> None: ...
+
+        def make(self, rng: Random) -> int:
+            return rng.randrange(100)
+
+        async def send(self, made: int) -> str | None:
+            return f"{made} is odd" if made % 2 else None
+
+    monkeypatch.setitem(KINDS, "odd", (Odd, 100))
+    with pytest.raises(
+        run.Fault, match=r"(?s)input 1 of odd: 65 is odd.*--kind odd --engine memory --seed 6 --only 1$"
+    ):
+        list(fuzz(["odd"], ["memory"], 50, SEED))

@@ -1,0 +1,319 @@
+"""What breaks under load, and who tries to break it: nobody else notices for long, and the service outlives it."""
+
+import logging
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import grpc
+import pytest
+from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
+
+from headgate.service import log
+from headgate.service.envoy import rls
+from tests.fuzz import frames
+from tests.servers import RedisServer
+from tests.servers.waiting import until
+from tests.service.loading import Load, descriptors, memory_mib, processor_seconds
+from tests.service.running import Service, reply_of
+from tests.service.test_run import BOOK, FORWARDED
+
+IDLE = 10_000
+FEW = 20  # descriptors that come and go
+PROMPT = 3.0  # seconds: a busy machine, and far less than any of our timeouts
+ASKED = b'{"attributes": {"user": "ann"}}'
+
+
+@pytest.fixture
+def many_files() -> Iterator[int]:
+    """As many descriptors as this machine gives us; how many connections that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield min(IDLE, (hard - 500) // 3 * 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def over_grpc(service: Service, *, seconds: float = 10) -> int:
+    """The overall code."""
+    alone = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(service.grpc, options=alone) as channel:
+        call: Any = channel.unary_unary(rls.PATH)
+        asked = rls_pb2.RateLimitRequest(domain="d", descriptors=[{"entries": [{"key": "user", "value": "bob"}]}])
+        answer = rls_pb2.RateLimitResponse.FromString(call(asked.SerializeToString(), timeout=seconds))
+        return int(answer.overall_code)
+
+
+def _fewer(service: Service, count: int) -> str | None:
+    now = descriptors(service.pid)
+    return f"{now} descriptors are open" if now < count else None
+
+
+def promptly(service: Service) -> None:
+    began = time.monotonic()
+    assert service.check()["allowed"]
+    assert over_grpc(service) == rls_pb2.RateLimitResponse.OK
+    assert time.monotonic() - began < PROMPT
+
+
+# Connections.
+
+
+def test_ten_thousand_idle_connections_are_in_nobodys_way(many_files: int) -> None:
+    with Service(BOOK) as service, ExitStack() as idle:
+        promptly(service)
+        before, memory = descriptors(service.pid), memory_mib(service.pid)
+        for number in range(many_files):
+            line = idle.enter_context(connected(service.grpc if number % 2 else service.http))
+            if number % 2:
+                line.sendall(frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0))
+        until(lambda: _fewer(service, before + many_files - FEW), 20)
+        promptly(service)
+        assert memory_mib(service.pid) - memory < 300, "some 10 KiB each, and three times that for a bad day"
+        idle.close()
+        until(lambda: None if _fewer(service, before + FEW) else "they are held", 20)
+        promptly(service)
+
+
+@pytest.mark.parametrize("where", ["http", "grpc"])
+def test_descriptors_that_are_used_up_are_waited_for(where: str) -> None:
+    service = Service(BOOK)
+    service.before = ("prlimit", "--nofile=64:64")
+    with service, ExitStack() as held:
+        promptly(service)
+        lines = [held.enter_context(connected(getattr(service, where))) for _ in range(100)]
+        time.sleep(0.5)
+        used, began = processor_seconds(service.pid), time.monotonic()
+        lines[0].settimeout(5)
+        if where == "http":  # who was there before is served, and who comes to the other door
+            lines[0].sendall(b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n")
+            assert lines[0].recv(1000).startswith(b"HTTP/1.1 200")
+            assert over_grpc(service) == rls_pb2.RateLimitResponse.OK
+        else:
+            assert service.check()["allowed"]
+        time.sleep(1)
+        assert (processor_seconds(service.pid) - used) / (time.monotonic() - began) < 0.5, "it spins"
+        assert descriptors(service.pid) < 64
+        held.close()
+        until(lambda: None if descriptors(service.pid) < 45 else "they are held", 10)
+        promptly(service)
+        assert len(service.said.splitlines()) < 20
+        assert "Traceback" not in service.said
+
+
+def test_slow_clients_hold_nobody_but_themselves() -> None:
+    with Service(BOOK) as service, ExitStack() as slow:
+        heads = [slow.enter_context(connected(service.http)) for _ in range(100)]
+        bodies = [slow.enter_context(connected(service.http)) for _ in range(100)]
+        deaf = [slow.enter_context(connected(service.http)) for _ in range(20)]
+        calls = [slow.enter_context(connected(service.grpc)) for _ in range(100)]
+        memory = memory_mib(service.pid)
+        for line in heads:
+            line.sendall(b"POST /v1/check HTTP/1.1\r\n")
+        for line in bodies:
+            line.sendall(b"POST /v1/check HTTP/1.1\r\nhost: h\r\ncontent-length: 31\r\n\r\n")
+        for line in deaf:  # asks for more than anybody's buffers hold, and reads nothing
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.setblocking(False)
+            asked = b"GET /openapi.json HTTP/1.1\r\nhost: h\r\n\r\n" * 2000
+            assert line.send(asked) > 0
+        for line in calls:
+            line.sendall(b"".join(frames.request(rls.PATH.encode(), b"\0\0\0", kind=b"application/grpc"))[:-1])
+        for number in range(3):
+            for line in heads:
+                line.sendall(b"x-%d: 1\r\n" % number)
+            for line, letter in zip(bodies, ASKED * 4, strict=False):
+                line.sendall(bytes((letter,)))
+            promptly(service)
+        assert memory_mib(service.pid) - memory < 200
+        # The head must have come within 10 s, and then they are let go.
+        heads[0].settimeout(20)
+        assert b" 200 " not in heads[0].recv(1000)
+
+
+def test_a_body_in_too_many_parts_is_not_put_together() -> None:
+    with Service(BOOK) as service, closing(connected(service.http)) as line:
+        line.sendall(b"POST /v1/check HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n")
+        line.sendall(b"1\r\n \r\n" * 3000 + b"%x\r\n%s\r\n0\r\n\r\n" % (len(ASKED), ASKED))
+        answer = line.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"connection: close" in answer  # the rest is not read, so nobody may ask on it again
+
+
+# Calls that are none.
+
+
+@pytest.mark.parametrize(
+    "path", [b"/\xff", b"/envoy.service.rateli\xbbit.v3.RateLimitService/ShouldRateLimit", b"", b"/x/y"]
+)
+def test_no_name_of_a_method_ends_the_server(path: bytes) -> None:
+    with Service(BOOK) as service:
+        with closing(connected(service.grpc)) as line:
+            line.sendall(b"".join(frames.request(path, b"\0\0\0\0\0", kind=b"application/grpc")))
+            until(lambda: None if line.recv(4096) else "no answer", 5)
+        promptly(service)
+        with grpc.insecure_channel(service.grpc) as channel:
+            call: Any = channel.unary_unary("/x/y")
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"", timeout=10)
+        assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        service.tell(signal.SIGTERM)
+        assert service.wait() == 0
+        assert "error" not in service.said
+
+
+def test_what_is_malformed_is_not_logged() -> None:
+    with Service(BOOK) as service:
+        for fields in ([(b"content-ty\xf9e", b"x")], [(b"te", b"x")], [(b":status", b"x")]):
+            whole = frames.request(rls.PATH.encode(), b"\0\0\0\0\0", kind=b"application/grpc")
+            head = frames.block(
+                [(b":method", b"POST"), (b":scheme", b"http"), (b":path", rls.PATH.encode()), *fields]
+            )
+            whole[2] = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, head)
+            with closing(connected(service.grpc)) as line:
+                line.sendall(b"".join(whole))
+                assert line.recv(4096)
+                time.sleep(0.1)
+        promptly(service)
+        assert len(service.said.splitlines()) == 3, service.said
+
+
+def test_one_sentence_does_not_fill_the_disk() -> None:
+    with Service(BOOK) as service, service.connection() as line:
+        for _ in range(400):
+            line.request("GET", "/auth/forward")
+            assert reply_of(line).status == 400
+        assert service.said.count("cannot be answered") <= log.MANY * 10
+        time.sleep(1)
+        line.request("GET", "/auth/forward")
+        reply_of(line)
+        assert "not_written=" in service.said
+
+
+def test_what_operators_did_is_written_however_often() -> None:
+    seldom = log.Seldom()
+
+    def written(name: str, level: int) -> int:
+        made = (logging.LogRecord(name, level, "", 0, "the same", (), None) for _ in range(log.MANY * 3))
+        return sum(map(seldom.filter, made))
+
+    assert written(log.JOURNAL, logging.WARNING) == written("headgate.service", logging.INFO) == log.MANY * 3
+    assert log.MANY <= written("headgate.service", logging.WARNING) <= log.MANY * 2  # it may be another second
+
+
+# Redis.
+
+
+@pytest.mark.parametrize("fallback", ["local", "allow", "deny", None])
+def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
+    rule = {"name": "all", "limit": "1000000/day fixed"} | ({"fallback": fallback} if fallback else {})
+    with RedisServer() as redis, Service({"rules": [rule]}, engine=redis.url + "?deadline=500ms") as service:
+
+        def ask() -> str:
+            reply = service.post("check", attributes={})
+            if reply.status == 503:
+                assert reply.headers["retry-after"] == "1"
+                return "undecided"
+            told = reply.json
+            return ("passed" if told["allowed"] else "refused") + (" degraded" if told["degraded"] else "")
+
+        meanwhile = {"local": "passed degraded", "allow": "passed degraded", "deny": "refused degraded"}
+        without = meanwhile.get(fallback or "", "undecided")
+        with Load(ask) as load:
+            load.more("passed")
+            redis.kill()
+            load.more(without)
+            if fallback is None:
+                with pytest.raises(grpc.RpcError) as refused:
+                    over_grpc(service)
+                assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+            else:
+                assert over_grpc(service) == (2 if fallback == "deny" else 1)
+            redis.start()
+            load.more("passed")
+        assert load.slowest < 0.5 + PROMPT
+        assert set(load.seen) <= {"passed", without}
+        assert "Traceback" not in service.said
+
+
+# The book.
+
+
+def test_a_book_is_broken_and_mended_under_load() -> None:
+    with Service(BOOK) as service:
+        with Load(lambda: str(service.check()["limit"])) as load:
+            load.more("1000000/day fixed")
+            for broken in ("rules: [", "rules: [{name: all, limit: lots}]", "", "\0\xff", "[]"):
+                service.write(broken)
+                time.sleep(0.1)
+            until(
+                lambda: (
+                    None if "rules.yaml" in service.said.partition("serves")[2].partition("\n")[2] else "untold"
+                ),
+                10,
+            )
+            load.more("1000000/day fixed")
+            service.book.unlink()
+            load.more("1000000/day fixed")
+            service.write({"rules": [{"name": "all", "limit": "2000000/day fixed"}]})
+            load.more("2000000/day fixed")
+        assert set(load.seen) == {"1000000/day fixed", "2000000/day fixed"}
+        assert "Traceback" not in service.said
+
+
+# The end.
+
+
+def test_told_to_stop_under_load_it_answers_all_that_it_has_taken() -> None:
+    queue = {"rules": [{"name": "slow", "when": {"path": "/"}, "limit": "20/s queue 60"}, *BOOK["rules"]]}
+    with Service(queue) as service:
+        statuses: list[int] = []
+        odd: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                statuses.append(service.ask("GET", "/auth/forward", headers=FORWARDED).status)
+            except BaseException as error:
+                odd.append(error)
+
+        waiting = [threading.Thread(target=wait) for _ in range(40)]
+        for client in waiting:
+            client.start()
+        # Some are answered, so all have been taken: each takes its place when it comes.
+        until(lambda: None if len(statuses) > 5 else "not yet", 10)
+        stayed = len(statuses)
+        service.tell(signal.SIGTERM)
+        for client in waiting:
+            client.join()
+        assert (statuses, odd) == ([200] * 40, [])
+        assert stayed < 40
+        assert service.wait() == 0
+
+
+# Secrets.
+
+
+def test_secrets_are_not_logged() -> None:
+    secrets = {"secret": "s3cr3t-of-receipts-0123", "admin_token": "t0k3n-of-operators-4567"}
+    with RedisServer(password="p4ssw0rd-of-redis") as redis:
+        with Service(BOOK, engine=redis.url + "?deadline=200ms", log_level="debug", **secrets) as service:
+            receipt = service.post("check", attributes={"user": "pr1v4te"}, receipt=True).json["receipt"]
+            assert service.post("refund", receipt=receipt).status == 200
+            assert service.post("refund", receipt=receipt[:-1]).status == 404
+            service.ask("GET", "/auth/forward", headers={"Authorization": "b34rer", "Cookie": "sid=c00kie"})
+            redis.kill()
+            assert service.post("check", attributes={"user": "pr1v4te"}).status == 503
+            assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 503
+            said = service.said
+        for word in (*secrets.values(), "p4ssw0rd", receipt[:40], "pr1v4te", "b34rer", "c00kie"):
+            assert word not in said
+        assert "No decision" in said
