@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.report import Report, figure
 from benchmarks.rounds import SPEED, Samples, median, ratio
 from headgate.service.envoy.messages import RateLimitRequest
+from headgate.service.envoy.rls import PATH
 from tests.servers import Backend, Envoy, Nginx, RedisServer
 from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
@@ -46,8 +47,6 @@ FORWARDED = {
     "X-Original-Host": "shop.example",
     "X-Forwarded-For": "192.0.2.7",
 }
-RLS = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-
 EMPTY, EMPTY_AUTH = "floor: empty application, POST", "floor: empty application, GET"
 MEMORY, REDIS = "check, memory", "check, Redis"
 AUTH, AUTH_REDIS = "auth_request path, memory", "auth_request path, Redis"
@@ -196,7 +195,7 @@ def _h2load(address: str, descriptors: int) -> dict[str, float]:
             "-d",
             file.name,
         ]
-        words += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{address}{RLS}"]
+        words += ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{address}{PATH}"]
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     speed, count = (
         re.search(r"finished in [\d.]+s, ([\d.]+) req/s", said),

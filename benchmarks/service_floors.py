@@ -12,7 +12,7 @@ import uvloop
 
 from headgate.service.asgi import Receive, Send
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
-from headgate.service.envoy.rls import METHOD, SERVICE
+from headgate.service.envoy.rls import PATH
 from headgate.service.run import listening
 from headgate.service.servers import Granian, Grpc
 from headgate.service.settings import Settings, address
@@ -39,8 +39,7 @@ async def main(kind: str, where: str) -> None:
         method: Any = grpc.unary_unary_rpc_method_handler(
             should_rate_limit, RateLimitRequest.FromString, lambda response: response.SerializeToString()
         )
-        handlers = (grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),)
-        await (await Grpc(Settings(), place, handlers).start()).ended
+        await (await Grpc(Settings(), place, {PATH: method}).start()).ended
 
 
 if __name__ == "__main__":

@@ -45,8 +45,12 @@ ALONE = (
 # Tests that only compute, most of them by drawn examples: they run beside those that want the machine alone, at
 # the lowest priority, where nobody notices them.
 COMPUTE = (
-    *("tests/model/", "tests/http/", "tests/conformance/", "tests/rules/imports/", "tests/test_receipt.py"),
-    *(f"tests/rules/test_{name}.py" for name in ("check", "document", "keys", "load", "match", "schema", "write")),
+    *("tests/model/", "tests/http/", "tests/conformance/", "tests/parity/", "tests/rules/imports/"),
+    *("tests/test_receipt.py", "tests/cli/test_flash_sale.py", "tests/cli/test_framework.py", "tests/house/"),
+    *(f"tests/rules/test_{name}.py" for name in ("attributes", "check", "condition", "document", "keys", "load")),
+    *(f"tests/rules/test_{name}.py" for name in ("match", "narrate", "network", "pattern", "schema", "write")),
+    *("tests/service/test_known.py", "tests/service/test_forwarded.py"),
+    *(f"tests/service/envoy/test_{name}.py" for name in ("asked", "messages", "told")),
     *(f"tests/nginx/test_{name}.py" for name in ("calendar", "headers", "share", "vectors")),
     *("tests/gateway/test_plate.py", "tests/engine/test_fallback_laws.py", "tests/engine/test_slot_table.py"),
 )
