@@ -52,6 +52,19 @@ def test_a_folder(tmp_path: Path) -> None:
         assert limiter.check({"domain": "mail", "user": "ann"}).rule == "mail.calm"
 
 
+def test_a_domain_may_be_called_what_no_rule_can_be(tmp_path: Path) -> None:
+    """Its rules are, as far as they can; those of two domains never share a name, nor a condition."""
+    many = "".join(
+        f"  - key: k{number}\n    rate_limit: {{unit: day, requests_per_unit: 1}}\n" for number in range(8)
+    )
+    for number, domain in enumerate(("envoy/edge shop", "envoy/edge-shop", "x" * 70)):
+        (tmp_path / f"{number}.yaml").write_text(f"domain: {domain}\ndescriptors:\n{many}")
+    with Limiter.from_rules(tmp_path) as limiter:
+        for domain in ("envoy/edge shop", "envoy/edge-shop", "x" * 70):
+            assert passes(limiter, domain=domain, k7="a") == 1
+        assert limiter.check({"domain": "envoy/edge shop", "k7": "a"}).rule == "envoy-edge-shop.k7"
+
+
 def test_a_folder_that_changes_has_another_signature(tmp_path: Path) -> None:
     source = FolderSource(tmp_path)
     seen = set()

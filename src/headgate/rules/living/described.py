@@ -18,6 +18,7 @@ from typing import Any
 
 from headgate.errors import InvalidRule
 from headgate.rules import imports
+from headgate.rules.imports.draft import Draft
 from headgate.rules.living.source import FileSource, Paper
 
 _SUFFIXES = (".yaml", ".yml")
@@ -46,14 +47,17 @@ class FolderSource:
         rules: list[Any] = []
         conditions: dict[str, Any] = {}
         domains: dict[str, str] = {}
+        names = Draft()
         for file in self._files():
             found = _translated(file.read())
             domain = found["name"]
             if domain in domains:
                 raise InvalidRule(f"{file.name}: the domain {domain} is in {domains[domain]} already.")
             domains[domain] = file.name
-            conditions |= {f"{domain}.{name}": tests for name, tests in found.get("conditions", {}).items()}
-            rules += [_of_domain(domain, rule) for rule in found["rules"]]
+            ours = {rule["name"]: names.name(f"{domain}.{rule['name']}") for rule in found["rules"]}
+            shared = {name: names.name(f"{domain}.{name}") for name in found.get("conditions", ())}
+            conditions |= {shared[name]: tests for name, tests in found.get("conditions", {}).items()}
+            rules += [_renamed(rule, ours, shared) for rule in found["rules"]]
         book = {"defaults": {"missing": "skip"}, "conditions": conditions, "rules": rules}
         return Paper(
             json.dumps({name: value for name, value in book.items() if value or name == "rules"}),
@@ -78,10 +82,11 @@ def _translated(paper: Paper) -> dict[str, Any]:
     return translated.document
 
 
-def _of_domain(domain: str, rule: dict[str, Any]) -> dict[str, Any]:
-    named = rule | {"name": f"{domain}.{rule['name']}"[:64]}
+def _renamed(rule: dict[str, Any], ours: dict[str, str], shared: dict[str, str]) -> dict[str, Any]:
+    """The rule under its name in the folder, and so whatever it refers to."""
+    named = rule | {"name": ours[rule["name"]]}
     if "replaces" in rule:
-        named["replaces"] = [f"{domain}.{name}"[:64] for name in rule["replaces"]]
+        named["replaces"] = [ours[name] for name in rule["replaces"]]
     if "is" in rule.get("when", {}):
-        named["when"] = rule["when"] | {"is": f"{domain}.{rule['when']['is']}"}
+        named["when"] = rule["when"] | {"is": shared[rule["when"]["is"]]}
     return named
