@@ -3,17 +3,15 @@
 They run on the service's own servers, with its settings, in one event loop; what they answer is nothing.
 """
 
-import asyncio
 import sys
 from typing import Any
 
 import grpc
-import uvloop
 
 from headgate.service.asgi import Receive, Send
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
 from headgate.service.envoy.rls import PATH
-from headgate.service.run import listening
+from headgate.service.run import listening, looped
 from headgate.service.servers import Granian, Grpc
 from headgate.service.settings import Settings, address
 
@@ -21,6 +19,11 @@ from headgate.service.settings import Settings, address
 async def empty(scope: Any, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b""})
+
+
+async def reading(scope: Any, receive: Receive, send: Send) -> None:
+    await receive()
+    await empty(scope, receive, send)
 
 
 async def should_rate_limit(request: Any, context: Any) -> Any:
@@ -33,8 +36,8 @@ async def should_rate_limit(request: Any, context: Any) -> Any:
 async def main(kind: str, where: str) -> None:
     place = address(where)
     assert place is not None
-    if kind == "http":
-        await Granian(empty, listening(place), Settings()).serve()
+    if kind in ("http", "reading"):
+        await Granian(empty if kind == "http" else reading, listening(place), Settings()).serve()
     else:
         method: Any = grpc.unary_unary_rpc_method_handler(
             should_rate_limit, RateLimitRequest.FromString, lambda response: response.SerializeToString()
@@ -43,5 +46,4 @@ async def main(kind: str, where: str) -> None:
 
 
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(sys.argv[1], sys.argv[2]))
+    looped(main(sys.argv[1], sys.argv[2]))

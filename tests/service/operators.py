@@ -3,7 +3,7 @@
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from types import TracebackType
@@ -19,6 +19,7 @@ from headgate.service import sample
 from headgate.service.admin import Admin
 from headgate.service.admin.routes import ROUTES
 from headgate.service.admin.schema import Trouble
+from headgate.service.asgi import Asgi
 from headgate.service.settings import Settings
 from tests.servers.redis_server import free_port
 from tests.service.running import Reply
@@ -29,28 +30,17 @@ YAML = "application/yaml"
 _clients = (f"192.0.{high}.{low}:40000" for high in count() for low in range(256))
 
 
-class Scope:
-    def __init__(self, method: str, target: str, headers: Mapping[str, str], client: str) -> None:
-        path, _, self.query_string = target.partition("?")
-        self.method, self.path, self.client = method, unquote(path), client
-        self.headers = {name.lower(): value for name, value in headers.items()}
-
-
-class Proto:
+class Body:
     """A body that comes in pieces, and tells whether anybody read it."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self.read = body, 0
-        self.reply: Reply | None = None
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for start in range(0, len(self._body), 1000):
-            self.read += 1
-            yield self._body[start : start + 1000]
-
-    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        assert self.reply is None
-        self.reply = Reply(status, {name.lower(): value for name, value in headers}, body)
+    async def __call__(self) -> dict[str, Any]:
+        start = self.read * 1000
+        self.read += 1
+        piece = self._body[start : start + 1000]
+        return {"type": "http.request", "body": piece, "more_body": start + 1000 < len(self._body)}
 
 
 class Operator:
@@ -61,6 +51,7 @@ class Operator:
         given = rules if rules is not None else sample.BOOK
         self.limiter = AsyncRuledLimiter(given, self.settings.engine, prefix=self.settings.prefix)
         self.admin = Admin(self.limiter, self.settings, TOKEN)
+        self._answer = Asgi(self.admin)
 
     async def __call__(
         self,
@@ -79,12 +70,27 @@ class Operator:
         if token is not None:
             fields["authorization"] = f"Bearer {token}"
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        self.proto = proto = Proto(raw)
-        scope = Scope(method, target, fields, next(_clients) if client is None else client)
-        await self.admin.__rsgi__(scope, proto)
-        reply = proto.reply
-        assert reply is not None
-        as_described(method, scope.path, reply)
+        self.body = Body(raw)
+        path, _, query = target.partition("?")
+        host, _, port = (next(_clients) if client is None else client).rpartition(":")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": unquote(path),
+            "query_string": query.encode("latin-1"),
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()],
+            "client": (host.strip("[]"), int(port)) if port else None,
+        }
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self._answer(scope, self.body, send)
+        start, end = sent
+        told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]}
+        reply = Reply(start["status"], told, end["body"])
+        as_described(method, unquote(path), reply)
         return reply
 
     async def put_rules(self, text: str, target: str = "/rules", kind: str = YAML, **given: Any) -> Reply:
@@ -145,7 +151,9 @@ class Line:
 async def listening(admin: Admin) -> AsyncIterator[Line]:
     """The application behind a real server."""
     port = free_port()
-    server: Any = Server(admin, address="127.0.0.1", port=port, interface=Interfaces.RSGI, log_enabled=False)
+    server: Any = Server(
+        Asgi(admin), address="127.0.0.1", port=port, interface=Interfaces.ASGINL, log_enabled=False
+    )
     serving = asyncio.ensure_future(server.serve())
     try:
         for _ in range(200):

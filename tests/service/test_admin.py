@@ -69,7 +69,7 @@ async def test_without_the_token_nothing_is_read_or_told(
         caplog.clear()
         reply = await operator(route.method, path_of(route), b"{}", token=token)
         assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
-        assert operator.proto.read == 0
+        assert operator.body.read == 0
         (record,) = caplog.records
         assert (record.name, record.levelname) == ("headgate.admin", "WARNING")
         assert not token or token not in Line().format(record)
@@ -111,7 +111,7 @@ async def test_a_change_has_an_author(operator: Operator, route: Route) -> None:
         reply = await operator(route.method, path_of(route), b"{}", author=author, content_type=YAML)
         assert reply.status == 400
         assert "author" in sentence(reply).lower()
-        assert operator.proto.read == 0
+        assert operator.body.read == 0
 
 
 async def test_what_is_not_here(operator: Operator) -> None:
@@ -127,9 +127,9 @@ async def test_what_is_not_here(operator: Operator) -> None:
 
 async def test_bodies_are_bounded_and_left_unread(operator: Operator) -> None:
     reply = await operator("POST", "/peek", b"x" * 70_000)
-    assert (reply.status, operator.proto.read) == (413, 66)
+    assert (reply.status, operator.body.read) == (413, 66)
     assert (await operator("POST", "/peek", b"{}", content_length="70000")).status == 413
-    assert operator.proto.read == 0
+    assert operator.body.read == 0
     large = await operator("PUT", "/rules", b"x" * 5_000_000, content_type=YAML)
     assert large.status == 413
     key = "user=" + "x" * 9000

@@ -6,9 +6,9 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -18,7 +18,10 @@ from hypothesis import strategies as some
 from headgate.errors import InvalidCharge
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.service import app, sample, schema
+from headgate.ruled.ruling import Call
+from headgate.service import sample, schema
+from headgate.service.app import App
+from headgate.service.asgi import Asgi
 from headgate.service.check import Checker
 from headgate.service.envoy.rls import RateLimits
 from headgate.service.openapi import VERBS
@@ -181,30 +184,45 @@ def test_http_2_without_tls(service: Service, tmp_path: Path) -> None:
     assert '"allowed":true' in run.stdout
 
 
-class _Silent:
-    """A client that sends the head of its request, and then nothing."""
+class _Client:
+    """Who asks: sends the head of a request, and then `body`, or nothing."""
 
+    scope: ClassVar = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/check",
+        "headers": [(b"content-length", b"5")],
+    }
     status = 0
-    path, method, headers = "/v1/check", "POST", {"content-length": "5"}
 
-    async def __call__(self) -> bytes:
-        await asyncio.Event().wait()
-        raise AssertionError
+    def __init__(self, body: bytes | None = None) -> None:
+        self._body = body
 
-    def response_bytes(self, status: int, fields: object, body: bytes) -> None:
-        self.status = status
+    async def ask(self, served: Asgi) -> None:
+        await served(self.scope, self._receive, self._send)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body is None:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": self._body, "more_body": False}
+
+    async def _send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_BODY_SECONDS", 0.02)
-    limiter = AsyncRuledLimiter(sample.BOOK)
-    served = app.App(Checker(limiter, Office(""), 1), RateLimits(limiter), Settings())
+def _served(limiter: AsyncRuledLimiter) -> Asgi:
+    return Asgi(App(Checker(limiter, Office(""), 1), RateLimits(limiter), Settings()), seconds=0.02)
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    served = _served(AsyncRuledLimiter(sample.BOOK))
     for _ in range(2):  # the timer is set again
-        silent = [_Silent() for _ in range(3)]
+        silent = [_Client() for _ in range(3)]
         async with asyncio.timeout(10):
-            await asyncio.gather(*(served.__rsgi__(each, each) for each in silent))
+            await asyncio.gather(*(each.ask(served) for each in silent))
         assert [each.status for each in silent] == [408, 408, 408]
-    stopped = asyncio.ensure_future(served.__rsgi__(_Silent(), one := _Silent()))
+    one = _Client()
+    stopped = asyncio.ensure_future(one.ask(served))
     await asyncio.sleep(0)
     stopped.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -212,25 +230,15 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
     assert one.status == 0  # by somebody else, and that is not answered
 
 
-class _Prompt(_Silent):
-    """A client that sends all of it."""
-
-    async def __call__(self) -> bytes:
-        return ASKED
-
-
 class _Slow(AsyncRuledLimiter):
-    async def check(self, attributes: Mapping[str, Any], cost: int | None = None) -> RuledDecision:
+    async def decided(self, call: Call) -> RuledDecision:
         await asyncio.sleep(0.1)
-        return await super().check(attributes, cost)
+        return await super().decided(call)
 
 
-async def test_a_decision_may_take_longer_than_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_BODY_SECONDS", 0.02)
-    limiter = _Slow(sample.BOOK)
-    served = app.App(Checker(limiter, Office(""), 1), RateLimits(limiter), Settings())
-    client = _Prompt()
-    await served.__rsgi__(client, client)
+async def test_a_decision_may_take_longer_than_a_body() -> None:
+    client = _Client(ASKED)
+    await client.ask(_served(_Slow(sample.BOOK)))
     assert client.status == 200
 
 

@@ -27,6 +27,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -39,24 +40,20 @@ from headgate.model.decision import ALLOWED, DELAY_US, RETRY_AFTER_US
 from headgate.model.limit import SECOND
 from headgate.ruled.decision import RuledDecision
 from headgate.service import schema
+from headgate.service.asgi import Answer, Pairs, Refused, Request, encoded
 from headgate.service.check import Checker, Unfit
 from headgate.service.envoy.rls import RateLimits, answer_json
 from headgate.service.forwarded import Kind, NotForwarded, Wanted, forwarded
 from headgate.service.known import LONG, Memory, plain
 from headgate.service.openapi import VERBS, description
-from headgate.service.overdue import Overdue
 from headgate.service.reading import Reader
 from headgate.service.receipts import NoReceipt
 from headgate.service.settings import Settings
 from headgate.text import parse
 
-_JSON = [("content-type", "application/json")]
-_PROBLEM = [("content-type", problem.PROBLEM)]
-_CLOSED = [("connection", "close")]  # what is still to come of the body is not read
+_JSON = encoded([("content-type", "application/json")])
+_TEXT = encoded([("content-type", "text/plain")])
 _LONGEST_WAIT = 60.0  # seconds that a gateway is kept waiting for a delayed call
-_BODY_SECONDS = 10.0  # in which a body must have come
-_DIGITS = 20  # of a length that are read: granian has seen that it is a number, and not a larger one
-_PARTS = 1024  # in which a body may come, and more if it may be large: each costs as much as a request
 _TITLES = {
     400: "This cannot be judged.",
     404: "There is nothing here.",
@@ -69,16 +66,6 @@ _TITLES = {
 }
 _log = logging.getLogger("headgate.service")
 
-Verb = Callable[[Any], Awaitable[msgspec.Struct]]
-
-
-class Refused(Exception):
-    """A request that is not answered, with its status and why."""
-
-    def __init__(self, status: int, detail: str, fields: Fields | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.fields = status, detail, fields or []
-
 
 class App:
     """The application that granian runs."""
@@ -90,60 +77,57 @@ class App:
         self._most = settings.body
         self._own = None if settings.own_limit is None else LocalEngine().meter(parse(settings.own_limit), "own")
         self._description = msgspec.json.encode(description(settings.batch))
-        self._overdue = Overdue(_BODY_SECONDS)
         self.draining = False
         self.left = asyncio.Event()  # those who still wait for a delay are told that nobody will serve it
-        self._verbs: dict[str, tuple[Callable[[bytes], Any], Verb]] = {
-            f"/v1/{verb.name}": (Reader(verb.asked), getattr(checker, verb.name)) for verb in VERBS
-        }
         self._read_check = Reader(schema.Check)
         self._checks, self._subrequests = Memory(), Memory()
         self._fields = Wanted()
         self._encode = msgspec.json.Encoder().encode
         self._health = {"/healthz": self._alive, "/readyz": self._ready, "/openapi.json": self._describe}
+        self._paths: dict[str, Callable[[Request], Awaitable[Answer]]] = {
+            **{f"/v1/{verb.name}": self._verb(Reader(verb.asked), getattr(checker, verb.name)) for verb in VERBS},
+            "/v1/check": self._check,
+            "/auth/nginx": self._for_nginx,
+            "/auth/forward": partial(self._for_gateway, "forward_auth", ""),
+            "/auth/envoy": self._for_envoy,
+            "/json": self._reference,
+        }
 
-    async def __rsgi__(self, scope: Any, proto: Any) -> None:
-        path = scope.path
-        try:
-            health = self._health.get(path)
-            if health is not None:
-                if scope.method not in ("GET", "HEAD"):
-                    raise Refused(405, "Ask by GET.", [("allow", "GET, HEAD")])
-                health(proto)
-                return
-            if self._own is not None:
-                self._enough(self._own)
-            verb = self._verbs.get(path)
-            if path == "/v1/check":
-                await self._check(scope, proto)
-            elif verb is not None:
-                await self._ask(verb, scope, proto)
-            elif path == "/auth/nginx":
-                await self._for_nginx(scope, proto)
-            elif path == "/auth/forward":
-                await self._for_gateway("forward_auth", path, scope, proto)
-            elif path == "/auth/envoy" or path.startswith("/auth/envoy/"):
-                await self._for_gateway("ext_authz", path[11:], scope, proto)
-            elif path == "/json":
-                await self._reference(scope, proto)
-            else:
+    def answer(self, request: Request) -> Awaitable[Answer]:
+        """What is answered at the request's path."""
+        path = request.path
+        asked = self._paths.get(path)
+        if asked is None:
+            if path in self._health:
+                return self._told(request)
+            if not path.startswith("/auth/envoy/"):
                 raise Refused(404, "See /openapi.json for what there is.")
-        except Refused as error:
-            if path == "/auth/nginx":
-                proto.response_empty(403, [*error.fields, ("X-Headgate-Code", str(error.status))])
-            else:
-                self._trouble(proto, error.status, error.detail, error.fields)
-        except NotForwarded as error:
-            _log.warning("A gateway's question cannot be answered: %s", error)
-            self._trouble(proto, 400, str(error))
-        except InvalidCharge as error:
-            status = 404 if isinstance(error, NoReceipt) else 409 if isinstance(error, Unfit) else 400
-            self._trouble(proto, status, str(error))
-        except EngineUnavailable as error:
-            self._trouble(proto, 503, str(error), [("retry-after", "1")])
-        except Exception:
-            _log.exception("A request to %s could not be answered.", path[:200])
-            self._trouble(proto, 500, "It was logged.")
+            asked = self._for_envoy
+        if self._own is not None:
+            self._enough(self._own)
+        return asked(request)
+
+    def trouble(self, request: Request, error: Exception) -> Answer:
+        """What is answered where that came to nothing."""
+        match error:
+            case Refused() if request.path == "/auth/nginx":
+                return 403, encoded([*error.fields, ("X-Headgate-Code", str(error.status))]), b""
+            case Refused():
+                return self._problem(error.status, error.detail, error.fields)
+            case NotForwarded():
+                _log.warning("A gateway's question cannot be answered: %s", error)
+                return self._problem(400, str(error))
+            case InvalidCharge():
+                status = 404 if isinstance(error, NoReceipt) else 409 if isinstance(error, Unfit) else 400
+                return self._problem(status, str(error))
+            case EngineUnavailable():
+                return self._problem(503, str(error), [("retry-after", "1")])
+        _log.error("A request to %s could not be answered.", request.path[:200], exc_info=error)
+        return self._problem(500, "It was logged.")
+
+    def _problem(self, status: int, detail: str, fields: Fields | None = None) -> Answer:
+        body = self._encode(schema.Trouble("about:blank", _TITLES[status], status, detail))
+        return status, encoded([("content-type", problem.PROBLEM), *(fields or [])]), body
 
     def _enough(self, own: Any) -> None:
         """Refuse what is more than this worker wants to answer."""
@@ -152,23 +136,23 @@ class App:
             wait = math.ceil((facts[RETRY_AFTER_US] or 0) / SECOND)
             raise Refused(503, "This service has too much to do.", [("retry-after", str(max(wait, 1)))])
 
-    async def _ask(self, verb: tuple[Callable[[bytes], Any], Verb], scope: Any, proto: Any) -> None:
-        read, ask = verb
-        answer = await ask(read(await self._body(scope, proto)))
-        proto.response_bytes(200, _JSON, self._encode(answer))
+    def _verb(
+        self, read: Callable[[bytes], Any], verb: Callable[[Any], Awaitable[msgspec.Struct]]
+    ) -> Callable[[Request], Awaitable[Answer]]:
+        async def answered(request: Request) -> Answer:
+            return 200, _JSON, self._encode(await verb(read(await self._posted(request))))
 
-    async def _check(self, scope: Any, proto: Any) -> None:
+        return answered
+
+    async def _check(self, request: Request) -> Answer:
         """The verb that is asked most: who asks in the same words again is not read again."""
-        body = await self._body(scope, proto)
+        body = await self._posted(request)
         limiter = self._limiter
         known = self._checks.get(body, limiter.ruling)
         if known is not None:
-            facts: Any = known.facts()
-            if known.awaited:
-                facts = await facts
+            facts = known.at_once() if known.at_once is not None else await known.awaited()
             if plain(facts):
-                proto.response_bytes(200, _JSON, known.document(facts))
-                return
+                return 200, _JSON, known.document(facts)
             answer = self._checker.answer(known.decision(facts))
         else:
             asked = self._read_check(body)
@@ -176,85 +160,55 @@ class App:
             if len(body) <= LONG and not asked.verdicts and not asked.receipt:
                 self._checks.keep(body, call)
             answer = self._checker.answer(await limiter.decided(call), asked.verdicts, asked.receipt)
-        proto.response_bytes(200, _JSON, self._encode(answer))
+        return 200, _JSON, self._encode(answer)
 
-    async def _body(self, scope: Any, proto: Any) -> bytes:
-        if scope.method != "POST":
+    def _posted(self, request: Request) -> Awaitable[bytes]:
+        if request.method != "POST":
             raise Refused(405, "Ask by POST.", [("allow", "POST")])
-        length = scope.headers.get("content-length")
-        # HTTP allows for zeros without end before it, and Python reads no number of so many digits.
-        if length is not None and int(length.lstrip("0")[:_DIGITS] or 0) > self._most:
-            raise Refused(413, f"A body may have {self._most} bytes.", _CLOSED)
-        waits = self._overdue.begin()
-        try:
-            if length is not None:
-                return await proto()  # type: ignore[no-any-return]
-            return await self._in_parts(proto)
-        except asyncio.CancelledError:
-            if self._overdue.is_over(waits):
-                raise Refused(408, f"The body did not come within {_BODY_SECONDS:g} s.", _CLOSED) from None
-            raise
-        except RuntimeError:  # granian's word for a connection that has ended
-            raise Refused(400, "The body ends too early.") from None
-        finally:
-            self._overdue.end(waits)
+        return request.body(self._most)
 
-    async def _in_parts(self, proto: Any) -> bytes:
-        body = bytearray()
-        parts = 0
-        async for part in proto:
-            body += part
-            parts += 1
-            if len(body) > self._most or parts > _PARTS + self._most // 4096:
-                raise Refused(413, f"A body may have {self._most} bytes.", _CLOSED)
-        return bytes(body)
-
-    async def _for_nginx(self, scope: Any, proto: Any) -> None:
+    async def _for_nginx(self, request: Request) -> Answer:
         try:
-            decision, fields = await self._decided("auth_request", "", scope)
+            decision, fields = await self._decided("auth_request", "", request)
         except EngineUnavailable as error:
             _log.warning("No decision for nginx: %s", error)
-            proto.response_empty(403, [("X-Headgate-Code", "503"), ("Retry-After", "1")])
-            return
+            return 403, encoded([("X-Headgate-Code", "503"), ("Retry-After", "1")]), b""
         if decision is None:
-            proto.response_empty(200, fields)
-        else:
-            refusal = decision.refusal
-            status = 429 if refusal is None else refusal.status
-            proto.response_empty(403, [*fields, *_spoke(decision), ("X-Headgate-Code", str(status))])
+            return 200, fields, b""
+        refusal = decision.refusal
+        code = ("X-Headgate-Code", str(429 if refusal is None else refusal.status))
+        return 403, [*fields, *encoded([_spoke(decision), code])], b""
 
-    async def _for_gateway(self, kind: Kind, path: str, scope: Any, proto: Any) -> None:
-        accept = scope.headers.get("accept")
+    async def _for_envoy(self, request: Request) -> Answer:
+        return await self._for_gateway("ext_authz", request.path[len("/auth/envoy") :], request)
+
+    async def _for_gateway(self, kind: Kind, path: str, request: Request) -> Answer:
         try:
-            decision, fields = await self._decided(kind, path, scope)
+            decision, fields = await self._decided(kind, path, request)
         except EngineUnavailable as error:
             _log.warning("No decision for a gateway: %s", error)
-            answer = problem.undecided(accept, wait=1)
-            proto.response_bytes(answer.status, [*answer.headers, ("Retry-After", "1")], answer.body)
-            return
+            answer = problem.undecided(request.field(b"accept"), wait=1)
+            return answer.status, encoded([*answer.headers, ("Retry-After", "1")]), answer.body
         if decision is None:
-            proto.response_empty(200, fields)
-        else:
-            answer = problem.refused(decision, accept)
-            status = answer.status if answer.status >= 300 else 429  # a 200 would let it pass
-            proto.response_bytes(status, [*fields, *_spoke(decision), *answer.headers], answer.body)
+            return 200, fields, b""
+        answer = problem.refused(decision, request.field(b"accept"))
+        status = answer.status if answer.status >= 300 else 429  # a 200 would let it pass
+        return status, [*fields, *encoded([_spoke(decision), *answer.headers])], answer.body
 
-    async def _decided(self, kind: Kind, path: str, scope: Any) -> tuple[RuledDecision | None, Fields]:
+    async def _decided(self, kind: Kind, path: str, request: Request) -> tuple[RuledDecision | None, Pairs]:
         """The decision if the call is refused, and the fields for either answer. A delay is over by then."""
-        limiter, own = self._limiter, (scope.method, path, scope.query_string) if kind == "ext_authz" else None
-        words = self._fields.words(limiter.rulebook, scope.headers.items())
-        asked = kind, own, scope.peer, words
+        limiter, own = self._limiter, (request.method, path, request.query) if kind == "ext_authz" else None
+        words = self._fields.words(limiter.rulebook, request.headers)
+        asked = kind, own, request.peer, words
         known = None if words is None else self._subrequests.get(asked, limiter.ruling)
         if known is not None:
-            facts: Any = known.facts()
-            if known.awaited:
-                facts = await facts
+            facts = known.at_once() if known.at_once is not None else await known.awaited()
             if plain(facts) and not facts[DELAY_US]:
                 return None, known.fields(facts)
             decision = known.decision(facts)
         else:
             given = forwarded(
-                kind, scope.method, path, scope.query_string, scope.headers.items(), scope.client, self._trusted
+                kind, request.method, path, request.query, request.headers, request.client, self._trusted
             )
             call = limiter.call(given)
             if words is not None:
@@ -262,7 +216,7 @@ class App:
             decision = await limiter.decided(call)
         if decision.allowed and decision.delay_us:
             await self._served(decision)
-        return None if decision.allowed else decision, headers(decision, limiter.rulebook.headers)
+        return None if decision.allowed else decision, encoded(headers(decision, limiter.rulebook.headers))
 
     async def _served(self, decision: RuledDecision) -> None:
         """When the call's delay is over, unless the service cannot wait for it any more."""
@@ -273,26 +227,27 @@ class App:
         await self._limiter.cancel(decision)
         raise EngineUnavailable("This service stops.")
 
-    async def _reference(self, scope: Any, proto: Any) -> None:
-        status, body = await answer_json(await self._body(scope, proto), self._limits)
-        proto.response_bytes(status, _JSON, body)
+    async def _reference(self, request: Request) -> Answer:
+        status, body = await answer_json(await self._posted(request), self._limits)
+        return status, _JSON, body
 
-    def _alive(self, proto: Any) -> None:
-        proto.response_bytes(200, [("content-type", "text/plain")], b"ok\n")
+    async def _told(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            raise Refused(405, "Ask by GET.", [("allow", "GET, HEAD")])
+        return self._health[request.path]()
 
-    def _ready(self, proto: Any) -> None:
+    def _alive(self) -> Answer:
+        return 200, _TEXT, b"ok\n"
+
+    def _ready(self) -> Answer:
         told = {"ready": not self.draining, "rules": len(self._limiter.rulebook)}
-        proto.response_bytes(503 if self.draining else 200, _JSON, self._encode(told))
+        return 503 if self.draining else 200, _JSON, self._encode(told)
 
-    def _describe(self, proto: Any) -> None:
-        proto.response_bytes(200, _JSON, self._description)
-
-    def _trouble(self, proto: Any, status: int, detail: str, fields: Fields | None = None) -> None:
-        body = self._encode(schema.Trouble("about:blank", _TITLES[status], status, detail))
-        proto.response_bytes(status, [*_PROBLEM, *(fields or [])], body)
+    def _describe(self) -> Answer:
+        return 200, _JSON, self._description
 
 
-def _spoke(decision: RuledDecision) -> Fields:
+def _spoke(decision: RuledDecision) -> tuple[str, str]:
     """Which rule refused, as far as a field can say it."""
     rule = decision.rule or ""
-    return [("X-Headgate-Rule", "".join(letter if " " <= letter <= "~" else "?" for letter in rule))]
+    return "X-Headgate-Rule", "".join(letter if " " <= letter <= "~" else "?" for letter in rule)

@@ -1,119 +1,153 @@
-"""An application as ASGI servers call it.
+"""An application as ASGI servers call it: a Request is answered by a status, header fields and a body.
 
-The applications here are written as granian's RSGI has it: a scope to look at, a protocol to answer through. But
-RSGI leaves out every header field that has bytes beyond ASCII, so a client could hide a cookie from its limit by
-one odd letter beside it. ASGI hands over the bytes. It costs a few microseconds, and any ASGI server will do.
+granian's own interface, RSGI, is not used: it leaves out every header field that has bytes beyond ASCII, so a
+client could hide a cookie from its limit by one odd letter beside it. ASGI hands over the bytes.
+
+A body is read whole, up to a size and within a time. Whoever sends more, or takes longer, is Refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol
+
+from headgate.http.headers import Fields
+from headgate.service.overdue import Overdue
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Pairs = list[tuple[str, str]]
+Pairs = list[tuple[bytes, bytes]]
+Answer = tuple[int, Pairs, bytes]  # status, header fields, body
+
+BODY_SECONDS = 10.0  # in which a body must have come
+_DIGITS = 20  # of a length that are read: the server has seen that it is a number, and not a larger one
+_PARTS = 1024  # in which a body may come, and more if it may be large: each costs as much as a request
+_CLOSED = [("connection", "close")]  # what is still to come of the body is not read
 
 
-class Application(Protocol):
-    async def __rsgi__(self, scope: Any, proto: Any) -> None: ...
+class Refused(Exception):
+    """A request that is not answered, with its status and why."""
+
+    def __init__(self, status: int, detail: str, fields: Fields | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.fields = status, detail, fields or []
 
 
-class Fields:
-    """Header fields, as bytes."""
-
-    __slots__ = ("_pairs",)
-
-    def __init__(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        self._pairs = pairs
-
-    def items(self) -> list[tuple[bytes, bytes]]:
-        return self._pairs
-
-    def get(self, name: str, default: str | None = None) -> str | None:
-        """The first field of this name, which is in small letters."""
-        wanted = name.encode()
-        for each, value in self._pairs:
-            if each == wanted:
-                return value.decode("latin-1")
-        return default
-
-
-class Scope:
+class Request:
     """What is asked."""
 
-    __slots__ = ("_of", "headers", "method", "path", "query_string")
+    __slots__ = ("_overdue", "_receive", "_scope", "headers")
 
-    def __init__(self, of: Mapping[str, Any]) -> None:
-        self._of = of
-        self.method: str = of["method"]
-        self.path: str = of["path"]
-        self.query_string: str = of["query_string"].decode("latin-1")
-        self.headers = Fields(of["headers"])
+    def __init__(self, scope: Mapping[str, Any], receive: Receive, overdue: Overdue) -> None:
+        self._scope, self._receive, self._overdue = scope, receive, overdue
+        self.headers: Pairs = scope["headers"]
+
+    @property
+    def method(self) -> str:
+        return self._scope["method"]  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> str:
+        return self._scope["path"]  # type: ignore[no-any-return]
+
+    @property
+    def query(self) -> str:
+        return self._scope["query_string"].decode("latin-1")  # type: ignore[no-any-return]
+
+    def field(self, name: bytes) -> str | None:
+        """The first field of this name, which is in small letters."""
+        for each, value in self.headers:
+            if each == name:
+                return value.decode("latin-1")
+        return None
 
     @property
     def peer(self) -> str:
         """The address of who asks; empty if it has none."""
-        client = self._of.get("client")
+        client = self._scope.get("client")
         return client[0] if client else ""
 
     @property
     def client(self) -> str:
         """The same with a port."""
-        client = self._of.get("client")
+        client = self._scope.get("client")
         if not client:
             return ""
         host, port = client
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-
-class Proto:
-    """The body of a request, and a place for its answer."""
-
-    __slots__ = ("_receive", "body", "fields", "status")
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self.status, self.fields, self.body = 500, [("content-length", "0")], b""
-
-    async def __call__(self) -> bytes:
-        message = await self._receive()
-        if message["type"] == "http.request" and not message.get("more_body"):
-            return message.get("body", b"")  # type: ignore[no-any-return]
-        return b"".join([part async for part in self._parts(message)])
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in self._parts(await self._receive()):
-            yield part
-
-    async def _parts(self, message: Message) -> AsyncIterator[bytes]:
-        while True:
-            if message["type"] != "http.request":
-                raise RuntimeError("The client has gone.")
-            yield message.get("body", b"")
-            if not message.get("more_body"):
-                return
+    async def body(self, most: int) -> bytes:
+        """All of it: at most so many bytes."""
+        length = -1
+        for name, value in self.headers:
+            if name == b"content-length":
+                # HTTP allows for zeros without end before it, and Python reads no number of so many digits.
+                length = int(value.lstrip(b"0")[:_DIGITS] or 0)
+                if length > most:
+                    raise _too_large(most)
+        overdue = self._overdue
+        waits = overdue.begin()
+        try:
             message = await self._receive()
+            body: bytes = message.get("body", b"")
+            # granian says that there is more until it was asked once more, which costs as much again.
+            if len(body) == length and message["type"] == "http.request":
+                return body
+            return await self._rest(message, most)
+        except asyncio.CancelledError:
+            if overdue.is_over(waits):
+                raise Refused(408, f"The body did not come within {overdue.seconds:g} s.", _CLOSED) from None
+            raise
+        finally:
+            overdue.end(waits)
 
-    def response_empty(self, status: int, fields: Pairs) -> None:
-        self.status, self.fields = status, fields
+    async def _rest(self, message: Message, most: int) -> bytes:
+        body = bytearray()
+        for _ in range(_PARTS + most // 4096):
+            if message["type"] != "http.request":
+                raise Refused(400, "The body ends too early.")
+            body += message.get("body", b"")
+            if len(body) > most:
+                break
+            if not message.get("more_body"):
+                return bytes(body)
+            message = await self._receive()
+        raise _too_large(most)
 
-    def response_bytes(self, status: int, fields: Pairs, body: bytes) -> None:
-        self.status, self.fields, self.body = status, fields, body
+
+class Application(Protocol):
+    def answer(self, request: Request) -> Awaitable[Answer]:
+        """What is answered."""
+
+    def trouble(self, request: Request, error: Exception) -> Answer:
+        """What is answered where that came to nothing."""
 
 
 class Asgi:
     """The application, for an ASGI server."""
 
-    def __init__(self, application: Application) -> None:
-        self._answer = application.__rsgi__
+    def __init__(self, application: Application, seconds: float = BODY_SECONDS) -> None:
+        self._answer, self._trouble = application.answer, application.trouble
+        self._overdue = Overdue(seconds)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"Only HTTP is answered here, not {scope['type']}.")
-        proto = Proto(receive)
-        await self._answer(Scope(scope), proto)
-        fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in proto.fields]
-        await send({"type": "http.response.start", "status": proto.status, "headers": fields})
-        await send({"type": "http.response.body", "body": proto.body})
+        request = Request(scope, receive, self._overdue)
+        try:
+            status, fields, body = await self._answer(request)
+        except Exception as error:
+            status, fields, body = self._trouble(request, error)
+        await send({"type": "http.response.start", "status": status, "headers": fields})
+        await send({"type": "http.response.body", "body": body})
+
+
+def encoded(fields: Fields) -> Pairs:
+    """Header fields as they are sent."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(413, f"A body may have {most} bytes.", _CLOSED)

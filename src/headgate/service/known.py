@@ -14,16 +14,17 @@ does not follow from the words alone (counts of this process, slots, shares amon
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any
+from functools import partial
 
 import msgspec
 
 from headgate.engine.awaited import AwaitedMeter
-from headgate.http.headers import Fields, headers, quota, window_seconds
+from headgate.http.headers import headers, quota, window_seconds
 from headgate.model.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Facts
 from headgate.model.limit import SECOND, UNLIMITED
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.ruling import Call, Ruling
+from headgate.service.asgi import Pairs, encoded
 
 MANY = 4096
 LONG = 1024  # bytes of a question that is kept
@@ -32,45 +33,41 @@ LONG = 1024  # bytes of a question that is kept
 class Known:
     """A question that meets one count."""
 
-    __slots__ = ("_count", "_decide", "_form", "_head", "_most", "_name", "_policy", "_timed", "awaited", "call")
+    __slots__ = ("_form", "_head", "_most", "_name", "_policy", "_timed", "at_once", "awaited", "call")
 
     def __init__(self, call: Call) -> None:
         self.call = call
         meter, key, cost = call.charges[0]
         rule = call.heads[0][0]
-        self._count = key, cost
-        self.awaited = not isinstance(meter, AwaitedMeter)
-        self._decide: Callable[..., Any] = meter.decide if self.awaited else meter.meter.decide
+        self.awaited: Callable[[], Awaitable[Facts]] = partial(meter.decide, key, cost)
+        self.at_once: Callable[[], Facts] | None = None  # if its engine need not be waited for
+        if isinstance(meter, AwaitedMeter):
+            self.at_once = partial(meter.meter.decide, key, cost)
         self._form = call.ruling.book.headers
         self._most, self._timed = quota(meter.limit), window_seconds(meter.limit) is not None
         part = Decision((True, 0, 0, 0, 0, 0, 0), meter, key, cost)
         part.rule = rule
-        self._policy = headers(part, "draft-11")[0]
-        self._name = self._policy[1].partition(";q=")[0]
+        self._policy = encoded(headers(part, "draft-11"))[0]
+        self._name = self._policy[1].partition(b";q=")[0]
         quoted = _quoted(rule), _quoted(meter.limit.text)
         self._head = b'{"allowed":true,"rule":%b,"limit":%b,"remaining":' % quoted
-
-    def facts(self) -> Facts | Awaitable[Facts]:
-        """Those of its count, now; to be awaited if it is `awaited`."""
-        answer: Facts | Awaitable[Facts] = self._decide(*self._count)
-        return answer
 
     def decision(self, facts: Facts) -> RuledDecision:
         return self.call.decision((facts,))
 
     def document(self, facts: Facts) -> bytes:
         """The JSON of an answer that let it pass."""
-        reset, delay = repr(facts[RESET_AFTER_US] / SECOND).encode(), repr(facts[DELAY_US] / SECOND).encode()
-        rest = b'%d,"retry_after":0.0,"reset_after":%b,"delay":%b,"degraded":false}'
-        return self._head + rest % (facts[REMAINING], reset, delay)
+        reset, delay = facts[RESET_AFTER_US] / SECOND, facts[DELAY_US] / SECOND
+        rest = f'{facts[REMAINING]},"retry_after":0.0,"reset_after":{reset!r},"delay":{delay!r},"degraded":false}}'
+        return self._head + rest.encode()
 
-    def fields(self, facts: Facts) -> Fields:
+    def fields(self, facts: Facts) -> Pairs:
         """The header fields of an answer that let it pass."""
         if self._form != "draft-11":
-            return headers(self.decision(facts), self._form)
-        until = f";t={-(-facts[RESET_AFTER_US] // SECOND)}" if self._timed else ""
-        left = f"{self._name};r={max(0, min(facts[REMAINING], self._most))}{until}"
-        return [self._policy, ("RateLimit", left)]
+            return encoded(headers(self.decision(facts), self._form))
+        until = b";t=%d" % -(-facts[RESET_AFTER_US] // SECOND) if self._timed else b""
+        left = max(0, min(facts[REMAINING], self._most))
+        return [self._policy, (b"RateLimit", b"%b;r=%d%b" % (self._name, left, until))]
 
 
 class Memory:

@@ -14,8 +14,9 @@ class Overdue:
     """Cancels tasks that wait for longer than so many seconds."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._since: dict[asyncio.Task[Any], float] = {}  # oldest first
+        self.seconds = seconds
+        self._turn = 0  # of the timer
+        self._since: dict[asyncio.Task[Any], int] = {}  # the turn in which they began
         self._over: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -23,10 +24,9 @@ class Overdue:
         """The task that runs now, which begins to wait."""
         task = asyncio.current_task()
         assert task is not None
-        loop = task.get_loop()
-        self._since[task] = loop.time()
+        self._since[task] = self._turn
         if self._timer is None:
-            self._timer = loop.call_later(self._seconds, self._look, loop)
+            self._timer = task.get_loop().call_later(self.seconds, self._look, task.get_loop())
         return task
 
     def is_over(self, task: asyncio.Task[Any]) -> bool:
@@ -43,12 +43,10 @@ class Overdue:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        last = loop.time() - self._seconds
-        for task, since in list(self._since.items()):
-            if since > last:
-                break
+        for task in [task for task, turn in self._since.items() if turn < self._turn]:
             self._over.add(task)
             task.cancel()
             del self._since[task]
+        self._turn += 1
         if self._since:
-            self._timer = loop.call_later(self._seconds, self._look, loop)
+            self._timer = loop.call_later(self.seconds, self._look, loop)

@@ -41,6 +41,7 @@ from headgate.service.admin.asked import Asked, Broken, Busy, NotHere, NotSo
 from headgate.service.admin.desk import Desk
 from headgate.service.admin.openapi import description
 from headgate.service.admin.routes import FORMATS, QUERIES, ROUTES, TEXT, Route
+from headgate.service.asgi import Answer, Refused, Request, encoded
 from headgate.service.reading import Reader
 from headgate.service.schema import NAME, VALUE
 from headgate.service.settings import Settings
@@ -70,17 +71,10 @@ _STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (EngineUnavailable, 503),
     (HeadgateError, 400),
 )
-_FIELDS = [("cache-control", "no-store")]
+_NO_STORE = ("cache-control", "no-store")
+_JSON = encoded([_NO_STORE, ("content-type", "application/json")])
 _LONGEST = {"rule": NAME, "key": VALUE}
 _etag = re.compile(r'(?:W/)?"?([0-9]{1,15})"?')
-
-
-class Refused(Exception):
-    """A request that is not answered, with its status and why."""
-
-    def __init__(self, status: int, detail: str, fields: Fields | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.fields = status, detail, fields or []
 
 
 class Admin:
@@ -100,71 +94,72 @@ class Admin:
         """Give up the lines to servers."""
         await self._desk.close()
 
-    async def __rsgi__(self, scope: Any, proto: Any) -> None:
+    async def answer(self, request: Request) -> Answer:
+        """What is answered to who may ask."""
+        self._let_in(request)
+        if request.path == "/openapi.json" and request.method == "GET":
+            return 200, _JSON, self._description
+        route, verb, asked = await self._asked(request)
         try:
-            self._let_in(scope)
-            if scope.path == "/openapi.json" and scope.method == "GET":
-                proto.response_bytes(200, [*_FIELDS, ("content-type", "application/json")], self._description)
-                return
-            route, verb, asked = await self._asked(scope, proto)
-            try:
-                answer = await verb(asked)
-            except EngineUnavailable:
-                if route.changes:  # what was sent and not answered may have been done
-                    journal.unsure(route.verb, asked.author, asked.remote, asked.path)
-                raise
-            fields = [*_FIELDS, ("content-type", "application/json")]
-            edition = getattr(answer, "edition", None)
-            if isinstance(edition, schema.Edition):
-                fields.append(("etag", f'"{edition.version}"'))
-            proto.response_bytes(200, fields, self._encode(answer))
-        except Refused as error:
-            self._trouble(proto, error.status, error.detail, error.fields)
-        except Broken as error:
-            problems = [schema.Problem(each.line, each.problem) for each in error.problems]
-            self._trouble(proto, 400, str(error), problems=problems)
-        except HeadgateError as error:
-            status = next(status for kind, status in _STATUSES if isinstance(error, kind))
-            self._trouble(proto, status, str(error), [("retry-after", "1")] if status == 503 else None)
-        except Exception:
-            journal.failed(f"{scope.method} {scope.path[:200]!r}")
-            self._trouble(proto, 500, "It was logged.")
+            answer = await verb(asked)
+        except EngineUnavailable:
+            if route.changes:  # what was sent and not answered may have been done
+                journal.unsure(route.verb, asked.author, asked.remote, asked.path)
+            raise
+        edition = getattr(answer, "edition", None)
+        if isinstance(edition, schema.Edition):
+            return 200, [*_JSON, *encoded([("etag", f'"{edition.version}"')])], self._encode(answer)
+        return 200, _JSON, self._encode(answer)
 
-    def _let_in(self, scope: Any) -> None:
-        facts = self._pace.decide(_whence(scope.client), 1)
+    def trouble(self, request: Request, error: Exception) -> Answer:
+        """What is answered where that came to nothing."""
+        match error:
+            case Refused():
+                return self._problem(error.status, error.detail, error.fields)
+            case Broken():
+                problems = [schema.Problem(each.line, each.problem) for each in error.problems]
+                return self._problem(400, str(error), problems=problems)
+            case HeadgateError():
+                status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+                return self._problem(status, str(error), [("retry-after", "1")] if status == 503 else None)
+        journal.failed(f"{request.method} {request.path[:200]!r}", error)
+        return self._problem(500, "It was logged.")
+
+    def _let_in(self, request: Request) -> None:
+        facts = self._pace.decide(_whence(request.client), 1)
         if not facts[ALLOWED]:
             wait = max(1, -(-(facts[RETRY_AFTER_US] or 0) // SECOND))
             raise Refused(429, f"At most {PACE} from one address.", [("retry-after", str(wait))])
-        scheme, _, shown = (scope.headers.get("authorization") or "").partition(" ")
+        scheme, _, shown = (request.field(b"authorization") or "").partition(" ")
         right = hmac.compare_digest(shown.strip().encode("utf-8", "replace"), self._token)
         if not right or scheme.lower() != "bearer":
-            journal.wrong_token(scope.client or UNIX)
+            journal.wrong_token(request.client or UNIX)
             raise Refused(
                 401, "Show the admin token: Authorization: Bearer TOKEN.", [("www-authenticate", "Bearer")]
             )
 
-    async def _asked(self, scope: Any, proto: Any) -> tuple[Route, Any, Asked]:
-        route, verb, path = self._routed(scope)
+    async def _asked(self, request: Request) -> tuple[Route, Any, Asked]:
+        route, verb, path = self._routed(request)
         for name, value in path.items():
             if len(value) > _LONGEST.get(name, VALUE):
                 raise Refused(400, f"A {name} may have {_LONGEST[name]} characters.")
-        query = _query(scope.query_string, route)
-        author = journal.author_of(scope.headers.get(journal.AUTHOR)) if route.changes else ""
-        expected = _expected(query, scope.headers.get("if-match")) if "expected" in route.queries else None
+        query = _query(request.query, route)
+        author = journal.author_of(request.field(journal.AUTHOR.encode())) if route.changes else ""
+        expected = _expected(query, request.field(b"if-match")) if "expected" in route.queries else None
         body: Any = None
         form = ""
         if route.asked is TEXT:
-            form = _format(scope.headers.get("content-type"))
-            body = await _body(scope, proto, LARGEST)
+            form = _format(request.field(b"content-type"))
+            body = await request.body(LARGEST)
         elif isinstance(route.asked, type):
-            body = self._readers[route.asked](await _body(scope, proto, self._most))
-        return route, verb, Asked(path, query, body, form, expected, author, scope.client or UNIX)
+            body = self._readers[route.asked](await request.body(self._most))
+        return route, verb, Asked(path, query, body, form, expected, author, request.client or UNIX)
 
-    def _routed(self, scope: Any) -> tuple[Route, Any, dict[str, str]]:
+    def _routed(self, request: Request) -> tuple[Route, Any, dict[str, str]]:
         others: list[str] = []
         for pattern, route, verb in self._routes:
-            found = pattern.fullmatch(scope.path)
-            if found and route.method == scope.method:
+            found = pattern.fullmatch(request.path)
+            if found and route.method == request.method:
                 return route, verb, found.groupdict()
             if found:
                 others.append(route.method)
@@ -173,30 +168,18 @@ class Admin:
             raise Refused(405, f"Ask by {' or '.join(others)}.", [("allow", allow)])
         raise Refused(404, "See /openapi.json for what there is.")
 
-    def _trouble(
+    def _problem(
         self,
-        proto: Any,
         status: int,
         detail: str,
         fields: Fields | None = None,
         problems: list[schema.Problem] | None = None,
-    ) -> None:
+    ) -> Answer:
         trouble = schema.Trouble("about:blank", _TITLES[status], status, detail)
         if problems:
             trouble.problems = problems
-        proto.response_bytes(status, [*_FIELDS, ("content-type", PROBLEM), *(fields or [])], self._encode(trouble))
-
-
-async def _body(scope: Any, proto: Any, most: int) -> bytes:
-    length = scope.headers.get("content-length")
-    if length is not None and length.isdecimal() and int(length) > most:
-        raise Refused(413, f"A body may have {most} bytes.")
-    body = bytearray()
-    async for part in proto:
-        body += part
-        if len(body) > most:
-            raise Refused(413, f"A body may have {most} bytes.")
-    return bytes(body)
+        told = encoded([_NO_STORE, ("content-type", PROBLEM), *(fields or [])])
+        return status, told, self._encode(trouble)
 
 
 def _query(text: str, route: Route) -> dict[str, str]:

@@ -46,8 +46,8 @@ def wrong_token(remote: str) -> None:
     _log.warning("a wrong token, or none", extra={"remote": _shown(remote)})
 
 
-def failed(verb: str) -> None:
-    _log.exception("%s could not be answered", verb)
+def failed(verb: str, error: Exception) -> None:
+    _log.error("%s could not be answered", verb, exc_info=error)
 
 
 def _shown(value: object) -> object:
