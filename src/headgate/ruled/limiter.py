@@ -88,6 +88,10 @@ class _Ruled:
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         return self._ruling.call(attributes, None if cost is None else check_cost(cost))
 
+    def together(self, asks: Sequence[Ask]) -> Together:
+        """What several calls charge; nothing is asked yet."""
+        return Together(self._ruling, asks)
+
     def _cancelling(self, decision: Decision) -> Flow[None]:
         if decision.allowed:
             yield from self._releasing(decision)
@@ -276,7 +280,10 @@ class AsyncRuledLimiter(_Ruled):
 
     async def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
         """May all of these pass? Charges them all, or none; a decision for each, by its own verdict."""
-        together = Together(self._ruling, asks)
+        return await self.decided_together(self.together(asks))
+
+    async def decided_together(self, together: Together) -> tuple[RuledDecision, ...]:
+        """The decisions on calls whose charges are known."""
         if not together.call.straight:
             return await arun(together.decide())
         charges = together.call.charges

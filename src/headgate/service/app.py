@@ -44,7 +44,7 @@ from headgate.service.asgi import Answer, Pairs, Refused, Request, encoded
 from headgate.service.check import Checker, Unfit
 from headgate.service.envoy.rls import RateLimits, answer_json
 from headgate.service.forwarded import Kind, NotForwarded, Wanted, forwarded
-from headgate.service.known import LONG, Memory, plain
+from headgate.service.known import LONG, Known, Memory, plain
 from headgate.service.openapi import VERBS, description
 from headgate.service.reading import Reader
 from headgate.service.receipts import NoReceipt
@@ -80,7 +80,8 @@ class App:
         self.draining = False
         self.left = asyncio.Event()  # those who still wait for a delay are told that nobody will serve it
         self._read_check = Reader(schema.Check)
-        self._checks, self._subrequests = Memory(), Memory()
+        self._checks: Memory[Known] = Memory()
+        self._subrequests: Memory[Known] = Memory()
         self._fields = Wanted()
         self._encode = msgspec.json.Encoder().encode
         self._health = {"/healthz": self._alive, "/readyz": self._ready, "/openapi.json": self._describe}
@@ -157,8 +158,8 @@ class App:
         else:
             asked = self._read_check(body)
             call = limiter.call(asked.attributes, asked.cost)
-            if len(body) <= LONG and not asked.verdicts and not asked.receipt:
-                self._checks.keep(body, call)
+            if len(body) <= LONG and not asked.verdicts and not asked.receipt and self._checks.again(body):
+                self._checks.keep(body, call.ruling, Known.of(call))
             answer = self._checker.answer(await limiter.decided(call), asked.verdicts, asked.receipt)
         return 200, _JSON, self._encode(answer)
 
@@ -211,8 +212,8 @@ class App:
                 kind, request.method, path, request.query, request.headers, request.client, self._trusted
             )
             call = limiter.call(given)
-            if words is not None:
-                self._subrequests.keep(asked, call)
+            if words is not None and self._subrequests.again(asked):
+                self._subrequests.keep(asked, call.ruling, Known.of(call))
             decision = await limiter.decided(call)
         if decision.allowed and decision.delay_us:
             await self._served(decision)

@@ -1,11 +1,11 @@
 """What was asked before is not read again: questions, by their very words, and what they charge.
 
 Most of what a check costs is reading: which attributes there are, which rules apply, what their keys are. All of
-that follows from the words of the question and the rulebook alone. So a question that meets one count is kept,
-with that count, and when it is asked in the same words again only the count is asked.
+that follows from the words of the question and the rulebook alone. So a question that is asked for the second time
+is kept, with what it charges, and when it is asked in the same words again only the counts are asked.
 
-    Known      one such question: what it charges, and what never changes of its answer
-    Memory     some thousands of them. It forgets all at once when it is full, or the rulebook is another one
+    Known      a question that meets one count: what it charges, and what never changes of its answer
+    Memory     some thousands of questions. It forgets all at once when it is full, or the rulebook is another one
 
 Laws (tests/service/test_known.py): who asks again gets the answer that a service without memory gives; and what
 does not follow from the words alone (counts of this process, slots, shares among members) is not kept.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -69,27 +70,50 @@ class Known:
         left = max(0, min(facts[REMAINING], self._most))
         return [self._policy, (b"RateLimit", b"%b;r=%d%b" % (self._name, left, until))]
 
+    @classmethod
+    def of(cls, call: Call) -> Known | None:
+        """None if what it is answered does not follow from one count."""
+        if not call.straight or len(call.charges) != 1 or call.heads[0][1] is not None:
+            return None
+        return None if call.charges[0][0].limit is UNLIMITED else cls(call)
 
-class Memory:
-    """Questions that were asked under one rulebook."""
+
+K = TypeVar("K")
+
+
+class Memory(Generic[K]):
+    """What is known of questions that were asked under one rulebook."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Known] = {}
+        self._known: dict[Hashable, K] = {}
+        self._once: set[int] = set()  # hashes of what was asked once
         self._ruling: Ruling | None = None
 
-    def get(self, words: Hashable, ruling: Ruling) -> Known | None:
+    def get(self, words: Hashable, ruling: Ruling) -> K | None:
         if ruling is not self._ruling:
             self._known.clear()
+            self._once.clear()
             self._ruling = ruling
         return self._known.get(words)
 
-    def keep(self, words: Hashable, call: Call) -> None:
-        """Keep it, if it can be."""
-        lone = call.ruling is self._ruling and call.straight and len(call.charges) == 1
-        if lone and call.heads[0][1] is None and call.charges[0][0].limit is not UNLIMITED:
-            if len(self._known) >= MANY:
-                self._known.clear()
-            self._known[words] = Known(call)
+    def again(self, words: Hashable) -> bool:
+        """Whether it is asked for the second time, and so is worth to be kept. Most questions of some gateways
+        never come again. (Two that hash alike are taken for one: then one is kept too early.)"""
+        asked = hash(words)
+        if asked in self._once:
+            return True
+        if len(self._once) >= MANY:
+            self._once.clear()
+        self._once.add(asked)
+        return False
+
+    def keep(self, words: Hashable, ruling: Ruling, known: K | None) -> None:
+        """Keep it, if it is known and the rulebook is the same."""
+        if known is None or ruling is not self._ruling:
+            return
+        if len(self._known) >= MANY:
+            self._known.clear()
+        self._known[words] = known
 
 
 def plain(facts: Facts) -> bool:

@@ -30,17 +30,21 @@ from google.protobuf.message import DecodeError
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.ruled.together import Together
 from headgate.rules.rule import Headers
 from headgate.service.envoy import told
 from headgate.service.envoy.across import LIMITED, UNLIMITED, Across
 from headgate.service.envoy.asked import Question, questions
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.plain import plain
+from headgate.service.known import LONG, Memory
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = "ShouldRateLimit"
 PATH = f"/{SERVICE}/{METHOD}"
 _SHOWN = 300  # letters of an error that are told back
+
+Found = tuple[Headers, Sequence[Question], told.Answers, Sequence[bool]]  # all that there is to tell
 
 
 class Context(Protocol):
@@ -55,11 +59,19 @@ class RateLimits:
     def __init__(self, limiter: AsyncRuledLimiter) -> None:
         self.limiter = limiter
         self._across = Across(limiter.rulebook)
+        self._known: Memory[tuple[Sequence[Question], Together]] = Memory()
 
-    async def should_rate_limit(self, request: Any, context: Context) -> bytes:
-        """The method of the service: a RateLimitResponse in bytes, or an error with a sentence."""
+    async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
+        """The method of the service: of a RateLimitRequest a RateLimitResponse, both in bytes; or an error with a
+        sentence."""
+        limiter = self.limiter
+        known = self._known.get(data, limiter.ruling)
         try:
-            found = await self._found(request)
+            if known is not None:
+                asked, together = known
+                found: Found = limiter.rulebook.headers, asked, await limiter.decided_together(together), ()
+            else:
+                found = await self._found(_read(data), data)
         except InvalidCharge as error:
             return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except EngineUnavailable as error:
@@ -70,32 +82,41 @@ class RateLimits:
         """The answer to a RateLimitRequest; InvalidCharge or EngineUnavailable if there is none."""
         return told.response(*await self._found(request))
 
-    async def _found(self, request: Any) -> tuple[Headers, Sequence[Question], told.Answers, Sequence[bool]]:
-        """All that there is to tell."""
+    async def _found(self, request: Any, data: bytes = b"") -> Found:
+        """All that there is to tell. `data`: the words of the request, to know it by."""
         asked, limiter = questions(request), self.limiter
         book = limiter.rulebook
         if book is not self._across.book:
             self._across = Across(book)
         if not self._across.needed:
-            return book.headers, asked, await self._decided(asked), ()
+            return book.headers, asked, await self._decided(asked, data), ()
         kinds = self._across.sort(asked)
         decided = iter(await self._decided([q for q, kind in zip(asked, kinds, strict=True) if kind == LIMITED]))
         answers = [next(decided) if kind == LIMITED else None for kind in kinds]
         return book.headers, asked, answers, [kind == UNLIMITED for kind in kinds]
 
-    async def _decided(self, asked: list[Question]) -> Sequence[RuledDecision]:
+    async def _decided(self, asked: list[Question], data: bytes = b"") -> Sequence[RuledDecision]:
         limiter = self.limiter
-        if len(asked) == 1 and asked[0].hits and not asked[0].back and not asked[0].override:
-            return (await limiter.check(asked[0].ask.attributes, asked[0].hits),)  # the same, and quicker
         taking = [question.ask for question in asked if not question.back]
-        taken = await limiter.check_together(taking) if taking else ()
-        if len(taken) == len(asked):
-            return taken
-        rest = iter(taken)
+        again = 0 < len(data) <= LONG and self._known.again(data)
+        if len(taking) == len(asked) == 1 and asked[0].hits and not asked[0].override and not again:
+            return (await limiter.check(asked[0].ask.attributes, asked[0].hits),)  # the same, and quicker
+        together = limiter.together(taking)
+        if again and len(taking) == len(asked) and together.call.straight:
+            self._known.keep(data, together.call.ruling, (asked, together))
+        taken = iter(await limiter.decided_together(together) if taking else ())
         return [
-            await limiter.give_back(question.ask, question.hits) if question.back else next(rest)
+            await limiter.give_back(question.ask, question.hits) if question.back else next(taken)
             for question in asked
         ]
+
+
+def _read(data: bytes) -> Any:
+    # Here, not by grpc, which would answer INTERNAL and log a trace for whatever anybody sends.
+    try:
+        return RateLimitRequest.FromString(data)
+    except DecodeError:
+        raise InvalidCharge("These bytes are no RateLimitRequest.") from None
 
 
 def handler(limits: RateLimits) -> grpc.GenericRpcHandler:
@@ -105,16 +126,7 @@ def handler(limits: RateLimits) -> grpc.GenericRpcHandler:
 
 def method(limits: RateLimits) -> Any:
     """What grpc calls."""
-
-    async def should_rate_limit(data: bytes, context: Any) -> bytes:
-        # Read here, not by grpc, which would answer INTERNAL and log a trace for whatever anybody sends.
-        try:
-            request = RateLimitRequest.FromString(data)
-        except DecodeError:
-            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "These bytes are no RateLimitRequest.")  # type: ignore[no-any-return]
-        return await limits.should_rate_limit(request, context)
-
-    return grpc.unary_unary_rpc_method_handler(should_rate_limit)
+    return grpc.unary_unary_rpc_method_handler(limits.should_rate_limit)
 
 
 async def answer_json(body: bytes, limits: RateLimits) -> tuple[int, bytes]:
