@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from headgate.clock import Clock
-from headgate.engine.fallback.flows import DEADLINE, REMEMBERED, SETTLE_US, Fallback
+from headgate.engine.fallback.flows import DEADLINE, REMEMBERED, SETTLE_US, Fallback, has_no_fallback, inside
 from headgate.engine.fallback.members import AsyncMembers, Members
 from headgate.engine.fallback.shard import Shard, Tag
 from headgate.engine.fallback.shares import Asked
@@ -139,7 +139,10 @@ class AsyncFallbackEngine(Fallback):
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
         self.used()
-        return await arun(self.deciding(_own(charges, AsyncFallbackMeter), patience_us, commit))
+        asked = _own(charges, AsyncFallbackMeter)
+        if has_no_fallback(asked):
+            return await self.inner.decide_all(inside(asked), patience_us, commit)  # type: ignore[no-any-return]
+        return await arun(self.deciding(asked, patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
         shard: Hashable = self.inner.shard(key)

@@ -137,7 +137,7 @@ class Fallback(Answers):
 
     def deciding(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> Flow[list[Facts]]:
         """The long way of a decision: something failed before, or is owed, or there are several charges."""
-        if _has_no_fallback(asked):
+        if has_no_fallback(asked):
             return (yield from self._asking(asked, patience_us, commit))
         near = self._near(asked)
         if len(near) < len(asked):
@@ -201,8 +201,7 @@ class Fallback(Answers):
         if len(asked) == 1 and commit:
             meter, key, cost = asked[0]
             return [(yield partial(meter.meter.decide, key, cost, patience_us))]
-        charges = [(meter.meter, key, cost) for meter, key, cost in asked]
-        answers: list[Facts] = yield partial(self.inner.decide_all, charges, patience_us, commit)
+        answers: list[Facts] = yield partial(self.inner.decide_all, inside(asked), patience_us, commit)
         return answers
 
     def answered(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> None:
@@ -351,10 +350,15 @@ class Fallback(Answers):
         return (said,) if boxed else said
 
 
-def _has_no_fallback(asked: Sequence[Asked]) -> bool:
+def has_no_fallback(asked: Sequence[Asked]) -> bool:
     """Whether nobody but the engine can answer: what is decided aside needs no answer."""
     live = [meter.instead for meter, _, _ in asked if not _aside(meter)]
     return bool(live) and all(instead is None for instead in live)
+
+
+def inside(asked: Sequence[Asked]) -> list[tuple[Any, str, int]]:
+    """The same charges, by the engine's own hands."""
+    return [(meter.meter, key, cost) for meter, key, cost in asked]
 
 
 def _passes(asked: Sequence[Asked], answers: Sequence[Facts]) -> bool:

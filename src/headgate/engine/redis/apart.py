@@ -123,7 +123,7 @@ def _asked(
         for place, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, Trouble):
                 found[place] = reply
-            elif (server_us := wire.outside(reply[0])) is not None:
+            elif (server_us := wire.all_outside(reply)) is not None:
                 outside[place] = server_us
             else:
                 found[place] = wire.all_facts(reply, groups[place])

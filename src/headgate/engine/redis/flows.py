@@ -91,7 +91,7 @@ def decide_all(
     """Several charges, decided by one script."""
     mode = wire.COMMIT if commit else wire.TOLD
     reply = yield partial(ask, wire.together(charges, patience_us, now_us, mode))
-    if (server_us := wire.outside(reply[0])) is not None:
+    if (server_us := wire.all_outside(reply)) is not None:
         reply = yield partial(ask, wire.together(charges, patience_us, server_us, mode))
     return wire.all_facts(reply, charges)
 

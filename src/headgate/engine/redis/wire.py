@@ -7,7 +7,7 @@ the cost change. -1 stands for "never" and "take" on the wire, and -3 for "locke
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from headgate.calendar import resolve
@@ -82,6 +82,11 @@ def outside(reply: list[int]) -> int | None:
     return reply[1] if reply[0] == _OUTSIDE else None
 
 
+def all_outside(reply: list[Any]) -> int | None:
+    """The same of several charges."""
+    return None if reply[0].__class__ is int else outside(reply[0])
+
+
 class Questions:
     """Everything that can be asked about one limit, on its terms."""
 
@@ -102,7 +107,9 @@ class Questions:
         self.calendar = limit.algorithm == "fixed_window" and limit.args[1] == 0
         self._numbers = numbers(limit, name)
         self._args = bulks(self._numbers)
+        self._one = self._args + bulk(b"1")
         self._algorithm = bulk(limit.algorithm.encode())
+        self._around = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%"), len(self.head) + 1
 
     def _say(self, terms: Terms, prefix: str) -> None:
         letters = "a" if terms.aside else ""
@@ -143,8 +150,7 @@ class Questions:
     def _many(self) -> tuple[Script, bytes, bytes, int]:
         """Takes of many keys: the script, its words, the bytes around a key, and how many of the key are ours."""
         script = single("take_many", self.limit.algorithm)
-        around = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%")
-        return script, bulks(("EVALSHA", script.sha)), around, len(self.head) + 1
+        return script, bulks(("EVALSHA", script.sha)), *self._around
 
     def decide_each(self, keys: Sequence[str], costs: Sequence[int]) -> Question:
         """Takes of one or several keys, each by itself, in one question. Not for a calendar's windows."""
@@ -163,9 +169,16 @@ class Questions:
         """One of several charges: algorithm, cost, and the limit's own numbers."""
         return b"%b%b%b" % (self._algorithm, bulk(b"%d" % cost), self._numbers_at(now_us))
 
+    def named(self, escaped: bytes) -> bytes:
+        """The count's key, as a word."""
+        around, known = self._around
+        return around % (known + len(escaped), escaped)
+
     def taken(self, cost: int, now_us: int) -> bytes:
         """One of several charges that are alike: the limit's own numbers, and the cost."""
-        return self._numbers_at(now_us) + bulk(b"%d" % cost)
+        if cost == 1 and not self.calendar:
+            return self._one
+        return self._numbers_at(now_us) + bulk(b"%d" % min(cost, EXACT))
 
     def part(self, key: str, count: int) -> tuple[list[bytes], list[bytes]]:
         """What comes before so many charges of one rule: keys, and words."""
@@ -250,17 +263,25 @@ def _alike(charges: Sequence[Charged]) -> bool:
 
 
 def _together_alike(charges: Sequence[Charged], now_us: int) -> Question:
-    first, key, _ = charges[0]
-    script = single("take_together", first.limit.algorithm)
-    named = [bulk(asked.key(each)) for asked, each, _ in charges]
-    words = [asked.taken(min(cost, EXACT), now_us) for asked, _, cost in charges]
-    count = 3 + len(charges) * (2 + len(first.limit.args))
-    start = bulks(("EVALSHA", script.sha, len(charges)))
-    packed = b"".join([b"*%d\r\n" % count, start, *named, *words])
-    return Question(packed, script, naming.escaped(key))
+    names = naming.all_escaped([key for _, key, _ in charges])
+    script, start = _alike_start(charges[0][0].limit.algorithm, len(charges), len(charges[0][0].limit.args))
+    named = [asked.named(name) for (asked, _, _), name in zip(charges, names, strict=True)]
+    words = [asked.taken(cost, now_us) for asked, _, cost in charges]
+    return Question(b"".join([start, *named, *words]), script, names[0])
+
+
+@cache
+def _alike_start(algorithm: str, count: int, width: int) -> tuple[Script, bytes]:
+    script = single("take_together", algorithm)
+    return script, b"*%d\r\n%b" % (3 + count * (2 + width), bulks(("EVALSHA", script.sha, count)))
 
 
 def all_facts(reply: list[Any], charges: Sequence[Charged]) -> list[Facts]:
+    """The answer to several charges: one row of numbers where all that are alike pass, or a row for each."""
+    if reply[0].__class__ is int:
+        at_us, *row = reply
+        told = zip(row[::4], row[1::4], row[2::4], row[3::4], strict=True)
+        return [(True, left, 0, reset_us, delay_us, at_us, mark) for left, reset_us, delay_us, mark in told]
     return [_facts(one, questions.limit) for one, (questions, _, _) in zip(reply, charges, strict=True)]
 
 

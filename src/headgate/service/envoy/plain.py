@@ -115,11 +115,10 @@ def _say(out: list[bytes], lines: _Lines, facts: Facts) -> None:
 
 
 def _varint(number: int) -> bytes:
-    if number < 128:
+    if number < 1 << 7:
         return _SMALL[number]
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    if number < 1 << 14:
+        return bytes((number & 127 | 128, number >> 7))
+    if number < 1 << 21:
+        return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
+    return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14 & 127 | 128)) + _varint(number >> 21)
