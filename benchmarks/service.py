@@ -48,17 +48,20 @@ FORWARDED = {
     "X-Forwarded-For": "192.0.2.7",
 }
 EMPTY, EMPTY_AUTH = "floor: empty application, POST", "floor: empty application, GET"
+READING = "floor: empty application that reads its body"
 MEMORY, REDIS = "check, memory", "check, Redis"
 AUTH, AUTH_REDIS = "auth_request path, memory", "auth_request path, Redis"
 BEHIND_EMPTY, BEHIND = "floor: nginx auth_request, empty body", "nginx auth_request, memory"
 RLS_EMPTY, RLS_MEMORY = "floor: empty servicer", "RLS, memory"
 RLS_REDIS, RLS_FOUR = "RLS, Redis", "RLS, Redis, four descriptors"
 ENVOY, QUOTA = "floor: Envoy without a limit", "Envoy under a quota"
+UNLIMITED = "Envoy, told that there is no limit"
 
 
 def answer(report: Report) -> None:
     one: Samples = {name: [] for name in SUBJECTS}
     two: Samples = {name: [] for name in (REDIS, RLS_REDIS)}
+    quotas: Samples = {ENVOY: [], QUOTA: [], UNLIMITED: []}
     for number in range(report.rounds(5)):
         for workers, samples in ((1, one), (2, two)):
             names = list(samples)
@@ -67,15 +70,24 @@ def answer(report: Report) -> None:
                 sample = SUBJECTS[name](workers)
                 samples[name].append(sample)
                 report.keep(workers=workers, subject=name, round=number, **sample)
+        _envoys(quotas)
+    for name, kept in quotas.items():
+        for sample in kept:
+            report.keep(subject=name, **sample)
     _tell(report, "One worker.", one, FLOORS)
     report.target("check on memory of an empty application", ratio(one, MEMORY, EMPTY, SPEED), at_least=0.6)
     report.target("check on Redis of an empty application", ratio(one, REDIS, EMPTY, SPEED), at_least=0.4)
+    report.target("check on memory of one that reads its body", ratio(one, MEMORY, READING, SPEED), at_least=0.6)
+    report.target("check on Redis of one that reads its body", ratio(one, REDIS, READING, SPEED), at_least=0.4)
     report.target("auth_request path on memory", ratio(one, AUTH, EMPTY_AUTH, SPEED), at_least=0.6)
     report.target("auth_request path on Redis", ratio(one, AUTH_REDIS, EMPTY_AUTH, SPEED), at_least=0.4)
     report.target("nginx's auth_request", ratio(one, BEHIND, BEHIND_EMPTY, SPEED), at_least=0.8)
     for name in (RLS_MEMORY, RLS_REDIS, RLS_FOUR):
         report.target(f"{name} of an empty servicer", ratio(one, name, RLS_EMPTY, SPEED), at_least=0.7)
-    report.target("Envoy under a quota, of Envoy without a limit", ratio(one, QUOTA, ENVOY, SPEED), at_least=0.9)
+    report.target(
+        "Envoy under a quota, of Envoy without a limit", ratio(quotas, QUOTA, ENVOY, SPEED), at_least=0.9
+    )
+    _tell(report, "Envoy, and what a request costs it.", quotas, FLOORS)
     report.say("Two workers, of one.")
     rows = []
     for name in (REDIS, RLS_REDIS):
@@ -91,7 +103,7 @@ def _tell(report: Report, title: str, samples: Samples, floors: dict[str, str]) 
         of_floor = figure(ratio(samples, name, floors[name], SPEED)) if name in floors else ""
         cells = [figure(median(samples, name, what)) for what in (SPEED, "cpu_us")]
         rows.append([name, *cells, of_floor])
-    report.table(["", "per second", "service's CPU us", "of its floor"], rows)
+    report.table(["", "per second", "CPU us", "of its floor"], rows)
 
 
 FLOORS = {
@@ -104,6 +116,7 @@ FLOORS = {
     RLS_REDIS: RLS_EMPTY,
     RLS_FOUR: RLS_EMPTY,
     QUOTA: ENVOY,
+    UNLIMITED: ENVOY,
 }
 
 
@@ -127,7 +140,7 @@ def _listens(address: str) -> bool:
 
 
 def _measured(kind: str, engine: str, load: Callable[[str], dict[str, float]], workers: int) -> dict[str, float]:
-    """One sample: `kind` is http, grpc or empty-http, empty-grpc."""
+    """One sample: `kind` is http, grpc or empty-http, empty-reading, empty-grpc."""
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         if kind.startswith("empty-"):
@@ -216,27 +229,38 @@ def _get(address: str) -> dict[str, float]:
     )
 
 
-def _envoy(quota: bool) -> dict[str, float]:
-    """Envoy on the service's core, before a backend in C, on its own or by quotas of a service on memory."""
+def _envoys(samples: Samples) -> None:
+    """Envoys on the service's core, before a backend in C: one on its own, one by quotas of a service on memory,
+    and one that asks and is told that there is no limit. They take turns, and are there all the time: an Envoy
+    that nobody asks does nothing."""
     cores = sorted(os.sched_getaffinity(0))
     book = {"rules": [{"name": "all", "when": {"domain": "edge"}, "limit": "1000000/s burst 2000000"}]}
     page = 'location / { content_by_lua_block { ngx.print("ok") } }'
-    with Nginx(page, "access_log off;") as backend, Service(book) as service, Backend() as unused:
+    with ExitStack() as stack:
+        backend, service = stack.enter_context(Nginx(page, "access_log off;")), stack.enter_context(Service(book))
+        unused = stack.enter_context(Backend())
         unused.port = backend.port
-        filters = [filter_of("rate_limit_quota")] if quota else []
-        with Envoy(filters, unused, clusters=[cluster(service.grpc)]) as envoy:
-            for pid in (*backend.worker_pids, service.pid):
-                os.sched_setaffinity(pid, cores[:1])
+        free = filter_of("rate_limit_quota")
+        free["typed_config"]["domain"] = "free"
+        filters = {ENVOY: [], QUOTA: [filter_of("rate_limit_quota")], UNLIMITED: [free]}
+        envoys = {
+            name: stack.enter_context(Envoy(filters[name], unused, clusters=[cluster(service.grpc)]))
+            for name in filters
+        }
+        for pid in (*backend.worker_pids, service.pid):
+            os.sched_setaffinity(pid, cores[:1])
+        for envoy in envoys.values():
             for thread in Path(f"/proc/{envoy.pid}/task").iterdir():
                 os.sched_setaffinity(int(thread.name), cores[-1:])
-            _wrk(envoy.address, "/", "")
-            time.sleep(11 if quota else 0)  # an engine that has just begun listens, and Envoy asks every 5 s
-            sample = _wrk(envoy.address, "/", "")
-            sample["cpu_us"] = _cpu_us(service.pid) / sample.pop("count")
-            sample["streams"] = envoy.stats("cluster.headgate.upstream_rq_total").get(
-                "cluster.headgate.upstream_rq_total", 0
-            )
-            return sample
+        began = time.monotonic()
+        while time.monotonic() - began < 12:  # an engine that has just begun listens, and Envoy asks every 5 s
+            for envoy in envoys.values():
+                _wrk(envoy.address, "/", "")
+        for name in (ENVOY, QUOTA, UNLIMITED, UNLIMITED, QUOTA, ENVOY):
+            pid, before = envoys[name].pid, _cpu_us(envoys[name].pid)
+            sample = _wrk(envoys[name].address, "/", "")
+            sample["cpu_us"] = (_cpu_us(pid) - before) / sample.pop("count")
+            samples[name].append(sample)
 
 
 def _behind(address: str) -> dict[str, float]:
@@ -257,6 +281,7 @@ def _behind(address: str) -> dict[str, float]:
 
 SUBJECTS: dict[str, Callable[[int], dict[str, float]]] = {
     EMPTY: lambda workers: _measured("empty-http", "", _post, workers),
+    READING: lambda workers: _measured("empty-reading", "", _post, workers),
     MEMORY: lambda workers: _measured("http", "memory", _post, workers),
     REDIS: lambda workers: _measured("http", "redis", _post, workers),
     EMPTY_AUTH: lambda workers: _measured("empty-http", "", _get, workers),
@@ -268,6 +293,4 @@ SUBJECTS: dict[str, Callable[[int], dict[str, float]]] = {
     RLS_MEMORY: lambda workers: _measured("grpc", "memory", lambda address: _h2load(address, 1), workers),
     RLS_REDIS: lambda workers: _measured("grpc", "redis", lambda address: _h2load(address, 1), workers),
     RLS_FOUR: lambda workers: _measured("grpc", "redis", lambda address: _h2load(address, 4), workers),
-    ENVOY: lambda workers: _envoy(quota=False),
-    QUOTA: lambda workers: _envoy(quota=True),
 }

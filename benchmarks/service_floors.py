@@ -1,12 +1,14 @@
 """The empty application and the empty servicer that the service is measured by.
 
-They run on the service's own servers, with its settings, in one event loop; what they answer is nothing.
+They run on the service's own servers, with its settings, in one event loop; what they answer is nothing. A process
+is as Python makes it, or `tuned` as the service's are.
 """
 
 import sys
 from typing import Any
 
 import grpc
+import uvloop
 
 from headgate.service.asgi import Receive, Send
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
@@ -46,4 +48,8 @@ async def main(kind: str, where: str) -> None:
 
 
 if __name__ == "__main__":
-    looped(main(sys.argv[1], sys.argv[2]))
+    kind, where = sys.argv[1:]
+    if kind.startswith("tuned-"):
+        looped(main(kind.removeprefix("tuned-"), where))
+    else:
+        uvloop.run(main(kind, where))

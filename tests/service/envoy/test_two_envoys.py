@@ -9,6 +9,15 @@ from tests.servers.envoy import Json
 from tests.service.documented import cluster, filter_of
 from tests.service.running import Service
 
+SHORTEST = 9 + 5 + len("name") + len("all") + 6  # bytes of a message: HTTP/2's head, gRPC's, and a bucket
+
+
+def told(envoy: Envoy) -> tuple[int, int]:
+    """The streams that it began, and the bytes that went to and fro."""
+    cluster = "cluster.headgate.upstream_"
+    stats = envoy.stats(cluster)
+    return stats[f"{cluster}rq_total"], stats[f"{cluster}cx_tx_bytes_total"] + stats[f"{cluster}cx_rx_bytes_total"]
+
 
 def quota_filter() -> Json:
     """As the how-to has it; but nothing passes that was not assigned, so that all can be counted."""
@@ -45,13 +54,12 @@ async def test_two_envoys_share_one_budget() -> None:
 
                 await asyncio.gather(*(ask(url) for url in (one.url, other.url) for _ in range(2)))
                 took = loop.time() - began
-            exchanged = [
-                envoy.stats("cluster.headgate.upstream_rq_total")["cluster.headgate.upstream_rq_total"]
-                for envoy in (one, other)
-            ]
+            streams, exchanged = zip(*map(told, (one, other)), strict=True)
     assert backend.total == sum(passed.values())
     # A bucket that is raised keeps its fraction of fill: one burst more for each of them, at most.
     assert sum(passed.values()) <= 100 * took + 3 * 20
     assert sum(late.values()) >= 0.7 * 100 * (took - 12), "the limit is used once both have reported"
     assert min(late.values()) > 0.2 * sum(late.values()), "and by both"
-    assert exchanged == [1, 1], "one stream each"
+    assert streams == (1, 1), "one stream each"
+    # However many were asked for: a message, either way, is no shorter than its bucket's name and two heads.
+    assert max(exchanged) / SHORTEST < 5 * took, "fewer than five messages in a second"
