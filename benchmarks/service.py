@@ -2,9 +2,9 @@
 
 One service, of one worker or two, has a core of its own (with two: both); wrk or h2load, Redis and nginx have the
 other. Each sample starts what it measures anew. The floors are empty: the same granian with an application that
-answers nothing, the same grpc with a servicer that reads the request and says OK; each in a process as Python makes
-it, and in one that is tuned as the service's are (service/run.py). Ratios are formed within each round, of samples
-that were taken one after the other.
+answers nothing, the same grpc with a servicer that reads the request and says OK; each in a process as Python
+makes it, and in one that is tuned as the service's are (service/run.py). Ratios are formed within each round, of
+samples that were taken one after the other.
 """
 
 import os

@@ -52,7 +52,10 @@ def test_it_knows_its_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["lua", "publsh"], '"publsh" is not a command of headgate lua. Did you mean publish?'),
         (["lua"], "The following arguments are required: COMMAND. See headgate lua --help."),
         (["limit"], "The following arguments are required: text. See headgate limit --help."),
-        (["demo", "--sceonds", "3"], "Unrecognized arguments: --sceonds 3. See headgate --help."),
+        (["demo", "--sceonds", "3"], '"--sceonds" is not an option of headgate demo. Did you mean --seconds?'),
+        (["demo", "--xyzzy=3"], '"--xyzzy" is not an option of headgate demo. See headgate demo --help.'),
+        (["serve", "--worker", "2"], '"--worker" is not an option of headgate serve. Did you mean --workers?'),
+        (["demo", "3"], "Unrecognized arguments: 3. See headgate --help."),
         (["demo", "--seconds", "0"], "Argument --seconds: a number of seconds above 0 and up to 3600, not '0'."),
         (
             ["demo", "--seconds", "nan"],

@@ -79,7 +79,8 @@ def test_a_limit_as_a_document(prompt: Prompt) -> None:
 
 
 def test_options_are_not_guessed(prompt: Prompt) -> None:
-    assert "Unrecognized arguments: --nod 3" in prompt.told("limit", "10/s", "--nod", "3")
+    told = prompt.told("limit", "10/s", "--nod", "3")
+    assert '"--nod" is not an option of headgate limit. Did you mean --nodes?' in told
 
 
 def test_an_error_is_json_too_and_nothing_else_is_said(prompt: Prompt) -> None:

@@ -35,6 +35,16 @@ class Parser(argparse.ArgumentParser):
         shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(**(shape | options))
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """A command's own, which argparse would hand up to those who do not know its options."""
+        found, rest = super().parse_known_args(args, namespace)
+        wrong = next((word.partition("=")[0] for word in rest if word.startswith("--")), None)
+        if wrong is not None and self._subparsers is None:
+            near = get_close_matches(wrong, self._option_string_actions, 1)
+            hint = f"Did you mean {near[0]}?" if near else f"See {self.prog} --help."
+            raise Misuse(f'"{wrong}" is not an option of {self.prog}. {hint}')
+        return found, rest
+
     def error(self, message: str) -> NoReturn:
         if found := _choice.search(message):
             word, known = found[2], re.findall(r"[\w-]+", found[3])
