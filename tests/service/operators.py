@@ -17,7 +17,7 @@ from granian.server.embed import Server
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.service import sample
 from headgate.service.admin import Admin
-from headgate.service.admin.routes import ROUTES
+from headgate.service.admin.routes import ROUTES, Route
 from headgate.service.admin.schema import Trouble
 from headgate.service.asgi import Asgi
 from headgate.service.settings import Settings
@@ -26,6 +26,19 @@ from tests.service.running import Reply
 
 TOKEN = "a token of tests, 0123456789"
 YAML = "application/yaml"
+BOOK: dict[str, Any] = {
+    "rules": [
+        {"name": "login", "key": "user", "missing": "skip", "limit": "5/hour fixed", "overrides": True},
+        {
+            "name": "plans",
+            "when": {"path": "/plans"},
+            "key": "user",
+            "missing": "skip",
+            "limit": {"by": "plan", "cases": {"pro": "100/hour fixed"}, "otherwise": "10/hour fixed"},
+        },
+        {"name": "jobs", "when": {"path": "/jobs"}, "limit": "2 slots"},
+    ]
+}
 
 _clients = (f"192.0.{high}.{low}:40000" for high in count() for low in range(256))
 
@@ -107,6 +120,15 @@ class Operator:
     ) -> None:
         await self.admin.close()
         await self.limiter.close()
+
+
+def sentence(reply: Any) -> str:
+    found: str = reply.json["detail"]
+    return found
+
+
+def path_of(route: Route) -> str:
+    return route.path.format(rule="login", key="user=ann", version=1) if "{" in route.path else route.path
 
 
 def as_described(method: str, path: str, reply: Reply) -> None:

@@ -110,6 +110,22 @@ def test_descriptors_that_are_used_up_are_waited_for(where: str) -> None:
         assert "Traceback" not in service.said
 
 
+def test_who_connects_and_says_nothing_keeps_nobody_out() -> None:
+    service = Service(BOOK)
+    service.before = ("prlimit", "--nofile=100:100")
+    with service, ExitStack() as silent:
+        for _ in range(40):  # and 12 are accepted
+            silent.enter_context(connected(service.http))
+
+        def answered() -> str | None:
+            try:
+                return None if service.check()["allowed"] else "refused"
+            except OSError as error:
+                return str(error)
+
+        until(answered, 60)
+
+
 def test_slow_clients_hold_nobody_but_themselves() -> None:
     with Service(BOOK) as service, ExitStack() as slow:
         heads = [slow.enter_context(connected(service.http)) for _ in range(100)]

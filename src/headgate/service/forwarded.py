@@ -36,10 +36,8 @@ of a value that has one, only what stands before it is looked at; and a cookie t
 
 The peer must be among the trusted proxies, or nothing that it says of others is believed.
 
-Bytes. granian's RSGI leaves out every field value that has bytes beyond ASCII, and reads the path's escapes, with
-U+FFFD for what is not UTF-8. So a needed field with such bytes is missing here, and refused; and of Envoy's
-clients, paths that differ only in bytes which are not UTF-8 are one path. Values may be bytes where a server hands
-those over: then nothing is lost.
+Bytes. Fields come as they were sent. Of the path granian has read the escapes, with U+FFFD for what is not UTF-8:
+of Envoy's clients, paths that differ only in bytes which are not UTF-8 are one path.
 
 Laws (tests/service/test_forwarded.py):
   - for any request, the attributes made of the sub-request are those of the request with the same address, but
@@ -134,7 +132,7 @@ def forwarded(
     for field in fields:
         # A request may lack a Host, and then the gateway's word for it is empty; the others never are.
         if not said.get(field) and (field not in said or field != fields[1]):
-            raise NotForwarded(_sentence(kind, field, "is missing, or has bytes beyond ASCII"))
+            raise NotForwarded(_sentence(kind, field, "is missing"))
     if kind == "ext_authz":
         target = _escaped(path) + ("?" + query if query else "")
         own = _cookies_apart(own)

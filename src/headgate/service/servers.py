@@ -22,6 +22,7 @@ from granian.server.embed import Server
 
 from headgate.service import grpcs
 from headgate.service.settings import Address, Settings
+from headgate.service.silence import let_go
 
 BACKLOG = 1024  # connections that wait to be accepted
 _HEADERS = 64 * 1024  # bytes of header fields that are read
@@ -78,8 +79,10 @@ class Http:
     ) -> None:
         self._drain, self._leave = settings.drain, leave
         self._server: Any = Granian(application, listening, settings)
+        self._listening = listening
 
     async def start(self) -> Http:
+        self._watch = asyncio.ensure_future(let_go(self._listening, connections()))
         self.ended = asyncio.ensure_future(self._server.serve())
         await asyncio.sleep(0)  # it listens, or has failed
         if self.ended.done():
@@ -87,6 +90,7 @@ class Http:
         return self
 
     async def stop(self) -> None:
+        self._watch.cancel()
         self._server.stop()
         if not await self._over(self._drain):
             _log.warning("HTTP calls were still under way after %g s and are left", self._drain)

@@ -1,0 +1,13 @@
+"""An operator who knows the token, of a service on the embedded engine."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.service.operators import BOOK, Operator
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    async with Operator(BOOK) as operator:
+        yield operator
