@@ -386,6 +386,8 @@ class AsyncLeaseMeter:
 
 
 def _inside(charges: Sequence[tuple[Any, str, int]], leased: type[Any]) -> list[tuple[Any, str, int]]:
-    if not all(isinstance(meter, leased | ExactMeter) for meter, _, _ in charges):
+    ours = leased, ExactMeter
+    inside = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, ours)]
+    if len(inside) != len(charges):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
-    return [(meter.meter, key, cost) for meter, key, cost in charges]
+    return inside

@@ -34,7 +34,7 @@ from headgate.engine.port import AsyncEngine, Engine
 from headgate.engine.url import open_async_engine, open_engine
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
-from headgate.model.decision import MARK, Decision
+from headgate.model.decision import MARK, Decision, Facts
 from headgate.model.slots import Slots
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.opening import Rules, opened
@@ -286,11 +286,15 @@ class AsyncRuledLimiter(_Ruled):
         """The decisions on calls whose charges are known."""
         if not together.call.straight:
             return await arun(together.decide())
+        return together.decisions(await self.answered(together))
+
+    async def answered(self, together: Together) -> Sequence[Facts]:
+        """The same where they are straight, as facts for each charge."""
         charges = together.call.charges
         if len(charges) != 1:
-            return together.decisions(await self.engine.decide_all(charges) if charges else ())
+            return await self.engine.decide_all(charges) if charges else ()
         meter, key, cost = charges[0]
-        return together.decisions((await meter.decide(key, cost),))
+        return (await meter.decide(key, cost),)
 
     async def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
         """Would it? Charges nothing, counts nothing."""

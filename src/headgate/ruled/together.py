@@ -42,15 +42,15 @@ class Ask(NamedTuple):
 class Together:
     """The charges of several calls, and a decision for each."""
 
-    __slots__ = ("_asked", "call")
+    __slots__ = ("asked", "call")
 
     def __init__(self, ruling: Ruling, asks: Sequence[Ask]) -> None:
         self.call = Call(ruling)
         join = self.call.join
-        self._asked = [(own, join(own)) for own in (call_of(ruling, ask) for ask in asks)]
+        self.asked = [(own, join(own)) for own in (call_of(ruling, ask) for ask in asks)]
 
     def decisions(self, answers: Sequence[Facts | None], apart: bool = False) -> tuple[RuledDecision, ...]:
-        return tuple([own.decision([answers[place] for place in places], apart) for own, places in self._asked])
+        return tuple([own.decision([answers[place] for place in places], apart) for own, places in self.asked])
 
     def decide(self) -> Flow[tuple[RuledDecision, ...]]:
         """The long way, for calls that are not straight."""

@@ -1,9 +1,9 @@
 """Who connects and says nothing is let go, before there are too many of them.
 
 granian waits for the first byte of a connection for as long as it takes: only then it knows which HTTP is spoken,
-and its timeouts begin. So whoever opens as many connections as we accept, and says nothing, would keep everybody else
-out. While more than half of them are open, those on which not one byte has come for ten seconds are ended. The kernel
-knows who they are; where it cannot be asked (only Linux tells), they stay.
+and its timeouts begin. So whoever opens as many connections as we accept, and says nothing, would keep everybody
+else out. While more than half of them are open, those on which not one byte has come for ten seconds are ended.
+The kernel knows who they are; where it cannot be asked (only Linux tells), they stay.
 
 Law (tests/service/test_faults.py): silent clients keep nobody out for longer than twice those seconds.
 """

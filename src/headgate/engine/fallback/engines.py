@@ -311,6 +311,7 @@ class AsyncFallbackSlotMeter(FallbackSlots):
 
 
 def _own(charges: Sequence[tuple[Any, str, int]], kind: type) -> list[Asked]:
-    if not all(isinstance(meter, kind) for meter, _, _ in charges):
+    own = [charge for charge in charges if isinstance(charge[0], kind)]
+    if len(own) != len(charges):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
-    return list(charges)
+    return own

@@ -353,7 +353,7 @@ class Fallback(Answers):
 def has_no_fallback(asked: Sequence[Asked]) -> bool:
     """Whether nobody but the engine can answer: what is decided aside needs no answer."""
     live = [meter.instead for meter, _, _ in asked if not _aside(meter)]
-    return bool(live) and all(instead is None for instead in live)
+    return bool(live) and live.count(None) == len(live)
 
 
 def inside(asked: Sequence[Asked]) -> list[tuple[Any, str, int]]:

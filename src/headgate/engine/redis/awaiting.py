@@ -73,7 +73,7 @@ class AsyncRedisEngine:
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
-        now_us, deadline = self.clock.now_us(), deadline_of(meter for meter, _, _ in charges)
+        now_us, deadline = self.clock.now_us(), deadline_of([meter for meter, _, _ in charges])
         ask = within(self.ask, deadline)
         if self.topology.joins:
             return await arun(flows.decide_all(ask, asked, patience_us, now_us, commit))

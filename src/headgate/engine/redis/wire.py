@@ -7,7 +7,7 @@ the cost change. -1 stands for "never" and "take" on the wire, and -3 for "locke
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from headgate.calendar import resolve
@@ -27,6 +27,7 @@ _NEVER = -1
 _OUTSIDE = -2
 _LOCKED = -3
 
+MANY = 1024  # questions about several charges that are remembered
 TOLD, COMMIT, AHEAD = 0, 1, 2  # what becomes of several charges: nothing; kept; asked ahead of a commit elsewhere
 
 
@@ -98,6 +99,9 @@ class Questions:
         self.ruled = terms is not None and not terms.plain  # a charge by itself is more than a take
         # What the script must know beside the charges, None if nothing: its models, and what it is kept under.
         self.terms = None if terms is None or terms.silent else terms
+        self.plainly = (
+            limit.algorithm if self.terms is None else None
+        )  # the algorithm, if only a count is looked at
         self.models: tuple[str, ...] = (limit.algorithm,)
         self._beside: list[bytes] = []
         self._said: tuple[bytes, ...] = (bulk(b""),)
@@ -236,7 +240,9 @@ Charged = tuple[Questions, str, int]
 def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, commit: int = COMMIT) -> Question:
     """Several charges in one question; `commit` says what becomes of them."""
     if patience_us is None and commit == COMMIT and _alike(charges):
-        return _together_alike(charges, now_us)
+        if charges[0][0].limit.algorithm == "fixed_window":  # some windows are a calendar's, and change
+            return _together_alike(charges, now_us)
+        return _known_together(tuple(charges))
     script = several("take_all", {name for questions, _, _ in charges for name in questions.models})
     named: list[bytes] = []
     words = bulked(-1 if patience_us is None else patience_us, commit)
@@ -258,8 +264,8 @@ def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, c
 
 def _alike(charges: Sequence[Charged]) -> bool:
     """Whether nothing but their counts is looked at, and all are of one algorithm: a smaller script decides."""
-    algorithm = charges[0][0].limit.algorithm
-    return all(asked.terms is None and asked.limit.algorithm == algorithm for asked, _, _ in charges)
+    first = charges[0][0].plainly
+    return first is not None and [asked.plainly for asked, _, _ in charges].count(first) == len(charges)
 
 
 def _together_alike(charges: Sequence[Charged], now_us: int) -> Question:
@@ -268,6 +274,12 @@ def _together_alike(charges: Sequence[Charged], now_us: int) -> Question:
     named = [asked.named(name) for (asked, _, _), name in zip(charges, names, strict=True)]
     words = [asked.taken(cost, now_us) for asked, _, cost in charges]
     return Question(b"".join([start, *named, *words]), script, names[0])
+
+
+@lru_cache(maxsize=MANY)
+def _known_together(charges: tuple[Charged, ...]) -> Question:
+    """The same charges have the same bytes, and to pack them costs more than all else that is done about them."""
+    return _together_alike(charges, 0)
 
 
 @cache

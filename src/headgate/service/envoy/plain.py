@@ -17,7 +17,9 @@ from struct import Struct
 from typing import Any
 
 from headgate.model.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Facts
-from headgate.model.limit import SECOND
+from headgate.model.limit import SECOND, UNLIMITED
+from headgate.ruled.decision import Charged, Head
+from headgate.ruled.together import Together
 from headgate.rules.rule import Headers
 from headgate.service.envoy.asked import Question
 from headgate.service.envoy.messages import RateLimitResponse
@@ -25,6 +27,7 @@ from headgate.service.envoy.told import MANY, MOST, OK, Answers, Face
 
 _FREE = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
 _ALL_PASS = RateLimitResponse(overall_code=OK).SerializeToString()
+_NOTHING: Facts = (True, 0, 0, 0, 0, 0, 0)
 _double: Callable[[float], bytes] = Struct("<d").pack
 _SMALL = [bytes([number]) for number in range(128)]
 
@@ -34,8 +37,8 @@ class _Lines:
 
     __slots__ = ("limit", "most", "name", "policy", "rule", "source", "timed")
 
-    def __init__(self, source: Any, rule: str, facts: Facts) -> None:
-        part = Decision(facts, source, "", 1)
+    def __init__(self, source: Any, rule: str) -> None:
+        part = Decision(_NOTHING, source, "", 1)
         part.rule = rule
         self.source = source
         face = Face(part)
@@ -53,31 +56,73 @@ class _Lines:
 
 _lines: dict[int, _Lines] = {}
 
+Row = tuple[_Lines | None, Facts | None]  # no lines: no rule applied
+
 
 def plain(form: Headers, asked: Sequence[Question], answers: Answers) -> bytes | None:
     """The answer's bytes, if there is nothing but passes to tell."""
     if form != "draft-11":
         return None
+    rows: list[Row] = []
+    for question, decision in zip(asked, answers, strict=True):
+        if decision is None or decision.denied:
+            return None
+        # The decision's own, not its parts: making those costs as much as all of this.
+        found = _row(question, decision.heads, decision.charges)
+        if found is None:
+            return None
+        rows.append((found[0], decision.answers[0] if found[0] else _NOTHING))
+    return _written(rows)
+
+
+class Known:
+    """A request whose charges are known: where the answers to them are told."""
+
+    def __init__(self, form: Headers, asked: Sequence[Question], together: Together) -> None:
+        self.asked, self.together = asked, together
+        self._rows: list[tuple[_Lines | None, int]] | None = []
+        for question, (call, places) in zip(asked, together.asked, strict=True):
+            found = _row(question, call.heads, call.charges)
+            if found is None or form != "draft-11":
+                self._rows = None
+                return
+            self._rows.append((found[0], places[0] if found[0] else -1))
+
+    def plain(self, answers: Sequence[Facts]) -> bytes | None:
+        """The answer's bytes, as above."""
+        if self._rows is None:
+            return None
+        return _written([(lines, answers[place] if lines else _NOTHING) for lines, place in self._rows])
+
+
+def _row(question: Question, heads: Sequence[Head], charges: Sequence[Charged]) -> tuple[_Lines | None] | None:
+    """How the one count is told that a descriptor meets; None if there is more to tell."""
+    if question.override or question.back or len(heads) > 1:
+        return None
+    if not heads:
+        return (None,)
+    (rule, aside), source = heads[0], charges[0][0]
+    if aside is not None or source.limit is UNLIMITED:
+        return None
+    lines = _lines.get(id(source))
+    if lines is None or lines.source is not source:
+        if len(_lines) >= MANY:
+            _lines.clear()
+        lines = _lines[id(source)] = _Lines(source, rule)
+    return (lines,)
+
+
+def _written(rows: Sequence[Row]) -> bytes | None:
     out = [_ALL_PASS]
     spoke: tuple[_Lines, Facts] | None = None
     least = 0.0
-    for question, decision in zip(asked, answers, strict=True):
-        if decision is None or question.override or question.back:
-            return None
-        # The decision's own, not its parts: making those costs as much as all of this.
-        heads, denied = decision.heads, decision.denied
-        if denied or len(heads) > 1:
-            return None
-        if not heads:
+    for lines, facts in rows:
+        if lines is None:
             out.append(_FREE)
             continue
-        (rule, aside), facts, source = heads[0], decision.answers[0], decision.charges[0][0]
         # Facts that are more than a tuple have something to tell: a fallback, a lockout, a limit of the key's own.
-        if aside is not None or type(facts) is not tuple or not facts[ALLOWED] or facts[DELAY_US]:
+        if type(facts) is not tuple or not facts[ALLOWED] or facts[DELAY_US]:
             return None
-        lines = _lines.get(id(source))
-        if lines is None or lines.source is not source:
-            lines = _made(source, rule, facts)
         out.append(_status(lines, facts))
         share = facts[REMAINING] / lines.most
         if spoke is None or share < least:
@@ -85,13 +130,6 @@ def plain(form: Headers, asked: Sequence[Question], answers: Answers) -> bytes |
     if spoke is not None:
         _say(out, *spoke)
     return b"".join(out)
-
-
-def _made(source: Any, rule: str, facts: Facts) -> _Lines:
-    if len(_lines) >= MANY:
-        _lines.clear()
-    made = _lines[id(source)] = _Lines(source, rule, facts)
-    return made
 
 
 def _status(lines: _Lines, facts: Facts) -> bytes:

@@ -30,13 +30,12 @@ from google.protobuf.message import DecodeError
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.ruled.together import Together
 from headgate.rules.rule import Headers
 from headgate.service.envoy import told
 from headgate.service.envoy.across import LIMITED, UNLIMITED, Across
 from headgate.service.envoy.asked import Question, questions
 from headgate.service.envoy.messages import RateLimitRequest
-from headgate.service.envoy.plain import plain
+from headgate.service.envoy.plain import Known, plain
 from headgate.service.known import LONG, Memory
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
@@ -59,7 +58,7 @@ class RateLimits:
     def __init__(self, limiter: AsyncRuledLimiter) -> None:
         self.limiter = limiter
         self._across = Across(limiter.rulebook)
-        self._known: Memory[tuple[Sequence[Question], Together]] = Memory()
+        self._known: Memory[Known] = Memory()
 
     async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
         """The method of the service: of a RateLimitRequest a RateLimitResponse, both in bytes; or an error with a
@@ -68,8 +67,10 @@ class RateLimits:
         known = self._known.get(data, limiter.ruling)
         try:
             if known is not None:
-                asked, together = known
-                found: Found = limiter.rulebook.headers, asked, await limiter.decided_together(together), ()
+                answers = await limiter.answered(known.together)
+                if written := known.plain(answers):
+                    return written
+                found: Found = limiter.rulebook.headers, known.asked, known.together.decisions(answers), ()
             else:
                 found = await self._found(_read(data), data)
         except InvalidCharge as error:
@@ -103,7 +104,8 @@ class RateLimits:
             return (await limiter.check(asked[0].ask.attributes, asked[0].hits),)  # the same, and quicker
         together = limiter.together(taking)
         if again and len(taking) == len(asked) and together.call.straight:
-            self._known.keep(data, together.call.ruling, (asked, together))
+            ruling = together.call.ruling
+            self._known.keep(data, ruling, Known(ruling.book.headers, asked, together))
         taken = iter(await limiter.decided_together(together) if taking else ())
         return [
             await limiter.give_back(question.ask, question.hits) if question.back else next(taken)
