@@ -46,6 +46,9 @@ BOOK: dict[str, Any] = {
 }
 
 
+LIMITED = {"rules": [rule for rule in BOOK["rules"] if rule["limit"] != "unlimited"]}
+
+
 class Told:
     """A service in this process, asked without a socket."""
 
@@ -149,8 +152,7 @@ REQUESTS = st.lists(st.lists(DESCRIPTORS, min_size=1, max_size=3), min_size=1, m
 @given(REQUESTS, st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40)), min_size=3, max_size=12))
 async def test_envoy_gets_the_same_answer(requests: list[Any], story: list[tuple[int, int]]) -> None:
     clock = ManualClock()
-    limited = {"rules": [rule for rule in BOOK["rules"] if rule["limit"] != "unlimited"]}
-    ours, plain = Told(clock, limited), Told(clock, limited)
+    ours, plain = Told(clock, LIMITED), Told(clock, LIMITED)
     for number, pause in story:
         asked = RateLimitRequest(domain="edge")
         for entries, kind in requests[number % len(requests)]:
@@ -164,6 +166,15 @@ async def test_envoy_gets_the_same_answer(requests: list[Any], story: list[tuple
         plain.forget()
         assert await ours.envoy(asked) == await plain.envoy(asked)
         clock.advance(pause)
+
+
+async def test_each_descriptor_is_told_its_own_count() -> None:
+    told = Told(ManualClock(), LIMITED)
+    asked = RateLimitRequest(domain="edge")
+    for key, value in (("user", "a"), ("nothing", "at all"), ("sku", "7")):
+        asked.descriptors.add().entries.add(key=key, value=value)
+    left = [[each.limit_remaining for each in (await told.envoy(asked)).statuses] for _ in range(4)]
+    assert left == [[2, 0, 4], [1, 0, 3], [0, 0, 2], [0, 0, 2]]
 
 
 async def test_an_odd_letter_hides_no_cookie() -> None:
