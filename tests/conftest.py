@@ -52,7 +52,11 @@ COMPUTE = (
     *("tests/service/test_known.py", "tests/service/test_forwarded.py"),
     *(f"tests/service/envoy/test_{name}.py" for name in ("asked", "messages", "told")),
     *(f"tests/nginx/test_{name}.py" for name in ("calendar", "headers", "share", "vectors")),
-    *("tests/gateway/test_plate.py", "tests/engine/test_fallback_laws.py", "tests/engine/test_slot_table.py"),
+    *(f"tests/nginx/test_{name}.py" for name in ("pacing", "refusal", "stock")),
+    *("tests/nginx/redis/test_questions.py", "tests/nginx/redis/test_resp.py", "tests/gateway/test_plate.py"),
+    *(f"tests/engine/test_fallback_{name}.py" for name in ("laws", "rules", "rules_back")),
+    *(f"tests/engine/test_{name}.py" for name in ("leased_laws", "share", "slot_table")),
+    *("tests/rules/test_together.py", "tests/rules/test_receipts.py"),
 )
 
 # Long enough that a busy machine does not look like a dead node.

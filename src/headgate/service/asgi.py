@@ -84,7 +84,7 @@ class Request:
         for name, value in self.headers:
             if name == b"content-length":
                 # HTTP allows for zeros without end before it, and Python reads no number of so many digits.
-                length = int(value.lstrip(b"0")[:_DIGITS] or 0)
+                length = int(value if len(value) < _DIGITS else value.lstrip(b"0")[:_DIGITS] or 0)
                 if length > most:
                     raise _too_large(most)
         overdue = self._overdue

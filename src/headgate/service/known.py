@@ -58,8 +58,9 @@ class Known:
 
     def document(self, facts: Facts) -> bytes:
         """The JSON of an answer that let it pass."""
-        reset, delay = facts[RESET_AFTER_US] / SECOND, facts[DELAY_US] / SECOND
-        rest = f'{facts[REMAINING]},"retry_after":0.0,"reset_after":{reset!r},"delay":{delay!r},"degraded":false}}'
+        reset, delay_us = facts[RESET_AFTER_US] / SECOND, facts[DELAY_US]
+        delay = delay_us / SECOND if delay_us else "0.0"
+        rest = f'{facts[REMAINING]},"retry_after":0.0,"reset_after":{reset},"delay":{delay},"degraded":false}}'
         return self._head + rest.encode()
 
     def fields(self, facts: Facts) -> Pairs:

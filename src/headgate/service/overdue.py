@@ -7,6 +7,7 @@ is set while anybody waits: who has begun to wait is cut off after `seconds`, an
 from __future__ import annotations
 
 import asyncio
+from asyncio import current_task
 from typing import Any
 
 
@@ -22,8 +23,7 @@ class Overdue:
 
     def begin(self) -> asyncio.Task[Any]:
         """The task that runs now, which begins to wait."""
-        task = asyncio.current_task()
-        assert task is not None
+        task: asyncio.Task[Any] = current_task()  # type: ignore[assignment]
         self._since[task] = self._turn
         if self._timer is None:
             self._timer = task.get_loop().call_later(self.seconds, self._look, task.get_loop())
@@ -38,8 +38,8 @@ class Overdue:
 
     def end(self, task: asyncio.Task[Any]) -> None:
         """It does not wait any more."""
-        self._since.pop(task, None)
-        self._over.discard(task)
+        if self._since.pop(task, None) is None:
+            self._over.discard(task)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
