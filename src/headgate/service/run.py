@@ -34,7 +34,7 @@ EARLY = 5.0  # seconds after which a worker's death is its own, and not the sett
 FAILED, INVALID = 1, 2  # exit codes, as those of the command line
 _SLACK = 2.0
 _BACKLOG = 1024
-_GARBAGE = 10_000  # new objects after which cycles among them are looked for: a request leaves none
+_GARBAGE = 2_000  # new objects after which cycles among them are looked for: a request leaves none
 _READY, _OVER = b".", b"!"  # what workers say to their watcher
 _log = logging.getLogger("headgate.service")
 
@@ -136,7 +136,7 @@ def _serve(settings: Settings, sockets: Sockets, ready: Callable[[], object]) ->
 
 def looped(main: Coroutine[Any, Any, None]) -> None:
     """Run it as processes run that answer many: they are not interrupted for each packet that comes, where a core
-    has more than one thing to do (a fifth to a third more answers), and seldom look for garbage (a tenth more)."""
+    has more than one thing to do (a tenth to a third more answers), and seldom look for garbage."""
     with suppress(AttributeError, OSError):  # where the system knows it, and allows it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     gc.freeze()
