@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -269,11 +270,16 @@ def login_of(password: str | None, user: str | None = None) -> str:
     return "" if password is None else f"{quote(user or '', safe='')}:{quote(password, safe='')}@"
 
 
+_given: deque[int] = deque(maxlen=100)  # whoever asked for them may not listen yet
+
+
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody has; somebody may still take it before you do."""
+    """A port of 127.0.0.1 that nobody has, and that was not given lately; another process may still take it."""
     while True:
         # Not `random`: under @given that is seeded, and every run would try the same ports.
         port = secrets.choice(PORTS)
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -281,4 +287,5 @@ def free_port() -> int:
                 if error.errno != errno.EADDRINUSE:
                     raise
             else:
+                _given.append(port)
                 return port
