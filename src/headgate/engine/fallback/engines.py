@@ -141,7 +141,8 @@ class AsyncFallbackEngine(Fallback):
         self.used()
         asked = _own(charges, AsyncFallbackMeter)
         if has_no_fallback(asked):
-            return await self.inner.decide_all(inside(asked), patience_us, commit)  # type: ignore[no-any-return]
+            straight: list[Facts] = await self.inner.decide_all(inside(asked), patience_us, commit)
+            return straight
         return await arun(self.deciding(asked, patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
