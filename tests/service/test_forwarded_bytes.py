@@ -10,7 +10,7 @@ from granian.constants import Interfaces
 from granian.server.embed import Server
 
 from headgate.http.address import Proxies
-from headgate.service.asgi import Answer, Asgi, Request
+from headgate.service.asgi import Answer, Answers, Asgi, Request
 from headgate.service.forwarded import NotForwarded, forwarded
 from tests.servers.redis_server import free_port
 
@@ -22,9 +22,9 @@ class Listening:
 
     request: Request
 
-    async def answer(self, request: Request) -> Answer:
+    def asked(self, request: Request) -> tuple[None, Answers]:
         self.request = request
-        return 200, [], b""
+        return None, lambda _: (200, [], b"")
 
     def trouble(self, request: Request, error: Exception) -> Answer:
         raise error

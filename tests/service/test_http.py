@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 
 from headgate import ManualClock
 from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.service import schema
 from headgate.service.check import Checker
 from headgate.service.receipts import Office
 from tests.servers import RedisServer
@@ -156,9 +155,9 @@ def test_the_short_way_says_what_the_long_way_says(
         short, long = checker(clock, limits), checker(clock, limits)
         for wait, cost in calls:
             clock.advance(wait)
-            told = await long.check(schema.Check({}, cost, verdicts=True))
+            told = long.answer(await long.limiter.check({}, cost), verdicts=True)
             told.verdicts = msgspec.UNSET
-            assert await short.check(schema.Check({}, cost)) == told
+            assert short.answer(await short.limiter.check({}, cost)) == told
 
     asyncio.run(story())
 

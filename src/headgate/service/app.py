@@ -36,16 +36,16 @@ from headgate.engine.local import LocalEngine
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.http import problem
 from headgate.http.headers import Fields, headers
-from headgate.model.decision import ALLOWED, DELAY_US, RETRY_AFTER_US
+from headgate.model.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Facts
 from headgate.model.limit import SECOND
 from headgate.ruled.decision import RuledDecision
 from headgate.service import schema
-from headgate.service.asgi import Answer, Pairs, Refused, Request, encoded
+from headgate.service.asgi import Answer, Answers, Pairs, Refused, Request, encoded
 from headgate.service.check import Checker, Unfit
 from headgate.service.envoy.rls import RateLimits, answer_json
 from headgate.service.forwarded import Kind, NotForwarded, Wanted, forwarded
 from headgate.service.known import LONG, Known, Memory, plain
-from headgate.service.openapi import VERBS, description
+from headgate.service.openapi import VERBS, Verb, description
 from headgate.service.reading import Reader
 from headgate.service.receipts import NoReceipt
 from headgate.service.settings import Settings
@@ -74,7 +74,6 @@ class App:
         self._checker, self._limits = checker, limits
         self._limiter = checker.limiter
         self._trusted = settings.trusted
-        self._most = settings.body
         self._own = None if settings.own_limit is None else LocalEngine().meter(parse(settings.own_limit), "own")
         self._description = msgspec.json.encode(description(settings.batch))
         self.draining = False
@@ -85,28 +84,30 @@ class App:
         self._fields = Wanted()
         self._encode = msgspec.json.Encoder().encode
         self._health = {"/healthz": self._alive, "/readyz": self._ready, "/openapi.json": self._describe}
-        self._paths: dict[str, Callable[[Request], Awaitable[Answer]]] = {
-            **{f"/v1/{verb.name}": self._verb(Reader(verb.asked), getattr(checker, verb.name)) for verb in VERBS},
-            "/v1/check": self._check,
-            "/auth/nginx": self._for_nginx,
-            "/auth/forward": partial(self._for_gateway, "forward_auth", ""),
-            "/auth/envoy": self._for_envoy,
-            "/json": self._reference,
+        posted = {f"/v1/{verb.name}": self._verb(verb) for verb in VERBS if verb.name != "check"}
+        posted |= {"/v1/check": self._check, "/json": self._reference}
+        self._paths: dict[str, tuple[int | None, Answers]] = {
+            **{path: (settings.body, answers) for path, answers in posted.items()},
+            "/auth/nginx": (None, self._for_nginx),
+            "/auth/forward": (None, partial(self._for_gateway, "forward_auth", "")),
+            "/auth/envoy": (None, self._for_envoy),
         }
 
-    def answer(self, request: Request) -> Awaitable[Answer]:
-        """What is answered at the request's path."""
+    def asked(self, request: Request) -> tuple[int | None, Answers]:
+        """How many bytes its body may have, and who answers it then."""
         path = request.path
-        asked = self._paths.get(path)
-        if asked is None:
+        found = self._paths.get(path)
+        if found is None:
             if path in self._health:
-                return self._told(request)
+                return None, self._told
             if not path.startswith("/auth/envoy/"):
                 raise Refused(404, "See /openapi.json for what there is.")
-            asked = self._for_envoy
+            found = self._paths["/auth/envoy"]
         if self._own is not None:
             self._enough(self._own)
-        return asked(request)
+        if found[0] is not None and request.method != "POST":
+            raise Refused(405, "Ask by POST.", [("allow", "POST")])
+        return found
 
     def trouble(self, request: Request, error: Exception) -> Answer:
         """What is answered where that came to nothing."""
@@ -137,36 +138,37 @@ class App:
             wait = math.ceil((facts[RETRY_AFTER_US] or 0) / SECOND)
             raise Refused(503, "This service has too much to do.", [("retry-after", str(max(wait, 1)))])
 
-    def _verb(
-        self, read: Callable[[bytes], Any], verb: Callable[[Any], Awaitable[msgspec.Struct]]
-    ) -> Callable[[Request], Awaitable[Answer]]:
+    def _verb(self, verb: Verb) -> Answers:
+        read = Reader(verb.asked)
+        ask: Callable[[Any], Awaitable[msgspec.Struct]] = getattr(self._checker, verb.name)
+
         async def answered(request: Request) -> Answer:
-            return 200, _JSON, self._encode(await verb(read(await self._posted(request))))
+            return 200, _JSON, self._encode(await ask(read(request.body)))
 
         return answered
 
-    async def _check(self, request: Request) -> Answer:
+    def _check(self, request: Request) -> Answer | Awaitable[Answer]:
         """The verb that is asked most: who asks in the same words again is not read again."""
-        body = await self._posted(request)
-        limiter = self._limiter
-        known = self._checks.get(body, limiter.ruling)
-        if known is not None:
-            facts = known.at_once() if known.at_once is not None else await known.awaited()
-            if plain(facts):
-                return 200, _JSON, known.document(facts)
-            answer = self._checker.answer(known.decision(facts))
-        else:
-            asked = self._read_check(body)
-            call = limiter.call(asked.attributes, asked.cost)
-            if len(body) <= LONG and not asked.verdicts and not asked.receipt and self._checks.again(body):
-                self._checks.keep(body, call.ruling, Known.of(call))
-            answer = self._checker.answer(await limiter.decided(call), asked.verdicts, asked.receipt)
-        return 200, _JSON, self._encode(answer)
+        known = self._checks.get(request.body, self._limiter.ruling)
+        if known is None:
+            return self._new_check(request.body)
+        return self._known_check(known) if known.at_once is None else self._checked(known, known.at_once())
 
-    def _posted(self, request: Request) -> Awaitable[bytes]:
-        if request.method != "POST":
-            raise Refused(405, "Ask by POST.", [("allow", "POST")])
-        return request.body(self._most)
+    async def _new_check(self, body: bytes) -> Answer:
+        asked = self._read_check(body)
+        call = self._limiter.call(asked.attributes, asked.cost)
+        if len(body) <= LONG and not asked.verdicts and not asked.receipt and self._checks.again(body):
+            self._checks.keep(body, call.ruling, Known.of(call))
+        decision = await self._limiter.decided(call)
+        return 200, _JSON, self._encode(self._checker.answer(decision, asked.verdicts, asked.receipt))
+
+    async def _known_check(self, known: Known) -> Answer:
+        return self._checked(known, await known.awaited())
+
+    def _checked(self, known: Known, facts: Facts) -> Answer:
+        if plain(facts):
+            return 200, _JSON, known.document(facts)
+        return 200, _JSON, self._encode(self._checker.answer(known.decision(facts)))
 
     async def _for_nginx(self, request: Request) -> Answer:
         try:
@@ -229,7 +231,7 @@ class App:
         raise EngineUnavailable("This service stops.")
 
     async def _reference(self, request: Request) -> Answer:
-        status, body = await answer_json(await self._posted(request), self._limits)
+        status, body = await answer_json(request.body, self._limits)
         return status, _JSON, body
 
     async def _told(self, request: Request) -> Answer:

@@ -38,11 +38,12 @@ class Refused(Exception):
 class Request:
     """What is asked."""
 
-    __slots__ = ("_overdue", "_receive", "_scope", "headers")
+    __slots__ = ("_scope", "body", "headers")
 
-    def __init__(self, scope: Mapping[str, Any], receive: Receive, overdue: Overdue) -> None:
-        self._scope, self._receive, self._overdue = scope, receive, overdue
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self._scope = scope
         self.headers: Pairs = scope["headers"]
+        self.body = b""  # as far as somebody wants to read it
 
     @property
     def method(self) -> str:
@@ -78,48 +79,13 @@ class Request:
         host, port = client
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    async def body(self, most: int) -> bytes:
-        """All of it: at most so many bytes."""
-        length = -1
-        for name, value in self.headers:
-            if name == b"content-length":
-                # HTTP allows for zeros without end before it, and Python reads no number of so many digits.
-                length = int(value if len(value) < _DIGITS else value.lstrip(b"0")[:_DIGITS] or 0)
-                if length > most:
-                    raise _too_large(most)
-        overdue = self._overdue
-        waits = overdue.begin()
-        try:
-            message = await self._receive()
-            body: bytes = message.get("body", b"")
-            # granian says that there is more until it was asked once more, which costs as much again.
-            if len(body) == length and message["type"] == "http.request":
-                return body
-            return await self._rest(message, most)
-        except asyncio.CancelledError:
-            if overdue.is_over(waits):
-                raise Refused(408, f"The body did not come within {overdue.seconds:g} s.", _CLOSED) from None
-            raise
-        finally:
-            overdue.end(waits)
 
-    async def _rest(self, message: Message, most: int) -> bytes:
-        body = bytearray()
-        for _ in range(_PARTS + most // 4096):
-            if message["type"] != "http.request":
-                raise Refused(400, "The body ends too early.")
-            body += message.get("body", b"")
-            if len(body) > most:
-                break
-            if not message.get("more_body"):
-                return bytes(body)
-            message = await self._receive()
-        raise _too_large(most)
+Answers = Callable[[Request], Answer | Awaitable[Answer]]
 
 
 class Application(Protocol):
-    def answer(self, request: Request) -> Awaitable[Answer]:
-        """What is answered."""
+    def asked(self, request: Request) -> tuple[int | None, Answers]:
+        """How many bytes its body may have, None if nobody reads it; and who answers it then."""
 
     def trouble(self, request: Request, error: Exception) -> Answer:
         """What is answered where that came to nothing."""
@@ -129,19 +95,62 @@ class Asgi:
     """The application, for an ASGI server."""
 
     def __init__(self, application: Application, seconds: float = BODY_SECONDS) -> None:
-        self._answer, self._trouble = application.answer, application.trouble
+        self._asked, self._trouble = application.asked, application.trouble
         self._overdue = Overdue(seconds)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"Only HTTP is answered here, not {scope['type']}.")
-        request = Request(scope, receive, self._overdue)
+        request = Request(scope)
         try:
-            status, fields, body = await self._answer(request)
+            most, answers = self._asked(request)
+            if most is not None:
+                request.body = await self._body(request.headers, receive, most)
+            answer = answers(request)
+            status, fields, body = answer if isinstance(answer, tuple) else await answer
         except Exception as error:
             status, fields, body = self._trouble(request, error)
         await send({"type": "http.response.start", "status": status, "headers": fields})
         await send({"type": "http.response.body", "body": body})
+
+    async def _body(self, headers: Pairs, receive: Receive, most: int) -> bytes:
+        """All of it: at most so many bytes."""
+        length = -1
+        for name, value in headers:
+            if name == b"content-length":
+                # HTTP allows for zeros without end before it, and Python reads no number of so many digits.
+                length = int(value if len(value) < _DIGITS else value.lstrip(b"0")[:_DIGITS] or 0)
+                if length > most:
+                    raise _too_large(most)
+        overdue = self._overdue
+        waits = overdue.begin()
+        try:
+            message = await receive()
+            body: bytes = message.get("body", b"")
+            # granian says that there is more until it was asked once more, which costs as much again.
+            if len(body) == length and message["type"] == "http.request":
+                return body
+            return await _rest(message, receive, most)
+        except asyncio.CancelledError:
+            if overdue.is_over(waits):
+                raise Refused(408, f"The body did not come within {overdue.seconds:g} s.", _CLOSED) from None
+            raise
+        finally:
+            overdue.end(waits)
+
+
+async def _rest(message: Message, receive: Receive, most: int) -> bytes:
+    body = bytearray()
+    for _ in range(_PARTS + most // 4096):
+        if message["type"] != "http.request":
+            raise Refused(400, "The body ends too early.")
+        body += message.get("body", b"")
+        if len(body) > most:
+            break
+        if not message.get("more_body"):
+            return bytes(body)
+        message = await receive()
+    raise _too_large(most)
 
 
 def encoded(fields: Fields) -> Pairs:

@@ -1,14 +1,14 @@
 """Questions of the check API, and their answers.
 
-    check      may this call pass?                  peek      would it?
+    peek       would this call pass?                answer    what is told of any call
     checks     several, each by itself or together  reserve   a place, for later
     refund     give back what a receipt charged     commit    so much was used: give back the rest
     cancel     give a place back                    renew, release   the slots that a receipt holds
 
-Each is a method that takes what stands in schema.py and answers with what stands there. Whatever cannot be judged
-raises InvalidCharge, and whatever cannot be decided EngineUnavailable; app.py says what that is in HTTP. A receipt
-is used up before anything is given back, never after: of two who show it at once, one gives back, and who is cut
-off in between gives back nothing.
+Each is a method that takes what stands in schema.py and answers with what stands there; the check itself is
+app.py's, which knows what was asked before. Whatever cannot be judged raises InvalidCharge, and whatever cannot be
+decided EngineUnavailable; app.py says what that is in HTTP. A receipt is used up before anything is given back,
+never after: of two who show it at once, one gives back, and who is cut off in between gives back nothing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,6 @@ class Checker:
         self.limiter = limiter
         self._office = office
         self._batch = batch
-
-    async def check(self, asked: schema.Check) -> schema.Answer:
-        decision = await self.limiter.check(asked.attributes, asked.cost)
-        return self.answer(decision, asked.verdicts, asked.receipt)
 
     async def peek(self, asked: schema.Peek) -> schema.Answer:
         decision = await self.limiter.peek(asked.attributes, asked.cost)

@@ -21,7 +21,7 @@ import msgspec
 
 from headgate.engine.awaited import AwaitedMeter
 from headgate.http.headers import headers, quota, window_seconds
-from headgate.model.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Facts
+from headgate.model.decision import ALLOWED, REMAINING, RESET_AFTER_US, Decision, Facts
 from headgate.model.limit import SECOND, UNLIMITED
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.ruling import Call, Ruling
@@ -50,18 +50,17 @@ class Known:
         part.rule = rule
         self._policy = encoded(headers(part, "draft-11"))[0]
         self._name = self._policy[1].partition(b";q=")[0]
-        quoted = _quoted(rule), _quoted(meter.limit.text)
-        self._head = b'{"allowed":true,"rule":%b,"limit":%b,"remaining":' % quoted
+        self._head = f'{{"allowed":true,"rule":{_quoted(rule)},"limit":{_quoted(meter.limit.text)},"remaining":'
 
     def decision(self, facts: Facts) -> RuledDecision:
         return self.call.decision((facts,))
 
     def document(self, facts: Facts) -> bytes:
         """The JSON of an answer that let it pass."""
-        reset, delay_us = facts[RESET_AFTER_US] / SECOND, facts[DELAY_US]
+        _, remaining, _, reset_us, delay_us, _, _ = facts
         delay = delay_us / SECOND if delay_us else "0.0"
-        rest = f'{facts[REMAINING]},"retry_after":0.0,"reset_after":{reset},"delay":{delay},"degraded":false}}'
-        return self._head + rest.encode()
+        head = f'{self._head}{remaining},"retry_after":0.0,"reset_after":{reset_us / SECOND!r}'
+        return f'{head},"delay":{delay},"degraded":false}}'.encode()
 
     def fields(self, facts: Facts) -> Pairs:
         """The header fields of an answer that let it pass."""
@@ -122,5 +121,5 @@ def plain(facts: Facts) -> bool:
     return type(facts) is tuple and facts[ALLOWED]
 
 
-def _quoted(text: str) -> bytes:
-    return msgspec.json.encode(text)
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()

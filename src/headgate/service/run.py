@@ -81,7 +81,8 @@ def listening(address: Address) -> socket.socket:
             made.bind(address.path)
             made.listen(_BACKLOG)
     except OSError as error:
-        raise InvalidSetting(f"{address} cannot be listened at: {error.strerror or error}.") from None
+        why = os.strerror(error.errno) if error.errno else error  # without what Python adds to it
+        raise InvalidSetting(f"{address} cannot be listened at: {why}.") from None
     made.setblocking(False)
     return made
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from functools import partial
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 from urllib.parse import parse_qsl
@@ -41,7 +42,7 @@ from headgate.service.admin.asked import Asked, Broken, Busy, NotHere, NotSo
 from headgate.service.admin.desk import Desk
 from headgate.service.admin.openapi import description
 from headgate.service.admin.routes import FORMATS, QUERIES, ROUTES, TEXT, Route
-from headgate.service.asgi import Answer, Refused, Request, encoded
+from headgate.service.asgi import Answer, Answers, Refused, Request, encoded
 from headgate.service.reading import Reader
 from headgate.service.schema import NAME, VALUE
 from headgate.service.settings import Settings
@@ -88,18 +89,27 @@ class Admin:
         self._encode = msgspec.json.Encoder().encode
         self._description = description()
         self._routes = [(route.pattern, route, self._desk.verb(route.verb)) for route in ROUTES]
-        self._readers = {route.asked: Reader(route.asked) for route in ROUTES if isinstance(route.asked, type)}
+        self._readers: dict[Any, Reader[Any]] = {
+            route.asked: Reader(route.asked) for route in ROUTES if isinstance(route.asked, type)
+        }
 
     async def close(self) -> None:
         """Give up the lines to servers."""
         await self._desk.close()
 
-    async def answer(self, request: Request) -> Answer:
-        """What is answered to who may ask."""
+    def asked(self, request: Request) -> tuple[int | None, Answers]:
+        """How many bytes its body may have, and who answers it then, if whoever asks may."""
         self._let_in(request)
         if request.path == "/openapi.json" and request.method == "GET":
-            return 200, _JSON, self._description
-        route, verb, asked = await self._asked(request)
+            return None, lambda _: (200, _JSON, self._description)
+        route, verb, path = self._routed(request)
+        asked = _asked(request, route, path)
+        most = LARGEST if route.asked is TEXT else None if route.asked is None else self._most
+        return most, partial(self._answer, route, verb, asked)
+
+    async def _answer(self, route: Route, verb: Any, asked: Asked, request: Request) -> Answer:
+        read = self._readers.get(route.asked)
+        asked = asked._replace(body=request.body if read is None else read(request.body))
         try:
             answer = await verb(asked)
         except EngineUnavailable:
@@ -138,23 +148,6 @@ class Admin:
                 401, "Show the admin token: Authorization: Bearer TOKEN.", [("www-authenticate", "Bearer")]
             )
 
-    async def _asked(self, request: Request) -> tuple[Route, Any, Asked]:
-        route, verb, path = self._routed(request)
-        for name, value in path.items():
-            if len(value) > _LONGEST.get(name, VALUE):
-                raise Refused(400, f"A {name} may have {_LONGEST[name]} characters.")
-        query = _query(request.query, route)
-        author = journal.author_of(request.field(journal.AUTHOR.encode())) if route.changes else ""
-        expected = _expected(query, request.field(b"if-match")) if "expected" in route.queries else None
-        body: Any = None
-        form = ""
-        if route.asked is TEXT:
-            form = _format(request.field(b"content-type"))
-            body = await request.body(LARGEST)
-        elif isinstance(route.asked, type):
-            body = self._readers[route.asked](await request.body(self._most))
-        return route, verb, Asked(path, query, body, form, expected, author, request.client or UNIX)
-
     def _routed(self, request: Request) -> tuple[Route, Any, dict[str, str]]:
         others: list[str] = []
         for pattern, route, verb in self._routes:
@@ -180,6 +173,18 @@ class Admin:
             trouble.problems = problems
         told = encoded([_NO_STORE, ("content-type", PROBLEM), *(fields or [])])
         return status, told, self._encode(trouble)
+
+
+def _asked(request: Request, route: Route, path: dict[str, str]) -> Asked:
+    """All of it but its body."""
+    for name, value in path.items():
+        if len(value) > _LONGEST.get(name, VALUE):
+            raise Refused(400, f"A {name} may have {_LONGEST[name]} characters.")
+    query = _query(request.query, route)
+    author = journal.author_of(request.field(journal.AUTHOR.encode())) if route.changes else ""
+    expected = _expected(query, request.field(b"if-match")) if "expected" in route.queries else None
+    form = _format(request.field(b"content-type")) if route.asked is TEXT else ""
+    return Asked(path, query, None, form, expected, author, request.client or UNIX)
 
 
 def _query(text: str, route: Route) -> dict[str, str]:
