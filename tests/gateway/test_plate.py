@@ -123,6 +123,7 @@ def test_scripts_are_named_by_their_command_and_models() -> None:
             for verb in ("take", "take_together", "refund")
             for name in three
         },
+        **{f"take_calls {name}": single("take_calls", name).sha for name in three if name != "sliding_log"},
         "slots": bare("slots", "slots").sha,
         "members": bare("members").sha,
         **{

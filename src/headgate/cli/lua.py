@@ -10,7 +10,7 @@ from headgate.cli.answer import Answer
 from headgate.cli.engine import add_engine, server_of
 from headgate.cli.parser import Commands, command, group
 from headgate.cli.table import Table
-from headgate.engine.redis.script import Script, bare, published, several, single
+from headgate.engine.redis.script import Script, bare, in_one_string, published, several, single
 from headgate.errors import InvalidRule
 from headgate.gateway import lib
 from headgate.model import ALGORITHMS
@@ -84,6 +84,8 @@ def scripts() -> dict[str, Script]:
     for name, algorithm in ALGORITHMS.items():
         found[f"take/{name}"] = single("take", name)
         found[f"take_together/{name}"] = single("take_together", name)
+        if in_one_string(name):
+            found[f"take_calls/{name}"] = single("take_calls", name)
         found[f"refund/{name}"] = single("refund", name)
         if algorithm.retune is not None:
             found[f"retune/{name}"] = single("retune", name)

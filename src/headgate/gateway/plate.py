@@ -30,7 +30,7 @@ from typing import Any
 
 from headgate.calendar import time_zone
 from headgate.engine.fallback.share import fresh
-from headgate.engine.redis.script import Script, bare, several, single
+from headgate.engine.redis.script import Script, bare, in_one_string, several, single
 from headgate.engine.redis.wire import numbers
 from headgate.http.headers import per_second, quota, window_seconds
 from headgate.model.fixed_window import FixedWindow
@@ -110,6 +110,8 @@ def _names(algorithms: set[str], locks: bool) -> Iterator[str]:
     for name in counted:
         yield f"take {name}"
         yield f"take_together {name}"
+        if in_one_string(name):
+            yield f"take_calls {name}"
         yield f"refund {name}"
     if "slots" in algorithms:
         yield "slots"

@@ -84,19 +84,33 @@ function verbs.decide(said)
   return answers, word
 end
 
--- The same question at once, from so many threads of one request.
-function verbs.decide_many(said)
+-- Questions at once, from as many threads of one request.
+function verbs.decide_each(said)
   local room, threads, found = rooms[said.id], {}, {}
-  for i = 1, said.times do
+  for i, list in ipairs(said.asks) do
     threads[i] = ngx.thread.spawn(function()
-      return room.engine:decide(charges_of(room, said.charges), said.commit, said.deadline)
+      return room.engine:decide(charges_of(room, list), said.commit, said.deadline)
     end)
   end
-  for i = 1, said.times do
-    local _, answers, failure = ngx.thread.wait(threads[i])
+  for i, thread in ipairs(threads) do
+    local _, answers, failure = ngx.thread.wait(thread)
     found[i] = { answers = answers, trouble = failure }
   end
   return found
+end
+
+-- The same question so many times.
+function verbs.decide_many(said)
+  said.asks = {}
+  for i = 1, said.times do said.asks[i] = said.charges end
+  return verbs.decide_each(said)
+end
+
+-- The second rule counts where the first one does, as where the limit of a rule has changed.
+function verbs.one_count(said)
+  local hands = rooms[said.id].hands
+  hands[2].head = hands[1].head
+  return true
 end
 
 function verbs.refund(said)
@@ -202,7 +216,9 @@ local function look_away(seconds)
 end
 
 -- One question that may travel with others.
-function verbs.convoy(said) return convoy.ask(at_port(said.port), bytes(said.packed), ngx.now() + said.seconds) end
+function verbs.convoy(said)
+  return convoy.ask(at_port(said.port), { packed = bytes(said.packed) }, ngx.now() + said.seconds)
+end
 
 -- Such questions from threads of one request: each begins `after` so many seconds, and when it was answered nginx sees
 -- nothing for `blind` seconds. Those that are to be `broken` off are so, all at once, after `broken_after`.
@@ -213,7 +229,7 @@ function verbs.convoys(said)
     threads[i] = ngx.thread.spawn(function()
       if one.after then ngx.sleep(one.after) end
       local began = ngx.now()
-      local answer, failure = convoy.ask(at, bytes(one.packed), began + one.seconds)
+      local answer, failure = convoy.ask(at, { packed = bytes(one.packed) }, began + one.seconds)
       if failure then failure.had_by = (failure.had_by or 0) + 1 end
       found[i] = { answer = answer, trouble = failure, took = ngx.now() - began }
       if one.blind then look_away(one.blind) end

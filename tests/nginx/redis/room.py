@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from headgate.engine.redis import wire
-from headgate.engine.redis.script import Script, bare, several, single
+from headgate.engine.redis.script import Script, bare, in_one_string, several, single
 from headgate.model.limit import Limit
 from headgate.text import parse
 from tests.servers import Nginx
@@ -106,8 +106,8 @@ def plate(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False)
             said[limit.text]["calendar"] = {"unit": unit, "zone": zone}
     algorithms = sorted({limit.algorithm for limit in limits} - {"slots"})
     for algorithm in algorithms:
-        scripts[f"take {algorithm}"] = single("take", algorithm)
-        scripts[f"refund {algorithm}"] = single("refund", algorithm)
+        commands = ["take", "take_together", "refund", *(["take_calls"] if in_one_string(algorithm) else [])]
+        scripts |= {f"{command} {algorithm}": single(command, algorithm) for command in commands}
     for size in range(1, len(algorithms) + 1):
         for some in itertools.combinations(algorithms, size):
             for models in [some, (*some, "lockout")][: 2 if lockouts else 1]:

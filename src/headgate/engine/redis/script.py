@@ -20,7 +20,7 @@ _LUA = files("headgate") / "lua"
 _KEEPERS = {"sliding_log": "keep_log"}
 
 # Commands that run so often that for a state in one string they are written out.
-_WRITTEN_OUT = ("take", "take_many")
+_WRITTEN_OUT = ("take", "take_many", "take_calls")
 
 
 class Script:
@@ -43,6 +43,11 @@ def single(command: str, algorithm: str) -> Script:
         commands = [f"{command}_string"]
     parts = [_for(command, _source("model", algorithm)), *(_source("command", name) for name in commands)]
     return Script("\n".join(_flat(part) for part in parts).replace("model.width", _width(parts[0])))
+
+
+def in_one_string(algorithm: str) -> bool:
+    """Whether its state fits one: only then there is a `take_calls` for it."""
+    return algorithm not in _KEEPERS
 
 
 def several(command: str, algorithms: Iterable[str]) -> Script:

@@ -3,7 +3,8 @@
 -- A question by itself costs nginx more than its decision costs Redis: a send, a receive, a turn of the event loop. So
 -- while a worker has DRIVERS questions on the way to a server, whoever comes waits for a seat. When a driver is back,
 -- the first of those who wait drives on, and takes all the others along, in one send. Where nobody is on the way,
--- nobody waits: alone, a question goes straight.
+-- nobody waits: alone, a question goes straight. Questions of one convoy that can be joined (questions.lua) are one run
+-- of one script, which reads and writes a count only once that several of them charge.
 --
 --   ada    drives ............ answered
 --   bob       drives ............ answered
@@ -21,11 +22,14 @@
 --     he waits costs nobody anything.
 
 local line = require "resty.headgate.redis.line"
+local questions = require "resty.headgate.redis.questions"
+local resp = require "resty.headgate.redis.resp"
 local semaphore = require "ngx.semaphore"
 local trouble = require "resty.headgate.redis.trouble"
 
 local now = require("resty.headgate.clock").now
-local concat, min, remove = table.concat, math.min, table.remove
+local joined, packed_of = questions.joined, questions.packed
+local concat, find, min, remove = table.concat, string.find, math.min, table.remove
 
 local M = {}
 
@@ -104,11 +108,58 @@ local function own(failure)
   return found
 end
 
-local function drive_with(riders, address, packed, by)
-  local texts, answers = { packed }, {}
-  for i, rider in ipairs(riders) do texts[i + 1] = rider.packed end
-  local _, failure = line.ask_all(address, concat(texts), by, #texts, answers)
-  if failure and failure.kind == "wrong" then answers = {} end -- nobody knows what is an answer to what
+-- The bytes of all of them; how many replies there will be; and, if some are joined in the first of those, which of
+-- its rows is whose.
+local function loaded(all)
+  local first, rows = joined(all)
+  local texts, count = { first }, first and 1 or 0
+  for i = 1, #all do
+    if not (rows and rows[i]) then
+      count = count + 1
+      texts[count] = packed_of(all[i])
+    end
+  end
+  return texts, count, rows
+end
+
+-- Each one's own reply, of those that came.
+local function dealt_out(all, rows, replies)
+  if not rows then return replies end
+  local found, at, together = {}, 1, replies[1]
+  for i = 1, #all do
+    if not rows[i] then
+      at = at + 1
+      found[i] = replies[at]
+    elseif type(together) == "table" and not together.error then
+      found[i] = together[rows[i]]
+    else
+      found[i] = together
+    end
+  end
+  return found
+end
+
+-- A server that has forgotten the script of those that are joined has decided nothing for them: they are asked again,
+-- with its text.
+local function asked_again(address, packed, text, replies, by)
+  local refused = type(replies[1]) == "table" and replies[1].error
+  if not refused or not text or not find(refused, "^NOSCRIPT") then return nil end
+  local again = {}
+  local _, failure = line.ask_all(address, resp.with_text(packed, text), by, 1, again)
+  replies[1] = again[1]
+  return failure
+end
+
+local function drive_with(riders, address, question, by)
+  local all = { question }
+  for i, rider in ipairs(riders) do all[i + 1] = rider.question end
+  local texts, count, rows = loaded(all)
+  local replies = {}
+  local _, failure = line.ask_all(address, concat(texts), by, count, replies)
+  if failure and failure.kind == "wrong" then replies = {} end -- nobody knows what is an answer to what
+  if rows and not failure then failure = asked_again(address, texts[1], question.text, replies, by) end
+  local answers = dealt_out(all, rows, replies)
+  failure = failure or trouble.wrong(address.text .. " answers fewer calls than it was asked")
   for i, rider in ipairs(riders) do
     if rider.wake then
       rider.answer, rider.done = answers[i + 1], true
@@ -120,14 +171,14 @@ local function drive_with(riders, address, packed, by)
   return said(answers[1])
 end
 
-local function drive(convoy, at, address, packed, by)
+local function drive(convoy, at, address, question, by)
   convoy.ends[at] = by
   local answer, failure
   local riders = convoy.waiting[1] and board(convoy, by)
   if riders and riders[1] then
-    answer, failure = drive_with(riders, address, packed, by)
+    answer, failure = drive_with(riders, address, question, by)
   else
-    answer, failure = line.ask(address, packed, by)
+    answer, failure = line.ask(address, packed_of(question), by)
   end
   pass_on(convoy, at, by)
   return answer, failure
@@ -155,13 +206,13 @@ local function late(address, aboard)
 end
 
 -- Waits for an answer, or for the place of a driver.
-local function ride(convoy, address, packed, by)
+local function ride(convoy, address, question, by)
   if by <= now() then return late(address) end
-  local rider = { packed = packed, by = by, wake = remove(free) or semaphore.new() }
+  local rider = { question = question, by = by, wake = remove(free) or semaphore.new() }
   convoy.waiting[#convoy.waiting + 1] = rider
   wait(convoy, rider)
   if rider.drives then
-    if by > now() then return drive(convoy, rider.drives, address, packed, by) end
+    if by > now() then return drive(convoy, rider.drives, address, question, by) end
     pass_on(convoy, rider.drives, by)
   end
   if not rider.done then return late(address, rider.aboard) end
@@ -169,12 +220,12 @@ local function ride(convoy, address, packed, by)
   return said(rider.answer)
 end
 
--- As line.ask: the reply to what is packed, or nil and trouble.
-function M.ask(address, packed, by)
+-- As line.ask: the reply to a question of questions.lua, or to what is packed in { packed = text }; or nil and trouble.
+function M.ask(address, question, by)
   local convoy = address.convoy or begin(address)
   local at = place(convoy, now())
-  if not at then return ride(convoy, address, packed, by) end
-  return drive(convoy, at, address, packed, by)
+  if not at then return ride(convoy, address, question, by) end
+  return drive(convoy, at, address, question, by)
 end
 
 return M

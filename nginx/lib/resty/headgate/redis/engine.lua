@@ -35,6 +35,7 @@ local urls = require "resty.headgate.redis.url"
 local now = require("resty.headgate.clock").now
 local ask, ask_together = line.ask, convoy.ask
 local bind, escaped, take, COMMIT = questions.bind, questions.escaped, questions.take, questions.COMMIT
+local packed_of = questions.packed
 
 local M = {}
 
@@ -70,16 +71,20 @@ local function by_of(self, deadline)
   return now() + seconds
 end
 
--- The reply to what is packed, by then. `sha` names the script that it needs: such replies are short, so they go in
+-- The reply to a question, by then. `sha` names the script that it needs: such replies are short, so they go in
 -- convoys.
-function Engine:asked(packed, sha, tag, by)
+function Engine:asked(question, sha, tag, by)
   local address = self.only or self.topology:node(tag)
   local reply, failure
   if address then
-    reply, failure = (sha and ask_together or ask)(address, packed, by)
+    if sha then
+      reply, failure = ask_together(address, question, by)
+    else
+      reply, failure = ask(address, question.packed, by)
+    end
     if reply ~= nil then return reply end
   end
-  return around.answered(self.topology, address, failure, packed, sha and self.texts[sha], tag, by)
+  return around.answered(self.topology, address, failure, packed_of(question), sha and self.texts[sha], tag, by)
 end
 
 function Engine:told(failure) return trouble.told(self.text, self.prefix, failure) end
@@ -102,17 +107,26 @@ local function known_of(self, hand)
   return known
 end
 
-local function taken(self, charge, known, by, at_us)
-  local name = escaped(charge.key)
-  local numbers = at_us and self:numbers(charge.hand.limit, at_us)
-  return self:asked(take(known, name, charge.cost, numbers), known.take, name, by)
+-- A question of charges that are alike: it may be joined with others where one server has all counts.
+local function joinable(self, charges, sha)
+  return self.topology.joins and questions.joinable(charges, sha, self.texts)
+end
+
+local function taken(self, charges, known, by, at_us)
+  local charge = charges[1]
+  local question, name = joinable(self, charges, known.take), escaped(charge.key)
+  if not question then
+    local numbers = at_us and self:numbers(charge.hand.limit, at_us)
+    question = { packed = take(known, name, charge.cost, numbers) }
+  end
+  return self:asked(question, known.take, name, by)
 end
 
 local function no_decision() return trouble.wrong("it answered what is no decision") end
 
-local function decide_one(self, charge, known, by)
-  local facts, failure = taken(self, charge, known, by, known.calendar and now_us() or nil)
-  if type(facts) == "table" and facts[1] == OUTSIDE then facts, failure = taken(self, charge, known, by, facts[2]) end
+local function decide_one(self, charges, known, by)
+  local facts, failure = taken(self, charges, known, by, known.calendar and now_us() or nil)
+  if type(facts) == "table" and facts[1] == OUTSIDE then facts, failure = taken(self, charges, known, by, facts[2]) end
   if type(facts) == "table" and facts[7] then return { facts } end
   return nil, self:told(failure or no_decision())
 end
@@ -189,8 +203,9 @@ end
 -- Facts for each; nil and the server's time where that lies outside of the calendar; or nil, nil and trouble. `pack`
 -- is questions.alike, or questions.together.
 local function asked_together(self, pack, charges, sha, commit, by, at_us)
-  local packed = pack(charges, sha, commit, self, at_us)
-  local reply, failure = self:asked(packed, sha, escaped(charges[1].key), by)
+  local question = pack == questions.alike and joinable(self, charges, sha)
+  question = question or { packed = pack(charges, sha, commit, self, at_us) }
+  local reply, failure = self:asked(question, sha, escaped(charges[1].key), by)
   if reply == nil then return nil, nil, failure end
   local first = type(reply) == "table" and reply[1]
   if type(first) == "number" then return all_passed(reply, #charges) end
@@ -221,7 +236,7 @@ function Engine:decide(charges, commit, deadline)
   if charges[2] == nil and commit == 1 then
     local known, lacks = known_of(self, charge.hand)
     if not known then return nil, self:told(lacks) end
-    if known.alone then return decide_one(self, charge, known, by) end
+    if known.alone then return decide_one(self, charges, known, by) end
   end
   local answers, failure
   if self.topology.joins then
@@ -236,7 +251,7 @@ end
 -- The numbers that an override of this text has in the place of the hand's own; nil if it has changed meanwhile.
 local function overridden(self, charge, name, text, by, at_us)
   local known, limit = charge.hand.redis, charge.hand.limit
-  local stored = self:asked(resp.command { "GET", known.override .. name .. "}" }, nil, name, by)
+  local stored = self:asked({ packed = resp.command { "GET", known.override .. name .. "}" } }, nil, name, by)
   for algorithm, numbers, said in string.gmatch(stored or "", "([%w_]+) ([^|\n]*)|([^\n]*)") do
     if said == text and algorithm == limit.algorithm then
       local words = {}
@@ -260,7 +275,8 @@ function Engine:given_back(charge, facts, by)
   for _ = 1, 2 do
     local numbers = facts[8] and overridden(self, charge, name, facts[8], by, at_us)
     if not numbers and known.calendar then numbers = self:numbers(hand.limit, at_us) end
-    local reply, failure = self:asked(questions.refund(charge, name, facts, numbers), known.back, name, by)
+    local question = { packed = questions.refund(charge, name, facts, numbers) }
+    local reply, failure = self:asked(question, known.back, name, by)
     if type(reply) ~= "table" then return nil, failure or no_decision() end
     if reply[1] ~= OUTSIDE then return reply end
     at_us = reply[2]
@@ -277,7 +293,8 @@ end
 function Engine:run(script, key, words, tag, deadline)
   local sha = self.scripts[script]
   if not sha then return nil, self:told(lacking(script)) end
-  local reply, failure = self:asked(questions.run(sha, key, words), sha, tag or key, by_of(self, deadline))
+  local question = { packed = questions.run(sha, key, words) }
+  local reply, failure = self:asked(question, sha, tag or key, by_of(self, deadline))
   if reply == nil then return nil, self:told(failure) end
   return reply
 end
@@ -304,8 +321,8 @@ function Engine:release(charge, fence, deadline)
 end
 
 function Engine:ask(words, tag, deadline)
-  local packed = resp.command(words)
-  local reply, failure = self:asked(packed, nil, tag or words[2] or "", by_of(self, deadline))
+  local question = { packed = resp.command(words) }
+  local reply, failure = self:asked(question, nil, tag or words[2] or "", by_of(self, deadline))
   if reply == nil then return nil, self:told(failure) end
   return reply
 end

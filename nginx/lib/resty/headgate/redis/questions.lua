@@ -7,8 +7,12 @@
 --   alone   a charge by itself is no more than a take
 --   terms   what its part must say; nil of plain charges, which are all or none anyway
 --
--- Laws (tests/nginx/redis/test_questions.py): the bytes are those that Python would send for the same charges, but for
--- a patience that is left out where nobody has one.
+-- Charges that look at nothing but their counts, and are of one algorithm, may be joined with those of other calls: one
+-- script run decides them all, one call after the other. Such a question is packed when it is known how it travels.
+--
+-- Laws (tests/nginx/redis/test_questions.py, test_joined.py): the bytes are those that Python would send for the same
+-- charges, but for a patience that is left out where nobody has one; and who is joined with others is told what he
+-- would have been told by himself at that instant, after those before him.
 
 local naming = require "resty.headgate.naming"
 local resp = require "resty.headgate.redis.resp"
@@ -22,6 +26,7 @@ local M = {}
 local LONGEST = 200 -- bytes of a key that is not hashed
 local EXACT = 2 ^ 53 -- more can never pass either
 local TAKES = bulk("-1") -- nobody has patience here
+local MOST = 256 -- counts in one question: a script has room for some thousand values at once
 
 M.TOLD, M.COMMIT, M.AHEAD = 0, 1, 2
 
@@ -66,6 +71,7 @@ function M.bind(hand, scripts, prefix)
     said = bulk(""), said_words = 1,
     take = scripts["take " .. limit.algorithm], back = scripts["refund " .. limit.algorithm],
     together = scripts["take_together " .. limit.algorithm],
+    calls = not limit.calendar and scripts["take_calls " .. limit.algorithm] or nil,
   }
   known.one = known.args .. bulk("1")
   if known.terms then say(known, known.terms, prefix) end
@@ -105,6 +111,9 @@ local function put_key(named, head, name)
   named[#named + 1] = "$" .. #head + #name + 1 .. "\r\n" .. head .. name .. "}\r\n"
 end
 
+-- The count of a charge, as a word.
+local function counted(known, name) return "$" .. known.length + #name .. "\r\n" .. known.head .. name .. "}\r\n" end
+
 local texts = {}
 
 -- Several charges of bound hands that are alike: of one algorithm, and nothing but their counts is looked at. They are
@@ -115,7 +124,7 @@ function M.alike(charges, sha, _, engine, at_us)
     local charge = charges[i]
     local known, cost = charge.hand.redis, charge.cost
     if charge.key ~= key then key, name = charge.key, escaped(charge.key) end
-    texts[i] = "$" .. known.length + #name .. "\r\n" .. known.head .. name .. "}\r\n"
+    texts[i] = counted(known, name)
     if cost == 1 and not known.calendar then
       texts[count + i] = known.one
     else
@@ -125,6 +134,91 @@ function M.alike(charges, sha, _, engine, at_us)
   end
   local words = 3 + count * (2 + charges[1].hand.redis.width)
   return start(words, sha, count) .. concat(texts, "", 1, 2 * count)
+end
+
+-- A question of charges that are alike, which may be joined with others that go by the script `calls`; nil if it may
+-- not. `sha` is the script that it goes by alone; `scripts` are texts by their SHA1.
+function M.joinable(charges, sha, scripts)
+  local calls = charges[1].hand.redis.calls
+  for i = 2, #charges do
+    if charges[i].hand.redis.calls ~= calls then return nil end
+  end
+  return calls and { charges = charges, sha = sha, calls = calls, text = scripts[calls] }
+end
+
+-- Its bytes, if it goes alone.
+function M.packed(question)
+  local packed = question.packed
+  if packed then return packed end
+  local charges = question.charges
+  local charge = charges[1]
+  if charges[2] then
+    packed = M.alike(charges, question.sha)
+  else
+    packed = M.take(charge.hand.redis, escaped(charge.key), charge.cost)
+  end
+  question.packed = packed
+  return packed
+end
+
+local small = {} -- words of small numbers
+
+local function word(n)
+  local found = small[n]
+  if not found then
+    found = bulk(n .. "")
+    small[n] = found
+  end
+  return found
+end
+
+-- Adds a call to a question of several; false if it has no place there.
+local function add(question, charges)
+  local seen, words, said, key, name = question.seen, question.words, question.said + 1, nil, nil
+  if question.many + #charges > MOST then return false end
+  words[said] = word(#charges)
+  for i = 1, #charges do
+    local charge = charges[i]
+    local known, cost = charge.hand.redis, charge.cost
+    if charge.key ~= key then key, name = charge.key, escaped(charge.key) end
+    local text = counted(known, name)
+    local n = seen[text]
+    if not n then
+      n = question.many + 1
+      question.many, seen[text], question.counts[n], question.limits[n] = n, n, text, known.args
+    elseif question.limits[n] ~= known.args then
+      return false -- the same count under another limit: the rule has just changed
+    end
+    said = said + 1
+    words[said] = word(cost == 1 and n or -n)
+    if cost ~= 1 then
+      said = said + 1
+      words[said] = bulk(number(cost < EXACT and cost or EXACT))
+    end
+  end
+  question.said = said
+  return true
+end
+
+-- One question of those among several that can be joined with the first of them, and which of its calls each is (false:
+-- none); nil if there are none.
+function M.joined(all)
+  local calls = all[1].calls
+  if not calls then return nil end
+  local question = { seen = {}, counts = {}, limits = {}, words = {}, many = 0, said = 0 }
+  local places, count = {}, 0
+  for i = 1, #all do
+    places[i] = false
+    if all[i].calls == calls and add(question, all[i].charges) then
+      count = count + 1
+      places[i] = count
+    end
+  end
+  if count < 2 then return nil end
+  local many, said = question.many, question.said
+  local head = start(4 + many * (1 + all[1].charges[1].hand.redis.width) + said, calls, many)
+  local limits, words = concat(question.limits), concat(question.words, "", 1, said)
+  return head .. concat(question.counts) .. word(count) .. limits .. words, places
 end
 
 -- Several charges of bound hands in one question. The engine tells the numbers of a calendar's limit at that instant.
