@@ -51,7 +51,7 @@ def gate() -> Iterator[Gate]:
 def missed(found: Flood) -> list[str]:
     """The bars that a flood did not reach."""
     requests = found.after(1)
-    seconds = round(requests[-1].at) - round(requests[0].at - 0.5)
+    seconds = int(requests[-1].at) - int(requests[0].at) + 1
     used = sum(request.passed for request in requests) / (RATE * seconds)
     told = {
         f"{found.asked} questions": found.asked <= 3 * RATE * SECONDS,

@@ -6,6 +6,7 @@
 -- Laws (tests/nginx/test_gateway.py): facts stand on refusals as well as on what passes; a delayed request blocks no
 -- worker; a refusal without a page of its own is nginx's, so that `error_page` works.
 
+local fields = require "resty.headgate.fields"
 local headers = require "resty.headgate.headers"
 local refusal = require "resty.headgate.refusal"
 local remembering = require "resty.headgate.remembering"
@@ -85,11 +86,11 @@ local function refuse(rule, charges, answers, denied)
   if accept and wants_json(accept) then
     compiled = refusal.answer(compiled, violated_of(charges, answers, denied), accept)
   end
-  if compiled.location then ngx.header["Location"] = compiled.location end
+  if compiled.location then fields["Location"] = compiled.location end
   if not compiled.body then return ngx.exit(compiled.status) end
   ngx.status = compiled.status
-  ngx.header["Content-Type"] = compiled.type
-  ngx.header["Content-Length"] = #compiled.body
+  fields["Content-Type"] = compiled.type
+  fields["Content-Length"] = #compiled.body
   if read "request_method" ~= "HEAD" then ngx.print(compiled.body) end
   return ngx.exit(ngx.HTTP_OK)
 end
@@ -100,7 +101,7 @@ local function tell(plate, allowed, verdicts, rule, remaining, wait_us, delay_us
   if not rule then return end
   write("headgate_rule", rule.name)
   write("headgate_remaining", remaining)
-  headers.put(ngx.header, plate.headers, verdicts, wait_us, allowed)
+  headers.put(fields, plate.headers, verdicts, wait_us, allowed)
 end
 
 -- Says it, waits, or ends the request.

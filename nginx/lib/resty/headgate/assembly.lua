@@ -64,18 +64,19 @@ Gate.__index = Gate
 -- Everything that a worker needs, made in the master.
 function M.build(options)
   local only_here = check(options) == "shared"
-  local dict, prefix = options.dict or "headgate", options.prefix or "hg"
+  local prefix = options.prefix or "hg"
   seen.named(options.attributes or {})
-  local here = shared_engine.new { dict = dict, prefix = prefix }
+  local here = shared_engine.new { dict = options.dict, prefix = prefix }
+  local dict = here.dict
   local redis = options.redis and opened(options.redis, prefix)
   local chosen = redis and redis.said or {}
   local self = setmetatable({ here = here, redis = redis }, Gate)
-  if redis and not only_here then self.members = members.new(redis, ngx.shared[dict], prefix, chosen.nodes) end
-  self.engines = self:stacked(ngx.shared[dict], only_here, chosen, options)
+  if redis and not only_here then self.members = members.new(redis, dict, prefix, chosen.nodes) end
+  self.engines = self:stacked(dict, only_here, chosen, options)
   self.holding = holding.new(self.engines)
   self.follower = follow.new {
     source = options.rules and "file" or "redis", path = options.rules, keep = options.keep, prefix = prefix,
-    dict = ngx.shared[dict], engine = redis, on_plate = function(plate) self:use(plate) end,
+    dict = dict, engine = redis, on_plate = function(plate) self:use(plate) end,
     chosen = {
       prefix = prefix, only_here = only_here, fallback = chosen.fallback or "local",
       deadline = chosen.deadline or PROMPT, crc32 = ngx.crc32_long, refuses = shared_engine.refuses,

@@ -8,7 +8,8 @@
 -- What is known of a key stands in the shared dict, for all workers: r:<count> holds what the last answer left and how
 -- large the demand is, and n:<count> counts the units that were demanded, shed or not; ten times a second the
 -- difference is the demand. Both begin when Redis refuses the key, so a key that never was at its limit costs nothing,
--- and end 2 s after the last request; nothing is displaced for them. Shedding begins 20 ms after the refusal, if the
+-- and end 2 s after the last request; nothing is displaced for them. What a worker has read of a key it believes until
+-- nginx's clock moves on (a millisecond), or it asks Redis itself. Shedding begins 20 ms after the refusal, if the
 -- demand is at least twice the limit (this nginx's part of it) and 20 units a second: less than that disturbs nobody.
 --
 -- Whoever is shed is refused by the rule, with nothing remaining, and told to come back after a random time between
@@ -66,8 +67,38 @@ local function plan_of(hand)
   local terms = hand.terms
   local plan = not terms.aside and not terms.lockout and not terms.overrides and pacing.plan(hand.limit)
   local filed = hand.limit.text .. ":" .. hand.head
-  hand.shed = plan and { pacing = plan, state = "r:" .. filed, count = "n:" .. filed, came = 0 } or false
+  hand.shed = plan and {
+    pacing = plan, state = "r:" .. filed, count = "n:" .. filed, came = 0,
+    known = ffi.new("double[?]", pacing.NUMBERS), known_key = nil, known_at = 0, -- what was read last
+  } or false
   return hand.shed
+end
+
+-- Puts what the dict knows of a key into `state`; false if that is nothing.
+local function look_up(self, shed, key)
+  local text = self.dict:get(shed.state .. key)
+  if not text then return false end
+  copy(state, cast(READ, text), BYTES)
+  return true
+end
+
+-- The same for who does not change it: what was read in the same millisecond is good enough.
+local function recall(self, shed, key)
+  local at = clock.now()
+  if shed.known_at == at and shed.known_key == key then
+    copy(state, shed.known, BYTES)
+    return true
+  end
+  if not look_up(self, shed, key) then return false end
+  copy(shed.known, state, BYTES)
+  shed.known_key, shed.known_at = key, at
+  return true
+end
+
+-- Tells the dict what is in `state`.
+local function tell(self, shed, key)
+  shed.known_key = nil
+  self.dict:safe_set(shed.state .. key, text_of(state, BYTES), LIFE)
 end
 
 -- Counts a request. A flood is mostly of one key: this worker counts it by itself, and tells the dict now and then.
@@ -85,27 +116,30 @@ end
 
 local function sharers(self) return max(1, (self.members:place())) end
 
--- Looks what the demand was since the last time.
+-- Whether it is time to look again.
+local function is_due(now) return now - state[MARK_AT] > (state[DEMAND] == 0 and FIRST_US or CELL_US) end
+
+-- Looks what the demand was since the last time, unless another worker just has.
 local function measure(self, shed, key, now)
   local came = self.dict:get(shed.count .. key)
-  if not came then
+  if not came or not look_up(self, shed, key) then
     self.dict:delete(shed.state .. key) -- without its count it says nothing
     return
   end
+  if not is_due(now) then return end
   local fresh = (came - state[MARK]) / (now - state[MARK_AT])
   local known = state[DEMAND]
   if known == 0 or fresh > 2 * known then known = fresh else known = known + SMOOTH * (fresh - known) end
   state[DEMAND], state[MARK], state[MARK_AT] = known, came, now
   pacing.share(shed.pacing, state, sharers(self), now)
   self.dict:expire(shed.count .. key, LIFE)
-  self.dict:safe_set(shed.state .. key, text_of(state, BYTES), LIFE)
+  tell(self, shed, key)
 end
 
--- Counts this request, and throws the dice. `text` is what the dict knows of its key.
-local function passes(self, shed, charge, text, now)
-  copy(state, cast(READ, text), BYTES)
+-- Counts this request, and throws the dice. `state` is that of its key.
+local function passes(self, shed, charge, now)
   count(self, shed, charge)
-  if now - state[MARK_AT] > (state[DEMAND] == 0 and FIRST_US or CELL_US) then measure(self, shed, charge.key, now) end
+  if is_due(now) then measure(self, shed, charge.key, now) end
   if not flooded(shed.pacing, state, LEAST) then return true end
   return random() < chance(shed.pacing, state, now, charge.cost)
 end
@@ -128,16 +162,14 @@ end
 
 -- What the answers say about keys whose demand is counted, or is from now on.
 local function heed(self, charges, answers, asked)
-  local now, dict = now_us(), self.dict
+  local now = now_us()
   for i = 1, #charges do
     local charge, facts = charges[i], answers[i]
     local shed = charge.hand.shed
     if shed and facts and charge.cost > 0 then
-      local text = dict:get(shed.state .. charge.key)
-      if text then
-        copy(state, cast(READ, text), BYTES)
+      if look_up(self, shed, charge.key) then
         learn(shed.pacing, state, charge.cost, facts, asked, now)
-        dict:safe_set(shed.state .. charge.key, text_of(state, BYTES), LIFE)
+        tell(self, shed, charge.key)
       elseif facts[1] == 0 then
         begin(self, shed, charge, facts, asked, now)
       end
@@ -148,11 +180,9 @@ end
 -- Notes that this charge goes on to ask.
 local function asks(self, charge, now)
   local shed = charge.hand.shed
-  local text = shed and self.dict:get(shed.state .. charge.key)
-  if not text then return end
-  copy(state, cast(READ, text), BYTES)
+  if not shed or not look_up(self, shed, charge.key) then return end
   spend(shed.pacing, state, now, charge.cost)
-  self.dict:safe_set(shed.state .. charge.key, text_of(state, BYTES), LIFE)
+  tell(self, shed, charge.key)
 end
 
 local function must_count(charge)
@@ -170,9 +200,8 @@ end
 local function thrown(self, charge, now)
   local shed = charge.hand.shed
   if shed == nil then shed = plan_of(charge.hand) end
-  local text = shed and charge.cost > 0 and self.dict:get(shed.state .. charge.key)
-  if not text then return false, nil end
-  if passes(self, shed, charge, text, now) then return true, nil end
+  if not shed or charge.cost <= 0 or not recall(self, shed, charge.key) then return false, nil end
+  if passes(self, shed, charge, now) then return true, nil end
   return true, refusal(shed, now)
 end
 

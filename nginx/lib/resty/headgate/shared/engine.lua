@@ -16,6 +16,7 @@
 --   - a full dict lets nobody pass uncounted and forgets no live count (test_room.py).
 
 local clock = require "resty.headgate.clock"
+local dicts = require "resty.headgate.dict"
 local hands = require "resty.headgate.shared.hands"
 local joint = require "resty.headgate.shared.joint"
 local lock = require "resty.headgate.shared.lock"
@@ -33,7 +34,7 @@ local named, limit_at, lock_of, take, free = hands.named, hands.limit_at, lock.o
 -- `chosen`: dict (its name), prefix.
 function M.new(chosen)
   local name = chosen.dict or "headgate"
-  local dict = ngx.shared[name]
+  local dict = dicts.open(name)
   if not dict then
     error('There is no shared dict "' .. name .. '": write lua_shared_dict ' .. name .. " 20m; in the http block.", 0)
   end
