@@ -3,7 +3,8 @@
 wrk with 64 connections asks one nginx on loopback, subject after subject, in rounds; with one worker on a core of
 its own (wrk and Redis have the other), and with two workers, who share both cores with them. Every answer is `echo
 ok`. Each sample has an nginx of its own: what LuaJIT makes of the same Lua differs from start to start, and by
-what was asked before. Who is compared is measured one after the other.
+what was asked before. Those who are compared run side by side and take turns of a second, because the machine is
+another one from second to second.
 
 The floors are hand-written: GCRA on a shared dict, and EVALSHA of the minimal GCRA through lua-nginx-redis from
 its pool. They match no rule, form no key, tell one number in a header, and know no fault. Two more do by hand what
@@ -15,6 +16,8 @@ is nobody's.
 import os
 import re
 import subprocess
+from contextlib import ExitStack
+from statistics import fmean
 from typing import Any
 
 from benchmarks import floors
@@ -25,7 +28,7 @@ from tests.servers import Nginx, RedisServer
 from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
 
-SECONDS = 2
+TURNS = 3  # of a second each
 CONNECTIONS = 64
 PLENTY = "1000000/s"
 
@@ -40,8 +43,8 @@ PATHS = {
     NOTHING: "/nothing",
     LEASED: "/leased",
     DICT: "/dict",
-    DICT_ALL: "/dict-all",
     SHARED: "/shared",
+    DICT_ALL: "/dict-all",
     OWN: "/own",
     SHARED_DENIED: "/shared-denied",
     OWN_DENIED: "/own-denied",
@@ -51,6 +54,11 @@ PATHS = {
     REDIS: "/redis",
     ONE: "/one",
 }
+COMPARED = (
+    (NOTHING, LEASED, DICT, SHARED, DICT_ALL, OWN),
+    (SHARED_DENIED, OWN_DENIED, DENIED),
+    (FOUR, REDIS, ONE, REDIS_FOUR),
+)
 
 
 def _rule(name: str, path: str, limit: str = PLENTY, **more: Any) -> dict[str, Any]:
@@ -141,7 +149,7 @@ GATE = 'access_by_lua_block { require("resty.headgate").access() }\n' + "".join(
 def answer(report: Report) -> None:
     for workers in (1, 2):
         samples: Samples = {name: [] for name in PATHS}
-        for number in range(report.rounds(7)):
+        for number in range(report.rounds(5)):
             with RedisServer() as server:
                 _round(report, workers, number, server, samples)
         _tell(report, workers, samples)
@@ -153,18 +161,30 @@ def _round(report: Report, workers: int, number: int, server: RedisServer, sampl
         for text in (floors.MINIMAL_GCRA, floors.FOUR_GCRA)
     )
     push(BOOK, server.url)
-    names = list(PATHS)
-    shift = number % len(names)
-    for name in names[shift:] + names[:shift]:
-        port = free_port()
-        http = HTTP % {"url": server.url, "floors": port, "port": server.port, "sha": one, "four": four}
-        with Nginx(GATE, http, main=MAIN, workers=workers) as gate:
-            _pin(gate, server, workers)
-            url = (gate.url if name.startswith("headgate") else f"http://127.0.0.1:{port}") + PATHS[name]
-            _wrk(url, 1)
-            sample = _wrk(url, SECONDS)
-        samples[name].append(sample)
-        report.keep(workers=workers, subject=name, round=number, **sample)
+    said = {"url": server.url, "port": server.port, "sha": one, "four": four}
+    for names in COMPARED:
+        with ExitStack() as stack:
+            urls: dict[str, str] = {}
+            for name in names:
+                port = free_port()
+                gate = stack.enter_context(
+                    Nginx(GATE, HTTP % {**said, "floors": port}, main=MAIN, workers=workers)
+                )
+                _pin(gate, server, workers)
+                urls[name] = (gate.url if name.startswith("headgate") else f"http://127.0.0.1:{port}") + PATHS[
+                    name
+                ]
+            turns: Samples = {name: [] for name in names}
+            shift = number % len(names)
+            for turn in range(TURNS + 1):
+                for name in names[shift:] + names[:shift]:
+                    sample = _wrk(urls[name])
+                    if turn > 0:  # the first is to warm up
+                        turns[name].append(sample)
+        for name in names:
+            whole = {what: fmean(turn[what] for turn in turns[name]) for what in turns[name][0]}
+            samples[name].append(whole)
+            report.keep(workers=workers, subject=name, round=number, **whole)
 
 
 def _pin(gate: Nginx, server: RedisServer, workers: int) -> None:
@@ -174,9 +194,9 @@ def _pin(gate: Nginx, server: RedisServer, workers: int) -> None:
     os.sched_setaffinity(server.pid, cores[:1])
 
 
-def _wrk(url: str, seconds: int) -> dict[str, float]:
+def _wrk(url: str) -> dict[str, float]:
     core = str(min(os.sched_getaffinity(0)))
-    words = ["taskset", "-c", core, str(command("wrk", "wrk")), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+    words = ["taskset", "-c", core, str(command("wrk", "wrk")), "-t1", f"-c{CONNECTIONS}", "-d1s"]
     said = subprocess.run([*words, "--latency", url], capture_output=True, text=True, check=True).stdout
     found = re.search(r"(\d+) requests in", said)
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", said)

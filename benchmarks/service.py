@@ -1,10 +1,10 @@
 """How fast is the check service, beside an empty application on the same servers?
 
 One service, of one worker or two, has a core of its own (with two: both); wrk or h2load, Redis and nginx have the
-other. Each sample starts what it measures anew. The floors are empty: the same granian with an application that
-answers nothing, the same grpc with a servicer that reads the request and says OK; each in a process as Python
-makes it, and in one that is tuned as the service's are (service/run.py). Ratios are formed within each round, of
-samples that were taken one after the other.
+other. Each round starts what it measures anew; those who are compared run side by side and take turns of a second.
+The floors are empty: the same granian with an application that answers nothing, the same grpc with a servicer that
+reads the request and says OK; each in a process as Python makes it, and in one that is tuned as the service's are
+(service/run.py). Ratios are formed within each round.
 """
 
 import os
@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from benchmarks.report import Report, figure
 from benchmarks.rounds import SPEED, Samples, median, ratio
@@ -31,7 +33,8 @@ from tests.servers.waiting import until
 from tests.service.documented import cluster, filter_of
 from tests.service.running import Service
 
-SECONDS = 2
+SECONDS = 1
+TURNS = 3
 CONNECTIONS = 64
 BOOK: dict[str, Any] = {
     "rules": [
@@ -65,14 +68,12 @@ def answer(report: Report) -> None:
     one: Samples = {name: [] for name in SUBJECTS}
     two: Samples = {name: [] for name in (REDIS, RLS_REDIS)}
     quotas: Samples = {ENVOY: [], QUOTA: [], UNLIMITED: []}
-    for number in range(report.rounds(5)):
+    for number in range(report.rounds(4)):
         for workers, samples in ((1, one), (2, two)):
-            names = list(samples)
-            shift = number % len(names)
-            for name in names[shift:] + names[:shift]:
-                sample = SUBJECTS[name](workers)
-                samples[name].append(sample)
-                report.keep(workers=workers, subject=name, round=number, **sample)
+            for names in COMPARED if workers == 1 else [(name,) for name in samples]:
+                for name, sample in _in_turn(names, workers, number).items():
+                    samples[name].append(sample)
+                    report.keep(workers=workers, subject=name, round=number, **sample)
         _envoys(quotas)
     for name, kept in quotas.items():
         for sample in kept:
@@ -145,8 +146,9 @@ def _listens(address: str) -> bool:
         return tried.connect_ex((host, int(port))) == 0
 
 
-def _measured(kind: str, engine: str, load: Callable[[str], dict[str, float]], workers: int) -> dict[str, float]:
-    """One sample: `kind` is http, grpc, or empty- and what service_floors.py knows."""
+@contextmanager
+def _running(kind: str, engine: str, workers: int) -> Iterator[tuple[str, list[int]]]:
+    """Its address and its processes. `kind` is http, grpc, or empty- and what service_floors.py knows."""
     cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         if kind.startswith("empty-"):
@@ -164,11 +166,27 @@ def _measured(kind: str, engine: str, load: Callable[[str], dict[str, float]], w
         for pid in pids:
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 os.sched_setaffinity(int(thread.name), cores[-1:] if workers == 1 else cores)
-        load(address)  # to warm up
-        before = sum(map(_cpu_us, pids))
-        sample = load(address)
-        sample["cpu_us"] = (sum(map(_cpu_us, pids)) - before) / sample.pop("count")
-        return sample
+        yield address, pids
+
+
+def _in_turn(names: Sequence[str], workers: int, number: int) -> dict[str, dict[str, float]]:
+    """One sample of each, in this round."""
+    turns: Samples = {name: [] for name in names}
+    shift = number % len(names)
+    with ExitStack() as stack:
+        running = {
+            name: stack.enter_context(_running(SUBJECTS[name].kind, SUBJECTS[name].engine, workers))
+            for name in names
+        }
+        for turn in range(TURNS + 1):
+            for name in (*names[shift:], *names[:shift]):
+                address, pids = running[name]
+                before = sum(map(_cpu_us, pids))
+                sample = SUBJECTS[name].load(address)
+                sample["cpu_us"] = (sum(map(_cpu_us, pids)) - before) / sample.pop("count")
+                if turn > 0:  # the first is to warm up
+                    turns[name].append(sample)
+    return {name: {what: fmean(turn[what] for turn in told) for what in told[0]} for name, told in turns.items()}
 
 
 def _cpu_us(pid: int) -> float:
@@ -195,7 +213,7 @@ def _wrk(address: str, path: str, script: str) -> dict[str, float]:
     return {SPEED: float(speed[1]), "count": int(count[1])}
 
 
-def _h2load(address: str, descriptors: int) -> dict[str, float]:
+def _h2load(descriptors: int, address: str) -> dict[str, float]:
     asked = RateLimitRequest(domain="bench")
     for number in range(descriptors):
         entry = asked.descriptors.add().entries.add()
@@ -285,21 +303,33 @@ def _behind(address: str) -> dict[str, float]:
         return _wrk(f"127.0.0.1:{gate.port}", "/shop", "")
 
 
-SUBJECTS: dict[str, Callable[[int], dict[str, float]]] = {
-    EMPTY: lambda workers: _measured("empty-http", "", _post, workers),
-    TUNED: lambda workers: _measured("empty-tuned-http", "", _post, workers),
-    READING: lambda workers: _measured("empty-tuned-reading", "", _post, workers),
-    MEMORY: lambda workers: _measured("http", "memory", _post, workers),
-    REDIS: lambda workers: _measured("http", "redis", _post, workers),
-    EMPTY_AUTH: lambda workers: _measured("empty-http", "", _get, workers),
-    TUNED_AUTH: lambda workers: _measured("empty-tuned-http", "", _get, workers),
-    AUTH: lambda workers: _measured("http", "memory", _get, workers),
-    AUTH_REDIS: lambda workers: _measured("http", "redis", _get, workers),
-    BEHIND_EMPTY: lambda workers: _measured("empty-http", "", _behind, workers),
-    BEHIND: lambda workers: _measured("http", "memory", _behind, workers),
-    RLS_EMPTY: lambda workers: _measured("empty-grpc", "", lambda address: _h2load(address, 1), workers),
-    RLS_TUNED: lambda workers: _measured("empty-tuned-grpc", "", lambda address: _h2load(address, 1), workers),
-    RLS_MEMORY: lambda workers: _measured("grpc", "memory", lambda address: _h2load(address, 1), workers),
-    RLS_REDIS: lambda workers: _measured("grpc", "redis", lambda address: _h2load(address, 1), workers),
-    RLS_FOUR: lambda workers: _measured("grpc", "redis", lambda address: _h2load(address, 4), workers),
+class Subject(NamedTuple):
+    kind: str
+    engine: str
+    load: Callable[[str], dict[str, float]]
+
+
+SUBJECTS = {
+    EMPTY: Subject("empty-http", "", _post),
+    TUNED: Subject("empty-tuned-http", "", _post),
+    READING: Subject("empty-tuned-reading", "", _post),
+    MEMORY: Subject("http", "memory", _post),
+    REDIS: Subject("http", "redis", _post),
+    EMPTY_AUTH: Subject("empty-http", "", _get),
+    TUNED_AUTH: Subject("empty-tuned-http", "", _get),
+    AUTH: Subject("http", "memory", _get),
+    AUTH_REDIS: Subject("http", "redis", _get),
+    BEHIND_EMPTY: Subject("empty-http", "", _behind),
+    BEHIND: Subject("http", "memory", _behind),
+    RLS_EMPTY: Subject("empty-grpc", "", partial(_h2load, 1)),
+    RLS_TUNED: Subject("empty-tuned-grpc", "", partial(_h2load, 1)),
+    RLS_MEMORY: Subject("grpc", "memory", partial(_h2load, 1)),
+    RLS_REDIS: Subject("grpc", "redis", partial(_h2load, 1)),
+    RLS_FOUR: Subject("grpc", "redis", partial(_h2load, 4)),
 }
+COMPARED = (
+    (EMPTY, MEMORY, TUNED, REDIS, READING),
+    (EMPTY_AUTH, AUTH, TUNED_AUTH, AUTH_REDIS),
+    (BEHIND_EMPTY, BEHIND),
+    (RLS_EMPTY, RLS_MEMORY, RLS_TUNED, RLS_REDIS, RLS_FOUR),
+)
