@@ -47,6 +47,24 @@ function verbs.take(said)
   return found
 end
 
+-- A call that is given back while another worker ends its stock, between the two looks that are taken at its counter.
+function verbs.take_and_meet_an_end(said)
+  local charge, facts = taken(said)
+  local stock, dict, left = facts[9], engine.dict, nil
+  local between = {}
+  function between.get()
+    left = engine.returns:finish(stock)
+    return true -- the flag of who ends it
+  end
+  engine.dict = setmetatable(between, { __index = function(_, verb)
+    return function(_, ...) return dict[verb](dict, ...) end
+  end })
+  assert(engine:refund(charge, facts, 2))
+  engine.dict = dict
+  assert(engine.returns:give_back(stock, left))
+  return { left = left }
+end
+
 local function note(dict, name, units) dict:incr(name, units, 0) end
 
 local function one_of_flood(said, number, marks)

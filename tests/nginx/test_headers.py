@@ -72,6 +72,14 @@ def test_the_fields_are_pythons(lua: Lua, said: list[Verdict], form: str, locked
     assert fields(lua, decision, form, locked) == headers(decision, form)  # type: ignore[arg-type]
 
 
+@settings(max_examples=1000, deadline=None)
+@given(verdicts(), st.sampled_from(FORMS), st.booleans())
+@example(refused("20 slots", 0, 12.5, 30, "room"), "draft-11", True)
+def test_those_of_one_verdict_are_the_same(lua: Lua, said: Verdict, form: str, locked: bool) -> None:
+    answer = lua.ask("headers_of_one", form=form, verdict=told(said, locked))
+    assert [tuple(field) for field in answer] == headers(Told(said), form)  # type: ignore[arg-type]
+
+
 @settings(deadline=None)
 @given(st.lists(verdicts(), max_size=3), st.sampled_from(FORMS))
 def test_a_call_that_was_refused_without_a_count(lua: Lua, said: list[Verdict], form: str) -> None:

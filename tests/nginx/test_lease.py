@@ -179,6 +179,17 @@ def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
         assert gone(redis_server, "slow", HELD["slow"].limit) == charged
 
 
+def test_a_unit_that_comes_back_while_its_stock_ends(redis_server: RedisServer) -> None:
+    """Whoever ends the stock gives it back with the rest: it does not go back twice."""
+    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+        for _ in range(8):
+            kiosk.take("slow")
+        time.sleep(0.5)
+        left = kiosk.do("take_and_meet_an_end", rule="slow", key="ada")["left"]
+        assert left > 1
+        assert settled(redis_server, "slow", HELD["slow"].limit, 8) == 8
+
+
 def test_a_call_that_wants_more_than_is_left(redis_server: RedisServer) -> None:
     """It ends the stock; what is left goes back, and the call is asked for by itself."""
     with kiosks(redis_server, HELD, count=1) as (kiosk,):

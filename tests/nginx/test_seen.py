@@ -32,8 +32,9 @@ server {
   location / {
     access_by_lua_block {
       local json, match = require "resty.headgate.json", require "resty.headgate.match"
-      local book = match.compile(json.decode(ngx.shared.books:get("book")))
-      local found = book(require("resty.headgate.seen").request())
+      local met = match.compile(json.decode(ngx.shared.books:get("book")))
+      local one, found = met(require("resty.headgate.seen").request())
+      if one then found = { one } end
       for i, one in ipairs(found) do
         found[i] = ngx.encode_base64(one.rule.name) .. " " .. ngx.encode_base64(one.key) .. " " .. one.cost
       end

@@ -83,24 +83,31 @@ local function told(verdict)
   return verdict
 end
 
--- The fields in the order in which they were put.
-local function fields(form, verdicts, wait, allowed)
+-- The fields in the order in which `put` puts them.
+local function fields(put, ...)
   local found = {}
   local header = setmetatable({}, { __newindex = function(_, name, value) found[#found + 1] = { name, value } end })
-  headers.put(header, form, verdicts, wait, allowed)
+  put(header, ...)
   return found
 end
 
 function answers.headers(question)
   for _, verdict in ipairs(question.verdicts) do told(verdict) end
-  return tried(fields, question.form, question.verdicts, question.wait, question.allowed)
+  return tried(fields, headers.put, question.form, question.verdicts, question.wait, question.allowed)
+end
+
+function answers.headers_of_one(question)
+  local verdict = told(question.verdict)
+  local facts = verdict.facts
+  verdict.facts = false
+  return fields(headers.put_one, question.form, verdict, facts)
 end
 
 function answers.kept(question)
   local one, other = told(question.one), told(question.other)
-  fields("draft-11", { one }, nil, true)
+  fields(headers.put, "draft-11", { one }, nil, true)
   local before = one.limit.told[one.rule.name][0]
-  fields("draft-11", { other }, nil, true)
+  fields(headers.put_one, "draft-11", other, other.facts)
   return other.limit.told[other.rule.name][0] == before
 end
 

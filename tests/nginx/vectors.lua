@@ -56,7 +56,8 @@ function answers.match(question)
   if question.book ~= last_text then
     last_text, last_book = question.book, (match.compile(json.decode(question.book)))
   end
-  return list(last_book(known(question), question.cost), written)
+  local one, several = last_book(known(question), question.cost)
+  return list(one and { one } or several, written)
 end
 
 function answers.key(question)

@@ -31,7 +31,7 @@ local seen = require "resty.headgate.seen"
 
 local M = {}
 
-local pcall = pcall
+local pcall, exit, sleep = pcall, ngx.exit, ngx.sleep
 local gate
 
 -- LuaJIT cannot compile a return into pcall, and throws away whatever leads to one. At a call of this, which it does
@@ -51,16 +51,30 @@ end
 -- A worker begins.
 function M.start() gate:start() end
 
-local function decide()
-  if not current.is_new() then return end
+-- The status that the request ends with here, or the seconds that it waits, if any.
+local function decided()
+  if not current.is_new() then return nil, nil end
   gate.holding:arrived()
   local plate = gate.follower:current()
-  if not plate then return end
-  local matches = plate.match(seen.request())
-  if #matches == 0 then return answer.passed() end
+  if not plate then return nil, nil end
+  local one, matches = plate.met(seen.request())
+  if one then
+    local facts = call.alone(plate, one, gate.engines)
+    if facts then return answer.alone(plate, one, facts) end
+    matches = { one }
+  end
+  if not matches[1] then return answer.passed(), nil end
   local allowed, charges, answers, denied, held = call.decide(plate, matches, gate.engines)
   if held then gate.holding:hold(held) end
-  answer.give(plate, allowed, charges, answers, denied)
+  return answer.give(plate, allowed, charges, answers, denied)
+end
+
+-- Where nginx is told what to do, nothing is left of what was decided: so LuaJIT makes none of the tables that most
+-- requests would need (chain.lua).
+local function decide()
+  local status, wait = decided()
+  if status then exit(status) end
+  if wait then sleep(wait) end
   pause(NOTHING)
 end
 

@@ -20,7 +20,10 @@ local read, write = variables.read, variables.write
 local wants_json = remembering(refusal.wants_json)
 
 -- No rule applied.
-function M.passed() write("headgate_status", "PASSED") end
+function M.passed()
+  write("headgate_status", "PASSED")
+  return nil
+end
 
 -- How loudly a live charge speaks: of those that refuse the one that refuses longest, of those that pass the one with
 -- the smallest share left. Below zero: it is silent, because another one refused.
@@ -80,51 +83,58 @@ local function violated_of(charges, answers, denied)
   return found
 end
 
+-- Prepares the refusal; with which status it ends. No charges: the rule was the only one.
 local function refuse(rule, charges, answers, denied)
   local compiled = rule.refusal
   local accept = not compiled.body and read "http_accept"
   if accept and wants_json(accept) then
-    compiled = refusal.answer(compiled, violated_of(charges, answers, denied), accept)
+    compiled = refusal.answer(compiled, charges and violated_of(charges, answers, denied) or { rule.name }, accept)
   end
   if compiled.location then fields["Location"] = compiled.location end
-  if not compiled.body then return ngx.exit(compiled.status) end
+  if not compiled.body then return compiled.status end
   ngx.status = compiled.status
   fields["Content-Type"] = compiled.type
   fields["Content-Length"] = #compiled.body
   if read "request_method" ~= "HEAD" then ngx.print(compiled.body) end
-  return ngx.exit(ngx.HTTP_OK)
+  return ngx.HTTP_OK
 end
 
--- What other modules and the client are told. `rule` is the one that speaks, if one does.
-local function tell(plate, allowed, verdicts, rule, remaining, wait_us, delay_us, shadows)
+-- What other modules are told. `rule` is the one that speaks, if one does.
+local function note(allowed, rule, remaining, delay_us, shadows)
   write("headgate_status", words.status(allowed, delay_us > 0, shadows))
   if not rule then return end
   write("headgate_rule", rule.name)
   write("headgate_remaining", remaining)
-  headers.put(fields, plate.headers, verdicts, wait_us, allowed)
 end
 
--- Says it, waits, or ends the request.
+local function seconds(delay_us) return delay_us > 0 and delay_us / 1000000 or nil end
+
+-- Says it. The status that the request ends with, if it ends here; the seconds that it waits, if it does.
 function M.give(plate, allowed, charges, answers, denied)
-  local one, rule, delay_us = charges[1], nil, 0
-  if one and not charges[2] and not denied and not one.hand.aside then -- most requests, and the short way
-    local facts = answers[1]
-    one.facts, rule, delay_us = facts, one.rule, facts[5]
-    tell(plate, allowed, charges, rule, facts[2], facts[3], delay_us, nil)
-  else
-    local verdicts, spoke, longest_us, shadows = spoken(allowed, charges, answers)
-    local remaining, wait_us
-    if spoke then rule, remaining, wait_us = spoke.rule, spoke.facts[2], spoke.facts[3] end
-    if denied then
-      local first
-      first, shadows = denied_by(denied, shadows)
-      if first then rule, remaining, wait_us = first.rule, 0, nil end
-    end
-    if allowed then delay_us = longest_us end
-    tell(plate, allowed, verdicts, rule, remaining, wait_us, delay_us, shadows)
+  if not charges[2] and charges[1] and not denied and not charges[1].hand.aside then
+    return M.alone(plate, charges[1], answers[1])
   end
-  if not allowed then return refuse(rule, charges, answers, denied) end
-  if delay_us > 0 then ngx.sleep(delay_us / 1000000) end
+  local rule, remaining, wait_us
+  local verdicts, spoke, delay_us, shadows = spoken(allowed, charges, answers)
+  if spoke then rule, remaining, wait_us = spoke.rule, spoke.facts[2], spoke.facts[3] end
+  if denied then
+    local first
+    first, shadows = denied_by(denied, shadows)
+    if first then rule, remaining, wait_us = first.rule, 0, nil end
+  end
+  note(allowed, rule, remaining, allowed and delay_us or 0, shadows)
+  if rule then headers.put(fields, plate.headers, verdicts, wait_us, allowed) end
+  if not allowed then return refuse(rule, charges, answers, denied), nil end
+  return nil, seconds(delay_us)
+end
+
+-- The same of one live charge, as most requests make it.
+function M.alone(plate, charge, facts)
+  local allowed, rule = facts[1] == 1, charge.rule
+  note(allowed, rule, facts[2], facts[5], nil)
+  headers.put_one(fields, plate.headers, charge, facts)
+  if not allowed then return refuse(rule), nil end
+  return nil, seconds(facts[5])
 end
 
 return M

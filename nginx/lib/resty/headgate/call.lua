@@ -15,7 +15,7 @@ local M = {}
 
 -- A charge, which with its facts becomes the verdict that headers.lua tells.
 local function charge_of(hand, key, cost)
-  return { hand = hand, key = key, cost = cost, rule = hand.rule, limit = hand.limit, facts = nil }
+  return { hand = hand, key = key, cost = cost, rule = hand.rule, limit = hand.limit, facts = false }
 end
 
 -- Whether this match makes one charge; from now on it is that charge.
@@ -28,10 +28,23 @@ local function is_one(plate, match)
   return true
 end
 
+-- The Facts of a request that meets one rule, if that makes one charge and is decided on this nginx; else nil, and
+-- nobody was asked.
+function M.alone(plate, match, engines)
+  if not is_one(plate, match) or match.shadow then return nil end
+  local hand = match.hand
+  local engine = hand.where == "here" and engines.here or hand.where == "leased" and engines.leased
+  if not engine then return nil end
+  local facts, trouble = engine:take(match, hand.terms.deadline)
+  return facts or engines.without({ match }, trouble)[1]
+end
+
 -- Whether all of them do.
 local function are_charges(plate, matches)
   local so = is_one(plate, matches[1])
-  for i = 2, #matches do so = so and is_one(plate, matches[i]) end
+  if matches[2] then
+    for i = 2, #matches do so = so and is_one(plate, matches[i]) end
+  end
   return so
 end
 
@@ -69,6 +82,7 @@ end
 -- Where all of them are decided; nil if not in one place.
 local function place_of(charges)
   local place = charges[1].hand.where
+  if not charges[2] then return place end
   for i = 2, #charges do
     if charges[i].hand.where ~= place then return nil end
   end
@@ -78,6 +92,7 @@ end
 -- Seconds: of several live rules the shortest.
 local function deadline_of(charges)
   local shortest = charges[1].hand.terms.deadline
+  if not charges[2] then return shortest end
   for i = 2, #charges do
     local terms = charges[i].hand.terms
     if not terms.aside and terms.deadline < shortest then shortest = terms.deadline end
@@ -196,7 +211,9 @@ function M.decide(plate, matches, engines)
   if place == "there" or place == "here" or place == "leased" and not charges[2] then
     local answers = asked(engines, engines[place], charges)
     local allowed = passes(charges[1], answers[1])
-    for i = 2, #charges do allowed = allowed and passes(charges[i], answers[i]) end
+    if charges[2] then
+      for i = 2, #charges do allowed = allowed and passes(charges[i], answers[i]) end
+    end
     return allowed, charges, answers, nil, nil
   end
   local answers

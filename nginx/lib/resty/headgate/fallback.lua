@@ -164,6 +164,17 @@ function Fallback:decide(charges, commit, deadline)
   return around(self, charges, commit, deadline)
 end
 
+-- The same of one charge, as the engine behind has it: its Facts.
+function Fallback:take(charge, deadline)
+  local breakers = self.breakers
+  if not breakers.calm then return around(self, { charge }, 1, deadline)[1] end
+  local turn = breakers.turn
+  local facts, word = self.inner:take(charge, deadline)
+  if facts then return facts end
+  breakers:failed({ charge }, word, deadline, turn)
+  return instead(self, { charge }, 1)[1]
+end
+
 -- One question about one charge, if anybody is to be asked: its answer, or nil and Trouble.
 local function try(self, charge, deadline, verb, ...)
   local breakers, inner = self.breakers, self.inner

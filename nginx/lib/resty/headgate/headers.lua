@@ -8,7 +8,8 @@
 --   off        none of these; Retry-After is there on refusals in every form
 --
 -- A verdict is { rule = a plate's rule, limit = a plate's limit, facts = Facts, cost = n }. Who calls hands over those
--- that are live and limited. Of a locked out rule (-3) the facts are told as those of any refusal.
+-- that are live and limited: in a list (put), or the only one and its facts beside it (put_one). Of a locked out rule
+-- (-3) the facts are told as those of any refusal.
 --
 -- This runs for every request. Fields are put where they belong, ngx.header or any other table, one by one. What
 -- depends on the limit and the name alone is worked out once and kept on the limit, as `told`: so one verdict costs one
@@ -70,31 +71,37 @@ local function name_of(verdict)
   return name ~= "" and name or verdict.limit.text
 end
 
-local function told(verdicts, place)
-  local verdict = verdicts[place]
-  local limit, name, again = verdict.limit, name_of(verdict), 0
-  for before = 1, place - 1 do
-    if name_of(verdicts[before]) == name then again = again + 1 end
-  end
+local function item_of(limit, name, again)
   local known = limit.told and limit.told[name]
   return known and known[again] or keep(limit, name, again)
 end
 
-local function left(verdict)
-  local remaining, quota = verdict.facts[2], verdict.limit.quota
+local function told(verdicts, place)
+  local verdict = verdicts[place]
+  local name, again = name_of(verdict), 0
+  for before = 1, place - 1 do
+    if name_of(verdicts[before]) == name then again = again + 1 end
+  end
+  return item_of(verdict.limit, name, again)
+end
+
+local function left_of(limit, facts)
+  local remaining, quota = facts[2], limit.quota
   if remaining > quota then return quota end
   return remaining > 0 and remaining or 0
 end
+
+local function left(verdict) return left_of(verdict.limit, verdict.facts) end
 
 local function more_in(facts)
   return seconds((facts[1] == 1 or facts[3] == -1) and facts[4] or facts[3])
 end
 
 -- The items of RateLimit. A t later than Retry-After is left out, and slots have none.
-local function count(verdict, item, wait)
-  local remaining = digits(left(verdict))
-  if not verdict.limit.window then return item.count .. remaining end
-  local more = more_in(verdict.facts)
+local function count(limit, facts, item, wait)
+  local remaining = digits(left_of(limit, facts))
+  if not limit.window then return item.count .. remaining end
+  local more = more_in(facts)
   if wait and more > wait then return item.count .. remaining end
   return item.count .. remaining .. ";t=" .. digits(more)
 end
@@ -102,11 +109,12 @@ end
 local forms = {}
 
 forms["draft-11"] = function(header, verdicts, wait)
-  local first = told(verdicts, 1)
-  local policies, counts = first.policy, count(verdicts[1], first, wait)
-  for place = 2, #verdicts do
-    local item = told(verdicts, place)
-    policies, counts = policies .. ", " .. item.policy, counts .. ", " .. count(verdicts[place], item, wait)
+  local policies, counts
+  for place = 1, #verdicts do
+    local verdict, item = verdicts[place], told(verdicts, place)
+    local one = count(verdict.limit, verdict.facts, item, wait)
+    policies = policies and policies .. ", " .. item.policy or item.policy
+    counts = counts and counts .. ", " .. one or one
   end
   header["RateLimit-Policy"] = policies
   header["RateLimit"] = counts
@@ -179,6 +187,20 @@ function M.put(header, form, verdicts, wait_us, allowed)
   end
   local wait = M.retry_after(wait_us, allowed)
   if verdicts[1] then write(header, verdicts, wait) end
+  if wait then header["Retry-After"] = "" .. digits(wait) end
+end
+
+-- The same of one verdict, whose facts stand beside it: in the form that most have, nothing is made but a text.
+function M.put_one(header, form, verdict, facts)
+  local allowed = facts[1] == 1
+  if form ~= "draft-11" then
+    verdict.facts = facts
+    return M.put(header, form, { verdict }, facts[3], allowed)
+  end
+  local limit, wait = verdict.limit, M.retry_after(facts[3], allowed)
+  local item = item_of(limit, name_of(verdict), 0)
+  header["RateLimit-Policy"] = item.policy
+  header["RateLimit"] = count(limit, facts, item, wait)
   if wait then header["Retry-After"] = "" .. digits(wait) end
 end
 

@@ -110,10 +110,13 @@ function M.judge(rule, crc32)
       cost = cost or 1
     end
     if cost == 0 then return nil end
-    return {
-      rule = rule, key = key, limits = limits_of(seen), cost = cost, shadow = shadow,
-      candidate = candidate_of and candidate_of(seen) or nil, denied = denied, hand = nil, limit = nil, facts = nil,
+    local match = {
+      rule = rule, key = key, limits = limits_of(seen), cost = cost, shadow = shadow, hand = false, limit = false,
+      facts = false,
     }
+    if candidate_of then match.candidate = candidate_of(seen) end
+    if denied then match.denied = denied end
+    return match
   end, all, candidates
 end
 

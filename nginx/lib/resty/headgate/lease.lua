@@ -261,17 +261,25 @@ local function ask(self, own, charges, deadline)
   return hot(self, own, charges, asked, deadline)
 end
 
-function Engine:decide(charges, commit, deadline)
-  local charge = charges[1]
-  if commit ~= 1 or charges[2] ~= nil then return self.inner:decide(charges, commit, deadline) end
+function Engine:take(charge, deadline)
   local own, cost = charge.hand.lending or bind(charge.hand), charge.cost
-  if cost <= 0 or cost > own.most then return self.inner:decide(charges, commit, deadline) end
-  local stock = own.stocks[charge.key]
-  if stock then
-    local facts = from_stock(self, own, stock, cost)
-    if facts then return { facts }, "unasked" end
+  local leased = cost > 0 and cost <= own.most
+  local stock = leased and own.stocks[charge.key]
+  local facts = stock and from_stock(self, own, stock, cost)
+  if facts then return facts, "unasked" end
+  local answers, word
+  if leased then
+    answers, word = ask(self, own, { charge }, deadline or PROMPT)
+  else
+    answers, word = self.inner:decide({ charge }, 1, deadline)
   end
-  return ask(self, own, charges, deadline or PROMPT)
+  return answers and answers[1], word
+end
+
+function Engine:decide(charges, commit, deadline)
+  if commit ~= 1 or charges[2] ~= nil then return self.inner:decide(charges, commit, deadline) end
+  local facts, word = self:take(charges[1], deadline)
+  return facts and { facts }, word
 end
 
 -- How many units are left now that these are back; nil if they are not. While somebody orders they are not: an order
@@ -282,9 +290,9 @@ local function into_stock(self, stock, units)
   if not left or ended(left) then return nil end
   if not dict:get(stock.own.flag .. stock.key) then return max(0, left) end
   left = dict:incr(stock.counter, -units)
-  if left >= 0 or ended(left) then return nil end
-  dict:incr(stock.counter, units) -- others have taken them meanwhile
-  return 0
+  if left >= 0 then return nil end
+  if not ended(left) then dict:incr(stock.counter, units) end -- others have taken them meanwhile
+  return 0 -- or somebody has ended the stock, and gives them back with the rest of it
 end
 
 -- Into the stock that the units came from; else into the count.

@@ -51,16 +51,18 @@ end
 
 local function always(seen) return seen end
 
--- Puts what an entry makes of a call behind the others.
-local function look(entry, attributes, cost, found)
+-- What an entry makes of a call; nil if that is nothing.
+local function look(entry, attributes, cost)
   local seen = entry.bound(attributes)
-  local one = seen and entry.judged(seen, cost)
-  if one then found[#found + 1] = one end
+  return seen and entry.judged(seen, cost)
 end
 
+local NONE = {}
+
 -- A book as a function of attributes in normal form (attributes.lua) and the cost for rules that state none: 1 unless
--- given. Also, for each rule, all limits that it may choose and all of its candidate's. `checksum` is CRC-32, for
--- whoever has a faster one than crc32.lua.
+-- given. It tells the match of a call that meets one rule; of any other it tells nil, and a list of matches. Also, for
+-- each rule, all limits that it may choose and all of its candidate's. `checksum` is CRC-32, for whoever has a faster
+-- one than crc32.lua.
 function M.compile(document, checksum)
   local entries, conditions, choices, turns = {}, {}, {}, replacers_first(document.rules)
   for i, rule in ipairs(document.rules) do
@@ -70,15 +72,19 @@ function M.compile(document, checksum)
     choices[i] = { limits = limits, candidates = candidates or {} }
   end
   local candidates = index.of(entries, conditions)
-  local function matches(attributes, cost)
-    local found, few = {}, candidates(attributes)
+  local function met(attributes, cost)
+    local few = candidates(attributes)
     cost = cost or 1
-    -- The first is written out, as chain.lua tells.
-    if few[1] then look(few[1], attributes, cost, found) end
-    for i = 2, #few do look(few[i], attributes, cost, found) end
-    return #turns > 0 and left(found, turns) or found
+    local one = few[1] and look(few[1], attributes, cost)
+    if not few[2] then return one, NONE end
+    local found = { one or nil }
+    for i = 2, #few do
+      one = look(few[i], attributes, cost)
+      if one then found[#found + 1] = one end
+    end
+    return nil, #turns > 0 and left(found, turns) or found
   end
-  return matches, choices
+  return met, choices
 end
 
 return M

@@ -1,6 +1,6 @@
 -- A plate: a rulebook with all that Python worked out of it for a gateway (gateway/plate.py), compiled.
 --
--- Compiled, it answers two questions: which rules a request meets (`match`), and by which hands they charge. A Hand
+-- Compiled, it answers two questions: which rules a request meets (`met`), and by which hands they charge. A Hand
 -- is one limit of one rule under the name that its counts have, and knows where it is decided:
 --
 --   here     where: node and split, and everything if there is no Redis: on the shared dict
@@ -114,7 +114,7 @@ function M.compile(text, chosen)
   if plate.headers and not headers.known(plate.headers) then fail('"', plate.headers, '" is no form of headers.') end
   plate.terms = plate.terms or {}
   with_texts(plate.limits)
-  local matches, choices = match.compile(plate, chosen.crc32)
+  local met, choices = match.compile(plate, chosen.crc32)
   local hands, rules = {}, {}
   for i, rule in ipairs(plate.rules) do
     local words = plate.terms[rule.name] or {}
@@ -125,7 +125,7 @@ function M.compile(text, chosen)
   end
   return {
     note = chosen.only_here and unheard(plate.rules) or nil,
-    match = matches, hands = hands, rules = rules, headers = plate.headers or "draft-11",
+    met = met, hands = hands, rules = rules, headers = plate.headers or "draft-11",
     limits = plate.limits, zones = plate.zones or {}, scripts = plate.scripts or {}, texts = plate.texts or {},
   }
 end

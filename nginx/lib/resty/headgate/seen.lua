@@ -19,14 +19,13 @@ local attributes = require "resty.headgate.attributes"
 local network = require "resty.headgate.network"
 local remembering = require "resty.headgate.remembering"
 local strip = require("resty.headgate.split").strip
-local clear, new_table = require "table.clear", require "table.new"
+local clear = require "table.clear"
 
 local M = {}
 
-local rawget, rawset, find, sub, lower, gsub = rawget, rawset, string.find, string.sub, string.lower, string.gsub
+local rawget, rawset, find, sub = rawget, rawset, string.find, string.sub
+local lower, upper, gsub = string.lower, string.upper, string.gsub
 local ngx, read = ngx, require("resty.headgate.variables").read
-
-local ROOM = 8 -- attributes that most requests need at most: a table that need not grow is quickly made
 
 local VARIABLES = { server = "server_name", user = "remote_user" }
 
@@ -34,25 +33,28 @@ local path_of = remembering(attributes.path)
 local host_of = remembering(attributes.host)
 local address_of = remembering(network.canonical)
 
-local function put_target(seen)
+-- Of the current request, once somebody has asked: these cost less than places in a table. The query is "" when its
+-- arguments are among the others.
+local method, path, query, host, address
+local others = false -- whether anything else is known of it, in the table
+
+local function put_target()
   local target = read "request_uri" or "/"
-  local path, query = target, nil
+  local plain, rest = target, nil
   if sub(target, 1, 1) == "/" and not find(target, "#", 1, true) then
     local mark = find(target, "?", 1, true)
-    if mark then path, query = sub(target, 1, mark - 1), sub(target, mark + 1) end
+    if mark then plain, rest = sub(target, 1, mark - 1), sub(target, mark + 1) end
   else
     local _
-    _, path, query = attributes.parts(target)
+    _, plain, rest = attributes.parts(target)
   end
-  rawset(seen, "path", path_of(path))
-  rawset(seen, "?", query or "")
+  path, query = path_of(plain), rest or ""
 end
 
 local function put_arguments(seen)
-  if not rawget(seen, "path") then put_target(seen) end
-  local query = rawget(seen, "?")
+  if not query then put_target() end
   if query ~= "" then attributes.arguments(seen, query) end
-  rawset(seen, "?", "")
+  query = ""
 end
 
 local function joined(value)
@@ -96,7 +98,7 @@ local function cookie(seen, name)
 end
 
 local function argument(seen, name)
-  if rawget(seen, "?") ~= "" then put_arguments(seen) end
+  if query ~= "" then put_arguments(seen) end
   return rawget(seen, name)
 end
 
@@ -106,29 +108,41 @@ local function named_in_line()
 end
 
 local MADE = {
-  method = function() return string.upper(read "request_method") end,
-  path = function(seen)
-    put_target(seen)
-    return rawget(seen, "path")
+  method = function()
+    method = method or upper(read "request_method")
+    return method
+  end,
+  path = function()
+    if not path then put_target() end
+    return path
   end,
   host = function()
-    local said = read "http_host"
-    if not said or said == "" then said = named_in_line() end
-    return said and host_of(said)
+    if not host then
+      local said = read "http_host"
+      if not said or said == "" then said = named_in_line() end
+      host = said and host_of(said) or ""
+    end
+    return host
   end,
-  address = function() return address_of(read "remote_addr") end,
+  address = function()
+    address = address or address_of(read "remote_addr") or ""
+    return address
+  end,
 }
 
 local PARTS = { ["header."] = header, ["cookie."] = cookie, ["argument."] = argument }
 
--- How an attribute is made that is not one of the above: a part of the request, or a variable.
+-- How an attribute is made that is not one of the above: a part of the request, or a variable. It is put in the table.
 local made = {}
 
 local function maker(name)
-  local part = PARTS[string.match(name, "^%l+%.") or ""]
-  if part then return part end
-  local variable = VARIABLES[name] or name
-  return function() return read(variable) end
+  local part, variable = PARTS[string.match(name, "^%l+%.") or ""], VARIABLES[name] or name
+  return function(seen)
+    others = true
+    local value = part and part(seen, name) or not part and read(variable) or ""
+    rawset(seen, name, value)
+    return value
+  end
 end
 
 local ON_DEMAND = {
@@ -138,17 +152,19 @@ local ON_DEMAND = {
       make = MADE[name] or maker(name)
       made[name] = make
     end
-    local value = make(seen, name) or ""
-    rawset(seen, name, value)
-    return value
+    return make(seen)
   end,
 }
 
-local seen = setmetatable(new_table(0, ROOM), ON_DEMAND)
+local seen = setmetatable({}, ON_DEMAND)
 
 -- The attributes of the current request: until somebody waits, or asks again. It is one table for all.
 function M.request()
-  clear(seen)
+  method, path, query, host, address = nil, nil, nil, nil, nil
+  if others then
+    clear(seen)
+    others = false
+  end
   return seen
 end
 

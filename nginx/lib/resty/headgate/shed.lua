@@ -192,6 +192,7 @@ end
 
 local function counts_refusals(charges)
   local found = must_count(charges[1])
+  if not charges[2] then return found end
   for i = 2, #charges do found = found or must_count(charges[i]) end
   return found
 end
@@ -212,11 +213,13 @@ function Shed:decide(charges, commit, deadline)
   local now = now_us()
   local known, facts = thrown(self, charges[1], now) -- the first is written out: chain.lua tells why
   if facts then return { facts }, "unasked" end
-  for i = 2, #charges do
-    local counted
-    counted, facts = thrown(self, charges[i], now)
-    if facts then return { [i] = facts }, "unasked" end
-    known = known or counted
+  if charges[2] then
+    for i = 2, #charges do
+      local counted
+      counted, facts = thrown(self, charges[i], now)
+      if facts then return { [i] = facts }, "unasked" end
+      known = known or counted
+    end
   end
   if known then
     for i = 1, #charges do asks(self, charges[i], now) end

@@ -45,6 +45,8 @@ function M.new(chosen)
   }, Engine)
 end
 
+local function first(answers, trouble) return answers and answers[1], trouble end
+
 -- A hand as this engine has it.
 function Engine:own(hand)
   local own = self.bound[hand]
@@ -76,9 +78,11 @@ function Engine:use(plate)
   self.spares = spares
 end
 
--- One charge that is no more than a take.
-local function alone(self, own, charges, deadline)
-  local dict, charge = self.dict, charges[1]
+-- Facts of one charge; or nil and a Trouble.
+function Engine:take(charge, deadline)
+  local dict, hand = self.dict, charge.hand
+  local own = self.bound[hand] or self:own(hand)
+  if not own.plain then return first(joint.decide(self, { charge }, 1, deadline)) end
   local name, lock_name = named(own.head, charge.key), lock_of(charge.key)
   if own.calendar then limit_at(own, self.zones, now_us()) end
   local ticket, trouble = take(dict, lock_name, deadline)
@@ -93,16 +97,15 @@ local function alone(self, own, charges, deadline)
     if not saved and before then own.save(dict, name, own, limit, before, at_us) end
   end
   free(dict, lock_name, ticket)
-  if saved then return { facts } end
-  return joint.decide(self, charges, 1, deadline)
+  if saved then return facts end
+  return first(joint.decide(self, { charge }, 1, deadline))
 end
 
 -- Facts for each charge, in order; or nil and a Trouble. commit: 1, or 0 to be told only.
 function Engine:decide(charges, commit, deadline)
   if commit == 1 and charges[2] == nil then
-    local hand = charges[1].hand
-    local own = self.bound[hand] or self:own(hand)
-    if own.plain then return alone(self, own, charges, deadline) end
+    local facts, trouble = self:take(charges[1], deadline)
+    return facts and { facts }, trouble
   end
   return joint.decide(self, charges, commit, deadline)
 end
