@@ -28,13 +28,13 @@ local function is_one(plate, match)
   return true
 end
 
--- The Facts of a request that meets one rule, if that makes one charge and is decided on this nginx; else nil, and
--- nobody was asked.
+-- The Facts of a request that meets one rule, if that makes one charge and no more is to be done than to ask; else nil,
+-- and nobody was asked.
 function M.alone(plate, match, engines)
   if not is_one(plate, match) or match.shadow then return nil end
   local hand = match.hand
-  local engine = hand.where == "here" and engines.here or hand.where == "leased" and engines.leased
-  if not engine then return nil end
+  local engine = engines[hand.where]
+  if not engine then return nil end -- a slot is held
   local facts, trouble = engine:take(match, hand.terms.deadline)
   return facts or engines.without({ match }, trouble)[1]
 end
@@ -42,9 +42,7 @@ end
 -- Whether all of them do.
 local function are_charges(plate, matches)
   local so = is_one(plate, matches[1])
-  if matches[2] then
-    for i = 2, #matches do so = so and is_one(plate, matches[i]) end
-  end
+  for i = 2, #matches do so = so and is_one(plate, matches[i]) end
   return so
 end
 
@@ -82,7 +80,6 @@ end
 -- Where all of them are decided; nil if not in one place.
 local function place_of(charges)
   local place = charges[1].hand.where
-  if not charges[2] then return place end
   for i = 2, #charges do
     if charges[i].hand.where ~= place then return nil end
   end
@@ -92,7 +89,6 @@ end
 -- Seconds: of several live rules the shortest.
 local function deadline_of(charges)
   local shortest = charges[1].hand.terms.deadline
-  if not charges[2] then return shortest end
   for i = 2, #charges do
     local terms = charges[i].hand.terms
     if not terms.aside and terms.deadline < shortest then shortest = terms.deadline end
@@ -208,12 +204,10 @@ function M.decide(plate, matches, engines)
   local charges, denied, refused = gather(plate, matches)
   if not charges[1] then return not refused, charges, charges, denied, nil end
   local place = not denied and place_of(charges)
-  if place == "there" or place == "here" or place == "leased" and not charges[2] then
+  if place == "there" or place == "here" then
     local answers = asked(engines, engines[place], charges)
     local allowed = passes(charges[1], answers[1])
-    if charges[2] then
-      for i = 2, #charges do allowed = allowed and passes(charges[i], answers[i]) end
-    end
+    for i = 2, #charges do allowed = allowed and passes(charges[i], answers[i]) end
     return allowed, charges, answers, nil, nil
   end
   local answers

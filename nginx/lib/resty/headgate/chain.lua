@@ -2,9 +2,9 @@
 -- loop only if it runs a few times, gives up on one that mostly runs once, and with it on all that is around. What is
 -- looked at for every request is a row of one or two, and known when the plate is compiled.
 --
--- For the same reason the first of a list is written out, wherever a request passes, and a loop begins with the second.
--- There is another one: a list that is made and forgotten within one piece of machine code is never really made,
--- unless its length is asked for. So who has a list of one does not ask for it.
+-- For the same reason the first of a list is written out, wherever most requests pass, and a loop begins with the
+-- second. Those that meet one rule have no lists at all: a table that is made and forgotten within one piece of machine
+-- code is never really made, but one that is put into another is.
 --
 -- Laws: `first` answers as the first does that answers anything true; `through` hands each what the one before it
 -- answered, and is nil once one answers nil; an empty row answers nil, or what it was given.

@@ -91,23 +91,18 @@ local function remember(self, charge, facts, asked)
   self.dict:safe_set(name, text, LIFE)
 end
 
--- Keeps those of the answers that are refusals of their own.
-local function learn(self, charges, answers, asked)
-  for i = 1, #charges do
-    local facts, charge = answers[i], charges[i]
-    if facts and facts[1] ~= 1 and charge.cost > 0
-      and (facts[1] == LOCKED or facts[1] == 0 and not charge.hand.terms.lockout) then
-      remember(self, charge, facts, asked)
-    end
+-- Keeps an answer that is a refusal of its own.
+local function learn(self, charge, facts, asked)
+  if facts and facts[1] ~= 1 and charge.cost > 0
+    and (facts[1] == LOCKED or facts[1] == 0 and not charge.hand.terms.lockout) then
+    remember(self, charge, facts, asked)
   end
 end
 
 -- Whether something can be recalled for these charges, and the terms with a lockout among them.
 local function terms_of(charges)
-  local first = charges[1].hand.terms
-  if first.aside then return false end
-  local locks = first.lockout and first or nil
-  for i = 2, #charges do
+  local locks
+  for i = 1, #charges do
     local terms = charges[i].hand.terms
     if terms.aside then return false end
     if terms.lockout then
@@ -126,25 +121,30 @@ local function recall(self, charge, locks, now)
   return text and charge.cost > 0 and recalled(text, charge.cost, now)
 end
 
-local function passed(facts) return facts ~= nil and facts[1] == 1 end
-
--- The first of a row is written out: chain.lua tells why.
 function Memo:decide(charges, commit, deadline)
   local may, locks = terms_of(charges)
   if commit ~= 1 or not may then return self.inner:decide(charges, commit, deadline) end
   local now = now_us()
-  local facts = recall(self, charges[1], locks, now)
-  if facts then return { facts }, "unasked" end
-  for i = 2, #charges do
-    facts = recall(self, charges[i], locks, now)
+  for i = 1, #charges do
+    local facts = recall(self, charges[i], locks, now)
     if facts then return { [i] = facts }, "unasked" end
   end
   local answers, trouble = self.inner:decide(charges, commit, deadline)
   if not answers then return nil, trouble end
-  local fine = passed(answers[1])
-  for i = 2, #charges do fine = fine and passed(answers[i]) end
-  if not fine then learn(self, charges, answers, now) end
+  for i = 1, #charges do learn(self, charges[i], answers[i], now) end
   return answers
+end
+
+-- The same of one charge.
+function Memo:take(charge, deadline)
+  local terms, now = charge.hand.terms, now_us()
+  local facts = not terms.aside and recall(self, charge, terms.lockout and terms, now)
+  if facts then return facts, "unasked" end
+  local trouble
+  facts, trouble = self.inner:take(charge, deadline)
+  if not facts then return nil, trouble end
+  if not terms.aside then learn(self, charge, facts, now) end
+  return facts
 end
 
 -- Even where it fails, it may have been done.

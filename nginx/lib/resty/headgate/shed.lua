@@ -191,10 +191,10 @@ local function must_count(charge)
 end
 
 local function counts_refusals(charges)
-  local found = must_count(charges[1])
-  if not charges[2] then return found end
-  for i = 2, #charges do found = found or must_count(charges[i]) end
-  return found
+  for i = 1, #charges do
+    if must_count(charges[i]) then return true end
+  end
+  return false
 end
 
 -- Whether the demand of this charge is counted; and if it is shed, its facts.
@@ -206,30 +206,42 @@ local function thrown(self, charge, now)
   return true, refusal(shed, now)
 end
 
-local function passed(facts) return facts ~= nil and facts[1] == 1 end
+local function all_pass(charges, answers)
+  for i = 1, #charges do
+    if not answers[i] or answers[i][1] ~= 1 then return false end
+  end
+  return true
+end
 
 function Shed:decide(charges, commit, deadline)
   if commit ~= 1 or counts_refusals(charges) then return self.inner:decide(charges, commit, deadline) end
-  local now = now_us()
-  local known, facts = thrown(self, charges[1], now) -- the first is written out: chain.lua tells why
-  if facts then return { facts }, "unasked" end
-  if charges[2] then
-    for i = 2, #charges do
-      local counted
-      counted, facts = thrown(self, charges[i], now)
-      if facts then return { [i] = facts }, "unasked" end
-      known = known or counted
-    end
+  local now, known = now_us(), false
+  for i = 1, #charges do
+    local counted, facts = thrown(self, charges[i], now)
+    if facts then return { [i] = facts }, "unasked" end
+    known = known or counted
   end
   if known then
     for i = 1, #charges do asks(self, charges[i], now) end
   end
   local answers, word = self.inner:decide(charges, commit, deadline)
   if not answers then return nil, word end
-  local fine = not known and passed(answers[1])
-  for i = 2, #charges do fine = fine and passed(answers[i]) end
-  if not fine then heed(self, charges, answers, now) end
+  if known or not all_pass(charges, answers) then heed(self, charges, answers, now) end
   return answers, word
+end
+
+-- The same of one charge.
+function Shed:take(charge, deadline)
+  if must_count(charge) then return self.inner:take(charge, deadline) end
+  local now = now_us()
+  local known, facts = thrown(self, charge, now)
+  if facts then return facts, "unasked" end
+  if known then asks(self, charge, now) end
+  local word
+  facts, word = self.inner:take(charge, deadline)
+  if not facts then return nil, word end
+  if known or facts[1] ~= 1 then heed(self, { charge }, { facts }, now) end
+  return facts, word
 end
 
 function Shed:refund(charge, facts, deadline) return self.inner:refund(charge, facts, deadline) end

@@ -3,6 +3,7 @@
 --   engine.open(url, { prefix = "hg" })      an engine, or nil and a sentence
 --   :use(plate, texts)                       a plate is in force: its scripts by name, texts by SHA1, and its zones
 --   :decide(charges, commit, deadline)       facts for each charge; commit 1, or 0 to be told only
+--   :take(charge, deadline)                  facts for one
 --   :refund(charge, facts, deadline)         gives back what that charge took; facts after it
 --   :acquire(charge, deadline)               a slot: facts, of which mark is the fence
 --   :renew(charge, fence, deadline), :release(charge, fence, deadline)          whether that lease was still there
@@ -246,6 +247,12 @@ function Engine:decide(charges, commit, deadline)
   end
   if not answers then return nil, self:told(failure) end
   return answers
+end
+
+-- The same of one charge.
+function Engine:take(charge, deadline)
+  local answers, failure = self:decide({ charge }, COMMIT, deadline)
+  return answers and answers[1], failure
 end
 
 -- The numbers that an override of this text has in the place of the hand's own; nil if it has changed meanwhile.
