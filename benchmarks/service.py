@@ -280,7 +280,7 @@ def _envoys(samples: Samples) -> None:
         while time.monotonic() - began < 12:  # an engine that has just begun listens, and Envoy asks every 5 s
             for envoy in envoys.values():
                 _wrk(envoy.address, "/", "")
-        for name in (ENVOY, QUOTA, UNLIMITED, UNLIMITED, QUOTA, ENVOY):
+        for name in (ENVOY, QUOTA, UNLIMITED, UNLIMITED, QUOTA, ENVOY) * TURNS:
             pid, before = envoys[name].pid, _cpu_us(envoys[name].pid)
             sample = _wrk(envoys[name].address, "/", "")
             sample["cpu_us"] = (_cpu_us(pid) - before) / sample.pop("count")

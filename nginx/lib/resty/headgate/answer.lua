@@ -111,9 +111,6 @@ local function seconds(delay_us) return delay_us > 0 and delay_us / 1000000 or n
 
 -- Says it. The status that the request ends with, if it ends here; the seconds that it waits, if it does.
 function M.give(plate, allowed, charges, answers, denied)
-  if not charges[2] and charges[1] and not denied and not charges[1].hand.aside then
-    return M.alone(plate, charges[1], answers[1])
-  end
   local rule, remaining, wait_us
   local verdicts, spoke, delay_us, shadows = spoken(allowed, charges, answers)
   if spoke then rule, remaining, wait_us = spoke.rule, spoke.facts[2], spoke.facts[3] end

@@ -160,20 +160,16 @@ local function begin(self, shed, charge, facts, asked, now)
   end
 end
 
--- What the answers say about keys whose demand is counted, or is from now on.
-local function heed(self, charges, answers, asked)
+-- What an answer says about a key whose demand is counted, or is from now on.
+local function heed(self, charge, facts, asked)
+  local shed = charge.hand.shed
+  if not shed or not facts or charge.cost <= 0 then return end
   local now = now_us()
-  for i = 1, #charges do
-    local charge, facts = charges[i], answers[i]
-    local shed = charge.hand.shed
-    if shed and facts and charge.cost > 0 then
-      if look_up(self, shed, charge.key) then
-        learn(shed.pacing, state, charge.cost, facts, asked, now)
-        tell(self, shed, charge.key)
-      elseif facts[1] == 0 then
-        begin(self, shed, charge, facts, asked, now)
-      end
-    end
+  if look_up(self, shed, charge.key) then
+    learn(shed.pacing, state, charge.cost, facts, asked, now)
+    tell(self, shed, charge.key)
+  elseif facts[1] == 0 then
+    begin(self, shed, charge, facts, asked, now)
   end
 end
 
@@ -226,7 +222,9 @@ function Shed:decide(charges, commit, deadline)
   end
   local answers, word = self.inner:decide(charges, commit, deadline)
   if not answers then return nil, word end
-  if known or not all_pass(charges, answers) then heed(self, charges, answers, now) end
+  if known or not all_pass(charges, answers) then
+    for i = 1, #charges do heed(self, charges[i], answers[i], now) end
+  end
   return answers, word
 end
 
@@ -240,7 +238,7 @@ function Shed:take(charge, deadline)
   local word
   facts, word = self.inner:take(charge, deadline)
   if not facts then return nil, word end
-  if known or facts[1] ~= 1 then heed(self, { charge }, { facts }, now) end
+  if known or facts[1] ~= 1 then heed(self, charge, facts, now) end
   return facts, word
 end
 
