@@ -13,6 +13,8 @@
 --   {"ask": "kept", "one", "other"}                                      whether what is kept of one verdict is used for the other
 --   {"ask": "refusal", "refuse", "rule", "violated", "accept"}           {"status", "body", ...}, or {"error"}
 --   {"ask": "word", "allowed", "delayed", "asides"}                      the word
+--   {"ask": "read", "text"}                                              [what the JSON in it means], or {"error"}
+--   {"ask": "quoted", "text"}                                            the text as JSON
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
@@ -25,9 +27,7 @@ local refusal = require "resty.headgate.refusal"
 local share = require "resty.headgate.share"
 local words = require "resty.headgate.words"
 
-local function quoted(text)
-  return '"' .. string.gsub(text, '[%c"\\]', function(c) return string.format("\\u%04x", string.byte(c)) end) .. '"'
-end
+local quoted = json.quoted
 
 local function written(value)
   if type(value) == "string" then return quoted(value) end
@@ -55,6 +55,12 @@ local function same(limit)
 end
 
 local answers = {}
+
+function answers.read(question)
+  return tried(function() return { json.decode(question.text) } end)
+end
+
+function answers.quoted(question) return quoted(question.text) end
 
 function answers.calendar(question)
   local found, tables, count = {}, {}, 0

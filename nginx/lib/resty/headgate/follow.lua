@@ -131,14 +131,10 @@ local function texts_of(self, plate, have)
   return texts
 end
 
-local function escaped(text)
-  return (string.gsub(text, '[%c"\\]', function(c) return string.format("\\u%04x", string.byte(c)) end))
-end
-
 -- A plate and its texts as one text, for whoever begins without Redis.
 local function whole(document, texts)
   local pairs_of = {}
-  for sha, text in pairs(texts) do pairs_of[#pairs_of + 1] = '"' .. sha .. '":"' .. escaped(text) .. '"' end
+  for sha, text in pairs(texts) do pairs_of[#pairs_of + 1] = '"' .. sha .. '":' .. json.quoted(text) end
   return string.sub(document, 1, -2) .. ',"texts":{' .. table.concat(pairs_of, ",") .. "}}"
 end
 
