@@ -11,6 +11,7 @@ local holding = require "resty.headgate.holding"
 local lease = require "resty.headgate.lease"
 local members = require "resty.headgate.members"
 local memo = require "resty.headgate.memo"
+local own = require "resty.headgate.own"
 local redis_engine = require "resty.headgate.redis.engine"
 local seen = require "resty.headgate.seen"
 local shared_engine = require "resty.headgate.shared.engine"
@@ -88,7 +89,7 @@ function M.build(options)
 end
 
 function Gate:stacked(dict, only_here, chosen, options)
-  local engines = { here = self.here, without = fallback.without }
+  local engines = { here = self.here, own = own.of(self.redis), without = fallback.without }
   if only_here then return engines end
   local asked = self.redis
   if options.memo ~= false then asked = memo.around(asked, dict) end

@@ -28,6 +28,11 @@ local function is_one(plate, match)
   return true
 end
 
+-- A key with a limit of its own was decided by that: the facts name it.
+local function note_own(engines, charge, facts)
+  if charge.hand.terms.overrides and facts and facts[8] then engines.own:note(charge, facts[8]) end
+end
+
 -- The Facts of a request that meets one rule, if that makes one charge and no more is to be done than to ask; else nil,
 -- and nobody was asked.
 function M.alone(plate, match, engines)
@@ -36,6 +41,7 @@ function M.alone(plate, match, engines)
   local engine = engines[hand.where]
   if not engine then return nil end -- a slot is held
   local facts, trouble = engine:take(match, hand.terms.deadline)
+  note_own(engines, match, facts)
   return facts or engines.without({ match }, trouble)[1]
 end
 
@@ -115,7 +121,10 @@ end
 
 local function asked(engines, engine, charges)
   local answers, trouble = engine:decide(charges, 1, deadline_of(charges))
-  return answers or engines.without(charges, trouble)
+  if not answers then return engines.without(charges, trouble) end
+  note_own(engines, charges[1], answers[1])
+  for i = 2, #charges do note_own(engines, charges[i], answers[i]) end
+  return answers
 end
 
 local function together(engines, engine, charges, places, answers)
@@ -199,7 +208,8 @@ local function passes(one, facts) return not facts or facts[1] == 1 or one.hand.
 -- Whether the request may pass; its charges, and for each its Facts, or nil of who was not asked; the matches that
 -- refuse without asking, and the slots that it holds ({ charge, fence }), if any.
 --
--- `engines`: here, there and leased; and `without(charges, trouble)`: the answers where an engine gives none.
+-- `engines`: here, there and leased; `own`, who knows overrides; and `without(charges, trouble)`: the answers where an
+-- engine gives none.
 function M.decide(plate, matches, engines)
   local charges, denied, refused = gather(plate, matches)
   if not charges[1] then return not refused, charges, charges, denied, nil end

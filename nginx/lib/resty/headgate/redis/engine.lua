@@ -5,6 +5,7 @@
 --   :decide(charges, commit, deadline)       facts for each charge; commit 1, or 0 to be told only
 --   :take(charge, deadline)                  facts for one
 --   :refund(charge, facts, deadline)         gives back what that charge took; facts after it
+--   :override(charge, text, deadline)        the numbers of the limit of this text that its key has; nil if it has none
 --   :acquire(charge, deadline)               a slot: facts, of which mark is the fence
 --   :renew(charge, fence, deadline), :release(charge, fence, deadline)          whether that lease was still there
 --   :ask(words, tag, deadline)               a plain command; `tag` tells the slot, if it is not the first key
@@ -271,6 +272,11 @@ local function overridden(self, charge, name, text, by, at_us)
     end
   end
   return nil
+end
+
+function Engine:override(charge, text, deadline)
+  if not known_of(self, charge.hand) then return nil end
+  return overridden(self, charge, escaped(charge.key), text, by_of(self, deadline), now_us())
 end
 
 -- Gives a charge back (trouble as it is, not told).
