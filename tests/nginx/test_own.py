@@ -80,3 +80,29 @@ def test_fields_are_pythons_whatever_the_algorithm(form: Any, redis_server: Redi
         for name in ("RateLimit-Policy", "X-RateLimit-Limit", "X-RateLimit-Burst-Capacity"):
             assert found.get(name.lower()) == said.get(name)
         assert sum(name.startswith("X-RateLimit") or name == "RateLimit-Policy" for name in said) > 0
+
+
+SILENT = """
+location = /silent { content_by_lua_block {
+  local asked = 0
+  local silent = { override = function() asked = asked + 1 return nil end }
+  local gone = { override = function() asked = asked + 1 return false end }
+  local limit = { algorithm = "token_bucket" }
+  local charge = { key = "k", limit = limit, hand = { limit = limit, terms = { deadline = 1 } } }
+  for _, engine in ipairs { silent, gone } do
+    asked = 0
+    local own = require("resty.headgate.own").of(engine)
+    own:note(charge, "5/day")
+    own:note(charge, "6/day")
+    local at_once = asked
+    ngx.sleep(1.1)
+    own:note(charge, "5/day")
+    ngx.say(at_once, " ", asked, " ", tostring(charge.limit == limit))
+  end
+} }
+"""
+
+
+def test_who_got_no_answer_asks_again_a_second_later() -> None:
+    with Gateway(book("2/day"), server=SILENT) as gate:
+        assert gate.get("/silent").body.decode() == "1 2 true\n2 3 true\n"

@@ -5,7 +5,7 @@
 --   :decide(charges, commit, deadline)       facts for each charge; commit 1, or 0 to be told only
 --   :take(charge, deadline)                  facts for one
 --   :refund(charge, facts, deadline)         gives back what that charge took; facts after it
---   :override(charge, text, deadline)        the numbers of the limit of this text that its key has; nil if it has none
+--   :override(charge, text, deadline)        the numbers of its key's own limit of this text; false if it has none
 --   :acquire(charge, deadline)               a slot: facts, of which mark is the fence
 --   :renew(charge, fence, deadline), :release(charge, fence, deadline)          whether that lease was still there
 --   :ask(words, tag, deadline)               a plain command; `tag` tells the slot, if it is not the first key
@@ -256,10 +256,12 @@ function Engine:take(charge, deadline)
   return answers and answers[1], failure
 end
 
--- The numbers that an override of this text has in the place of the hand's own; nil if it has changed meanwhile.
+-- The numbers that an override of this text has in the place of the hand's own; false if it has changed meanwhile,
+-- nil if nobody answers.
 local function overridden(self, charge, name, text, by, at_us)
   local known, limit = charge.hand.redis, charge.hand.limit
   local stored = self:asked({ packed = resp.command { "GET", known.override .. name .. "}" } }, nil, name, by)
+  if stored == nil then return nil end
   for algorithm, numbers, said in string.gmatch(stored or "", "([%w_]+) ([^|\n]*)|([^\n]*)") do
     if said == text and algorithm == limit.algorithm then
       local words = {}
@@ -271,7 +273,7 @@ local function overridden(self, charge, name, text, by, at_us)
       return words
     end
   end
-  return nil
+  return false
 end
 
 function Engine:override(charge, text, deadline)
