@@ -88,8 +88,8 @@ location = /silent { content_by_lua_block {
   local silent = { override = function() asked = asked + 1 return nil end }
   local gone = { override = function() asked = asked + 1 return false end }
   local limit = { algorithm = "token_bucket" }
-  local charge = { key = "k", limit = limit, hand = { limit = limit, terms = { deadline = 1 } } }
   for _, engine in ipairs { silent, gone } do
+    local charge = { key = "k", limit = limit, hand = { limit = limit, terms = { deadline = 1 } } }
     asked = 0
     local own = require("resty.headgate.own").of(engine)
     own:note(charge, "5/day")

@@ -10,10 +10,10 @@
 
 local now = require("resty.headgate.clock").now
 local quota = require "resty.headgate.quota"
+local remembering = require "resty.headgate.remembering"
 
 local M = {}
 
-local MOST = 1000 -- overrides of one limit that a worker remembers
 local PAUSE = 1 -- seconds in which nobody is asked, after no answer
 
 local Own = {}
@@ -34,14 +34,10 @@ end
 -- Puts the limit of this text, by which the charge was decided, on the charge.
 function Own:note(charge, text)
   local hand = charge.hand
-  if not hand.own or hand.own_count >= MOST then hand.own, hand.own_count = {}, 0 end
-  local limit = hand.own[text]
-  if not limit then
-    limit = read(self, charge, text)
-    if not limit then return end
-    hand.own[text], hand.own_count = limit, hand.own_count + 1
+  if not hand.own then
+    hand.own = remembering(function(said, asking) return read(self, asking, said) end)
   end
-  charge.limit = limit
+  charge.limit = hand.own(text, charge) or charge.limit
 end
 
 return M
