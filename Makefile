@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3 picks the interpreter; otherwise scripts/python finds one.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-gateway test check test-quick test-all bench conform faults fuzz bootstrap clean
+.PHONY: help demo demo-gateway test check test-quick test-all fresh bench conform faults fuzz bootstrap clean
 
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -q
@@ -27,6 +27,9 @@ test-quick: bootstrap  ## the tests that need no server and are not slow
 
 test-all:  ## the quick tests on every Python from 3.11 to 3.13 that is here
 	@scripts/test-all
+
+fresh:  ## make demo and make test in a new minimal Debian: make fresh COMMAND="make check" runs another command
+	@scripts/fresh $(COMMAND)
 
 bench:  ## measure headgate beside its peers
 	@scripts/bootstrap bench
