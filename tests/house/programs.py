@@ -1,0 +1,484 @@
+"""Finds the programs that Python files start, by reading the files.
+
+A start is a call of subprocess, asyncio, os or pty that runs a program, or of shutil.which, which looks one up.
+Its program is followed through constants, variables, attributes, lists of words, loops, parametrized tests, and
+the arguments and results of functions in the same files. Where that leads nowhere the answer holds UNKNOWN:
+nothing is guessed.
+
+    "nghttp"           a name that must be on the PATH
+    PYTHON             the interpreter that runs the tests
+    ".../caddy"        a file in a folder that the code computes
+    SHELL              a text that a shell runs
+    UNKNOWN            cannot be read from the source
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+PYTHON = "sys.executable"
+SHELL = "the text of a shell"
+UNKNOWN = "?"
+FOLDER = ".../"
+
+_WORDS_FIRST = {f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output")}
+_PROGRAM_FIRST = {
+    "asyncio.create_subprocess_exec",
+    *(f"os.{name}" for name in ("execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe")),
+    *("os.posix_spawn", "os.posix_spawnp", "pty.spawn"),
+}
+_MODE_FIRST = {
+    f"os.{name}"
+    for name in ("spawnl", "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe")
+}
+_TEXT_FIRST = {
+    *("asyncio.create_subprocess_shell", "os.popen", "os.system"),
+    *("subprocess.getoutput", "subprocess.getstatusoutput"),
+}
+_STARTS = {"shutil.which", *_WORDS_FIRST, *_PROGRAM_FIRST, *_MODE_FIRST, *_TEXT_FIRST}
+_SAME = {"str", "pathlib.Path", "os.fspath", "list", "tuple", "shutil.which"}  # what they return names the program
+_SHELLS = {"sh", "bash", "dash", "zsh", "fish"}
+_RUNNERS = {"setpriv"}  # the words after -- are another program
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Names = frozenset[str]
+_NOTHING_KNOWN: Names = frozenset([UNKNOWN])
+
+
+class Start(NamedTuple):
+    """A place that starts a program: the file and the function, the line, and the programs it may be."""
+
+    place: str
+    line: int
+    programs: Names
+
+
+@dataclass
+class _Module:
+    path: str
+    name: str
+    tree: ast.Module
+    imports: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scope:
+    """The surroundings of an expression; `arguments` are those of the call through which it was reached."""
+
+    module: _Module
+    function: Function | None = None
+    owner: ast.ClassDef | None = None
+    outer: "_Scope | None" = None
+    arguments: dict[str, "_Found"] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        names = []
+        scope: _Scope | None = self
+        while scope is not None:
+            names += [] if scope.function is None else [scope.function.name]
+            names += [] if scope.owner is None or scope.function is None else [scope.owner.name]
+            scope = scope.outer
+        return "::".join([self.module.path, *dict.fromkeys(reversed(names))])
+
+
+class _Found(NamedTuple):
+    """An expression, or None for a value that cannot be known."""
+
+    expression: ast.expr | None
+    scope: _Scope
+
+
+class Programs:
+    """Reads Python files and lists every place in them that starts a program."""
+
+    def __init__(self, files: Sequence[Path], root: Path) -> None:
+        self._scopes: list[tuple[ast.Call, _Scope]] = []
+        self._functions: dict[str, tuple[Function, _Scope]] = {}  # by qualified name
+        self._methods: dict[str, list[tuple[Function, _Scope]]] = {}  # by name alone
+        self._constants: dict[str, list[_Found]] = {}
+        self._attributes: dict[str, list[tuple[str, ast.expr | None, _Scope]]] = {}  # assigned, by name alone
+        self._classes: set[str] = set()
+        self._bases: dict[str, set[str]] = {}  # of classes, by name alone
+        self._followed: set[ast.expr] = set()  # a program that depends on itself cannot be known
+        for path in files:
+            self._read(path, root)
+
+    def starts(self) -> list[Start]:
+        """Lists the places in the order of the files."""
+        found = []
+        for call, scope in self._scopes:
+            if (programs := self._started(call, scope)) is not None:
+                found.append(Start(scope.place, call.lineno, programs))
+            # A start that is handed to another function: nobody can say what it will be called with.
+            given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            if any(self._qualified(value, scope) in _STARTS for value in given):
+                found.append(Start(scope.place, call.lineno, _NOTHING_KNOWN))
+        return found
+
+    # Reading
+
+    def _read(self, path: Path, root: Path) -> None:
+        relative = path.relative_to(root)
+        name = ".".join(relative.with_suffix("").parts).removeprefix("src.").removesuffix(".__init__")
+        module = _Module(str(relative), name, ast.parse(path.read_text()))
+        self._enter(module.tree, _Scope(module))
+
+    def _enter(self, node: ast.AST, scope: _Scope) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = scope
+            if isinstance(child, ast.ClassDef):
+                bases = {ast.unparse(base).rpartition(".")[2] for base in child.bases}
+                self._classes.add(f"{scope.module.name}.{child.name}")
+                self._bases.setdefault(child.name, set()).update(bases)
+                inner = _Scope(scope.module, scope.function, child, scope.outer)
+            elif isinstance(child, Function):
+                inner = _Scope(scope.module, child, scope.owner, scope)
+                if scope.owner is not None and child in scope.owner.body:
+                    self._methods.setdefault(child.name, []).append((child, inner))
+                    if child.name == "__init__":
+                        self._functions[f"{scope.module.name}.{scope.owner.name}"] = (child, inner)
+                elif scope.function is None:
+                    self._functions[f"{scope.module.name}.{child.name}"] = (child, inner)
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    known = alias.name if alias.asname else alias.name.partition(".")[0]
+                    scope.module.imports[alias.asname or known] = known
+            elif isinstance(child, ast.ImportFrom):
+                for alias in child.names:
+                    scope.module.imports[alias.asname or alias.name] = f"{child.module}.{alias.name}"
+            elif isinstance(child, ast.Call):
+                self._scopes.append((child, scope))
+            for target, value in _assigned(child) if isinstance(child, ast.stmt) else ():
+                if "." in target:
+                    attribute = target.rpartition(".")[2]
+                    self._attributes.setdefault(attribute, []).append((target, value, scope))
+                elif scope.function is None and scope.owner is None:
+                    self._constants.setdefault(f"{scope.module.name}.{target}", []).append(_Found(value, scope))
+            self._enter(child, inner)
+
+    # Starts
+
+    def _started(self, call: ast.Call, scope: _Scope) -> Names | None:
+        name = self._qualified(call.func, scope)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("subprocess_exec", "subprocess_shell"):
+            return self._first(call.args[1:], scope) if call.func.attr == "subprocess_exec" else frozenset([SHELL])
+        if name == "shutil.which":
+            return self._value(call.args[0], scope) if call.args else _NOTHING_KNOWN
+        if name in _TEXT_FIRST:
+            return frozenset([SHELL])
+        if name in _MODE_FIRST:
+            return self._first(call.args[1:], scope)
+        if name in _PROGRAM_FIRST:
+            return self._first(call.args, scope)
+        if name not in _WORDS_FIRST:
+            return None
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        if None in given:
+            return _NOTHING_KNOWN
+        if "shell" in given and not (isinstance(given["shell"], ast.Constant) and not given["shell"].value):
+            return frozenset([SHELL])
+        words = call.args[0] if call.args else given.get("args")
+        found = _NOTHING_KNOWN if words is None else _programs(self._words(words, scope))
+        return found | (self._value(given["executable"], scope) if "executable" in given else frozenset())
+
+    def _first(self, args: Sequence[ast.expr], scope: _Scope) -> Names:
+        return _programs(self._words(ast.List(list(args)), scope))
+
+    # Values
+
+    def _words(self, node: ast.expr, scope: _Scope) -> list[list[Names]]:
+        """The words of a command line, in each form that it may have. UNKNOWN may be any number of words."""
+        if isinstance(node, ast.List | ast.Tuple):
+            parts = [
+                self._words(word.value, scope) if isinstance(word, ast.Starred) else [[self._value(word, scope)]]
+                for word in node.elts
+            ]
+            return [[word for part in parts_of_one for word in part] for parts_of_one in product(*parts)]
+        if isinstance(node, ast.IfExp):
+            return self._words(node.body, scope) + self._words(node.orelse, scope)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            both = product(self._words(node.left, scope), self._words(node.right, scope))
+            return [[*left, *right] for left, right in both]
+        if isinstance(node, ast.Name | ast.Attribute | ast.Call) and node not in self._followed:
+            self._followed.add(node)
+            found = [
+                words
+                for expression, place in self._behind(node, scope)
+                for words in ([[_NOTHING_KNOWN]] if expression is None else self._words(expression, place))
+            ]
+            self._followed.remove(node)
+            if isinstance(node, ast.Name) and scope.function is not None:
+                for more in _appended(node.id, scope.function):
+                    found = [[*words, *rest] for words in found for rest in self._words(more, scope)]
+            if found:
+                return found
+        return [[self._value(node, scope)]]
+
+    def _value(self, node: ast.expr, scope: _Scope) -> Names:
+        """The texts that an expression may be."""
+        match node:
+            case ast.Constant(value=str(text)):
+                return frozenset([text])
+            case ast.IfExp(body=body, orelse=other):
+                return self._value(body, scope) | self._value(other, scope)
+            case ast.BoolOp(values=values):
+                return frozenset[str]().union(*(self._value(value, scope) for value in values))
+            case ast.BinOp(op=ast.Div(), right=right):
+                names = self._value(right, scope)
+                return frozenset(name if name == UNKNOWN else FOLDER + name for name in names)
+            case ast.NamedExpr(value=value):
+                return self._value(value, scope)
+            case ast.Attribute() if self._qualified(node, scope) == "sys.executable":
+                return frozenset([PYTHON])
+        if node in self._followed:
+            return _NOTHING_KNOWN
+        self._followed.add(node)
+        found = [
+            _NOTHING_KNOWN if expression is None else self._value(expression, place)
+            for expression, place in self._behind(node, scope)
+        ]
+        self._followed.remove(node)
+        return frozenset[str]().union(*found) if found else _NOTHING_KNOWN
+
+    def _behind(self, node: ast.expr, scope: _Scope) -> list[_Found]:
+        """The expressions from which a name, an attribute or a call may get its value."""
+        if isinstance(node, ast.Name):
+            return self._named(node.id, scope)
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id == "self" and scope.owner is not None:
+                return self._set_on_self(node.attr, scope)
+            return self._constants.get(self._qualified(node, scope), [])
+        if isinstance(node, ast.Call):
+            if self._qualified(node.func, scope) in _SAME and node.args:
+                return [_Found(node.args[0], scope)]
+            return [
+                _Found(value, _Scope(place.module, function, place.owner, place.outer, arguments))
+                for function, place in self._called(node, scope)
+                for arguments in [_arguments(node, function, place, scope)]
+                for value in _returned(function)
+            ]
+        return []
+
+    def _named(self, name: str, scope: _Scope) -> list[_Found]:
+        if name in scope.arguments:
+            return [scope.arguments[name]]
+        function = scope.function
+        if function is not None:
+            assigned = [value for target, value in _assigned_in(function) if target == name]
+            assigned = assigned or [value for target, value in _looped_in(function) if target == name]
+            local = [_Found(value, scope) for value in assigned]
+            if name in _parameters(function):
+                return [*local, *(self._parametrized(name, scope) or self._given_by_callers(name, scope))]
+            if local:
+                return local
+        if scope.outer is not None:
+            return self._named(name, scope.outer)
+        qualified = scope.module.imports.get(name, f"{scope.module.name}.{name}")
+        return self._constants.get(qualified, [])
+
+    def _set_on_self(self, name: str, scope: _Scope) -> list[_Found]:
+        """The values of an attribute: of its class, of self in its methods, of any object elsewhere."""
+        assert scope.owner is not None
+        found = [
+            _Found(value, _Scope(scope.module))
+            for node in scope.owner.body
+            for target, value in _assigned(node)
+            if target == name
+        ]
+        found += [
+            _Found(value, place)
+            for target, value, place in self._attributes.get(name, [])
+            if target != f"self.{name}" or place.owner is scope.owner
+        ]
+        made = f"{scope.module.name}.{scope.owner.name}"
+        for call, place in self._scopes:
+            for keyword in call.keywords:
+                if keyword.arg == name and self._qualified(call.func, place) == made:
+                    found.append(_Found(keyword.value, place))
+        return found
+
+    def _parametrized(self, name: str, scope: _Scope) -> list[_Found]:
+        """The values that pytest.mark.parametrize gives to a test."""
+        assert scope.function is not None
+        top = _Scope(scope.module)
+        found = []
+        for decorator in scope.function.decorator_list:
+            behind = self._behind(decorator, top) if isinstance(decorator, ast.Name) else [_Found(decorator, top)]
+            for mark, place in behind:
+                match mark:
+                    case ast.Call(
+                        func=ast.Attribute(attr="parametrize"), args=[ast.Constant(value=str(text)), rows, *_]
+                    ):
+                        if text == name:
+                            values = rows.elts if isinstance(rows, ast.List | ast.Tuple) else [None]
+                            found += [_Found(value, place) for value in values]
+        return found
+
+    def _given_by_callers(self, name: str, scope: _Scope) -> list[_Found]:
+        function = scope.function
+        assert function is not None
+        found = [
+            _arguments(call, function, scope, place).get(name, _Found(None, place))
+            for call, place in self._callers.get(function, [])
+        ]
+        return found or [_Found(None, scope)]
+
+    @cached_property
+    def _callers(self) -> dict[Function, list[tuple[ast.Call, _Scope]]]:
+        found: dict[Function, list[tuple[ast.Call, _Scope]]] = {}
+        for call, scope in self._scopes:
+            for function, _ in self._called(call, scope):
+                found.setdefault(function, []).append((call, scope))
+        return found
+
+    def _called(self, call: ast.Call, scope: _Scope) -> list[tuple[Function, _Scope]]:
+        """The functions of these files that a call may run; methods only where self or super() is called."""
+        name = self._qualified(call.func, scope)
+        if name in self._functions:
+            return [self._functions[name]]
+        if scope.owner is None:
+            return []
+        match call.func:
+            case ast.Attribute(value=ast.Name(id="self"), attr=attr):
+                return [each for each in self._methods.get(attr, []) if self._related(scope, each[1])]
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr):
+                above = self._ancestors(scope.owner.name) - {scope.owner.name}
+                methods = self._methods.get(attr, [])
+                return [each for each in methods if each[1].owner is not None and each[1].owner.name in above]
+        return []
+
+    def _related(self, one: _Scope, other: _Scope) -> bool:
+        """Whether one of the two classes inherits from the other, or they are the same."""
+        if one.owner is None or other.owner is None:
+            return False
+        first, second = one.owner.name, other.owner.name
+        return first in self._ancestors(second) or second in self._ancestors(first)
+
+    def _ancestors(self, name: str) -> set[str]:
+        return {name}.union(*(self._ancestors(base) for base in self._bases.get(name, ()) if base != name))
+
+    def _qualified(self, node: ast.expr, scope: _Scope) -> str:
+        match node:
+            case ast.Name(id=name) if name in scope.module.imports:
+                return scope.module.imports[name]
+            case ast.Name(id=name):
+                own = f"{scope.module.name}.{name}"
+                ours = own in self._functions or own in self._constants or own in self._classes
+                return own if ours else name
+            case ast.Attribute(value=value, attr=attr):
+                return f"{self._qualified(value, scope)}.{attr}"
+        return UNKNOWN
+
+
+def _programs(lines: list[list[Names]]) -> Names:
+    """The programs that these command lines start."""
+    found: set[str] = set()
+    for words in lines:
+        first = words[0] if words else _NOTHING_KNOWN
+        found |= first
+        if first & _SHELLS:
+            found.add(SHELL)
+        if first & _RUNNERS:
+            after = [index for index, word in enumerate(words) if word == {"--"}]
+            found |= _programs([words[after[0] + 1 :]]) if after else _NOTHING_KNOWN
+    return frozenset(found)
+
+
+def _assigned_in(function: Function) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yields the names that a function assigns, each with its value, or None if that cannot be known."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.stmt):
+            yield from _assigned(node)
+        elif isinstance(node, ast.NamedExpr):
+            yield node.target.id, node.value
+
+
+def _looped_in(function: Function) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yields the names of a function's comprehensions. Outside of its comprehension such a name is another one."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.comprehension):
+            yield from _unpacked_each(node.target, node.iter)
+
+
+def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from _unpacked(target, value)
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield from _unpacked(target, value)
+        case ast.For(target=target, iter=values) | ast.AsyncFor(target=target, iter=values):
+            yield from _unpacked_each(target, values)
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            for item in items:
+                if item.optional_vars is not None:
+                    yield from _unpacked(item.optional_vars, None)
+
+
+def _unpacked(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+    if isinstance(target, ast.Name | ast.Attribute):
+        yield ast.unparse(target), value
+    elif isinstance(target, ast.Tuple | ast.List):
+        alike = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
+        parts = value.elts if alike and isinstance(value, ast.Tuple | ast.List) else [None] * len(target.elts)
+        for one, part in zip(target.elts, parts, strict=True):
+            yield from _unpacked(one, part)
+
+
+def _unpacked_each(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.expr | None]]:
+    for value in values.elts if isinstance(values, ast.Tuple | ast.List) else [None]:
+        yield from _unpacked(target, value)
+
+
+def _appended(name: str, function: Function) -> list[ast.expr]:
+    """Lists what += adds to a variable."""
+    return [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name
+    ]
+
+
+def _returned(function: Function) -> list[ast.expr]:
+    found = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    return [value for value in found if value is not None and not _is_none(value)]
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _parameters(function: Function) -> list[str]:
+    args = function.args
+    more = [arg for arg in (args.vararg, args.kwarg) if arg is not None]
+    return [arg.arg for arg in [*args.posonlyargs, *args.args, *args.kwonlyargs, *more]]
+
+
+def _arguments(call: ast.Call, function: Function, home: _Scope, scope: _Scope) -> dict[str, _Found]:
+    """The values of a function's parameters in one call."""
+    args = function.args
+    names = [arg.arg for arg in [*args.posonlyargs, *args.args]]
+    found: dict[str, _Found] = {}
+    for name, default in zip(reversed(names), reversed(args.defaults), strict=False):
+        found[name] = _Found(default, home)
+    for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        if value is not None:
+            found[arg.arg] = _Found(value, home)
+    names = names[1:] if names[:1] == ["self"] else names
+    for index, given in enumerate(call.args):
+        if isinstance(given, ast.Starred):
+            found |= {name: _Found(None, scope) for name in names[index:]}
+            break
+        if index < len(names):
+            found[names[index]] = _Found(given, scope)
+    if args.vararg is not None:
+        found[args.vararg.arg] = _Found(ast.List(call.args[len(names) :]), scope)
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            found[keyword.arg] = _Found(keyword.value, scope)
+    return found
