@@ -116,10 +116,14 @@ def _batch(kind: str, service: Service, numbers: range, seed: int, engine: str) 
 
     async def workers() -> None:
         try:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as tasks:
                 for _ in range(min(AT_ONCE, len(numbers))):
-                    group.create_task(worker())
-        except* Fault as faults:
+                    tasks.create_task(worker())
+        except ExceptionGroup as group:
+            # Not except*: until Python 3.11.4 it would wrap what is raised here in a group again.
+            faults = group.subgroup(Fault)
+            if faults is None:
+                raise
             raise faults.exceptions[0] from None
 
     asyncio.run(workers())
