@@ -40,13 +40,20 @@ _TEXT_FIRST = {
     *("subprocess.getoutput", "subprocess.getstatusoutput"),
 }
 _STARTS = {"shutil.which", *_WORDS_FIRST, *_PROGRAM_FIRST, *_MODE_FIRST, *_TEXT_FIRST}
-_SAME = {"str", "pathlib.Path", "os.fspath", "list", "tuple", "shutil.which"}  # what they return names the program
+_PASS_THROUGH = {
+    "str",
+    "pathlib.Path",
+    "os.fspath",
+    "list",
+    "tuple",
+    "shutil.which",
+}  # what they return names the program
 _SHELLS = {"sh", "bash", "dash", "zsh", "fish"}
 _RUNNERS = {"setpriv"}  # the words after -- are another program
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Names = frozenset[str]
-_NOTHING_KNOWN: Names = frozenset([UNKNOWN])
+_UNKNOWN_ONLY: Names = frozenset([UNKNOWN])
 
 
 class Start(NamedTuple):
@@ -73,7 +80,7 @@ class _Scope:
     function: Function | None = None
     owner: ast.ClassDef | None = None
     outer: "_Scope | None" = None
-    arguments: dict[str, "_Found"] = field(default_factory=dict)
+    arguments: dict[str, "_Expression"] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -86,7 +93,7 @@ class _Scope:
         return "::".join([self.module.path, *dict.fromkeys(reversed(names))])
 
 
-class _Found(NamedTuple):
+class _Expression(NamedTuple):
     """An expression, or None for a value that cannot be known."""
 
     expression: ast.expr | None
@@ -97,28 +104,28 @@ class Programs:
     """Reads Python files and lists every place in them that starts a program."""
 
     def __init__(self, files: Sequence[Path], root: Path) -> None:
-        self._scopes: list[tuple[ast.Call, _Scope]] = []
+        self._calls: list[tuple[ast.Call, _Scope]] = []
         self._functions: dict[str, tuple[Function, _Scope]] = {}  # by qualified name
         self._methods: dict[str, list[tuple[Function, _Scope]]] = {}  # by name alone
-        self._constants: dict[str, list[_Found]] = {}
+        self._constants: dict[str, list[_Expression]] = {}
         self._attributes: dict[str, list[tuple[str, ast.expr | None, _Scope]]] = {}  # assigned, by name alone
         self._classes: set[str] = set()
         self._bases: dict[str, set[str]] = {}  # of classes, by name alone
-        self._followed: set[ast.expr] = set()  # a program that depends on itself cannot be known
+        self._in_progress: set[ast.expr] = set()  # a program that depends on itself cannot be known
         for path in files:
             self._read(path, root)
 
     def starts(self) -> list[Start]:
         """Lists the places in the order of the files."""
-        found = []
-        for call, scope in self._scopes:
-            if (programs := self._started(call, scope)) is not None:
-                found.append(Start(scope.place, call.lineno, programs))
+        results = []
+        for call, scope in self._calls:
+            if (programs := self._start_programs(call, scope)) is not None:
+                results.append(Start(scope.place, call.lineno, programs))
             # A start that is handed to another function: nobody can say what it will be called with.
-            given = [*call.args, *(keyword.value for keyword in call.keywords)]
-            if any(self._qualified(value, scope) in _STARTS for value in given):
-                found.append(Start(scope.place, call.lineno, _NOTHING_KNOWN))
-        return found
+            arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+            if any(self._qualified(value, scope) in _STARTS for value in arguments):
+                results.append(Start(scope.place, call.lineno, _UNKNOWN_ONLY))
+        return results
 
     # Reading
 
@@ -126,9 +133,9 @@ class Programs:
         relative = path.relative_to(root)
         name = ".".join(relative.with_suffix("").parts).removeprefix("src.").removesuffix(".__init__")
         module = _Module(str(relative), name, ast.parse(path.read_text()))
-        self._enter(module.tree, _Scope(module))
+        self._index(module.tree, _Scope(module))
 
-    def _enter(self, node: ast.AST, scope: _Scope) -> None:
+    def _index(self, node: ast.AST, scope: _Scope) -> None:
         for child in ast.iter_child_nodes(node):
             inner = scope
             if isinstance(child, ast.ClassDef):
@@ -152,23 +159,25 @@ class Programs:
                 for alias in child.names:
                     scope.module.imports[alias.asname or alias.name] = f"{child.module}.{alias.name}"
             elif isinstance(child, ast.Call):
-                self._scopes.append((child, scope))
-            for target, value in _assigned(child) if isinstance(child, ast.stmt) else ():
+                self._calls.append((child, scope))
+            for target, value in _assignments(child) if isinstance(child, ast.stmt) else ():
                 if "." in target:
                     attribute = target.rpartition(".")[2]
                     self._attributes.setdefault(attribute, []).append((target, value, scope))
                 elif scope.function is None and scope.owner is None:
-                    self._constants.setdefault(f"{scope.module.name}.{target}", []).append(_Found(value, scope))
-            self._enter(child, inner)
+                    self._constants.setdefault(f"{scope.module.name}.{target}", []).append(
+                        _Expression(value, scope)
+                    )
+            self._index(child, inner)
 
     # Starts
 
-    def _started(self, call: ast.Call, scope: _Scope) -> Names | None:
+    def _start_programs(self, call: ast.Call, scope: _Scope) -> Names | None:
         name = self._qualified(call.func, scope)
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("subprocess_exec", "subprocess_shell"):
             return self._first(call.args[1:], scope) if call.func.attr == "subprocess_exec" else frozenset([SHELL])
         if name == "shutil.which":
-            return self._value(call.args[0], scope) if call.args else _NOTHING_KNOWN
+            return self._value(call.args[0], scope) if call.args else _UNKNOWN_ONLY
         if name in _TEXT_FIRST:
             return frozenset([SHELL])
         if name in _MODE_FIRST:
@@ -177,14 +186,18 @@ class Programs:
             return self._first(call.args, scope)
         if name not in _WORDS_FIRST:
             return None
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
-        if None in given:
-            return _NOTHING_KNOWN
-        if "shell" in given and not (isinstance(given["shell"], ast.Constant) and not given["shell"].value):
+        arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+        if None in arguments:
+            return _UNKNOWN_ONLY
+        if "shell" in arguments and not (
+            isinstance(arguments["shell"], ast.Constant) and not arguments["shell"].value
+        ):
             return frozenset([SHELL])
-        words = call.args[0] if call.args else given.get("args")
-        found = _NOTHING_KNOWN if words is None else _programs(self._words(words, scope))
-        return found | (self._value(given["executable"], scope) if "executable" in given else frozenset())
+        words = call.args[0] if call.args else arguments.get("args")
+        results = _UNKNOWN_ONLY if words is None else _programs(self._words(words, scope))
+        return results | (
+            self._value(arguments["executable"], scope) if "executable" in arguments else frozenset()
+        )
 
     def _first(self, args: Sequence[ast.expr], scope: _Scope) -> Names:
         return _programs(self._words(ast.List(list(args)), scope))
@@ -198,25 +211,25 @@ class Programs:
                 self._words(word.value, scope) if isinstance(word, ast.Starred) else [[self._value(word, scope)]]
                 for word in node.elts
             ]
-            return [[word for part in parts_of_one for word in part] for parts_of_one in product(*parts)]
+            return [[word for part in parts_of_line for word in part] for parts_of_line in product(*parts)]
         if isinstance(node, ast.IfExp):
             return self._words(node.body, scope) + self._words(node.orelse, scope)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             both = product(self._words(node.left, scope), self._words(node.right, scope))
             return [[*left, *right] for left, right in both]
-        if isinstance(node, ast.Name | ast.Attribute | ast.Call) and node not in self._followed:
-            self._followed.add(node)
-            found = [
+        if isinstance(node, ast.Name | ast.Attribute | ast.Call) and node not in self._in_progress:
+            self._in_progress.add(node)
+            results = [
                 words
-                for expression, place in self._behind(node, scope)
-                for words in ([[_NOTHING_KNOWN]] if expression is None else self._words(expression, place))
+                for expression, place in self._sources(node, scope)
+                for words in ([[_UNKNOWN_ONLY]] if expression is None else self._words(expression, place))
             ]
-            self._followed.remove(node)
+            self._in_progress.remove(node)
             if isinstance(node, ast.Name) and scope.function is not None:
-                for more in _appended(node.id, scope.function):
-                    found = [[*words, *rest] for words in found for rest in self._words(more, scope)]
-            if found:
-                return found
+                for more in _appended_words(node.id, scope.function):
+                    results = [[*words, *rest] for words in results for rest in self._words(more, scope)]
+            if results:
+                return results
         return [[self._value(node, scope)]]
 
     def _value(self, node: ast.expr, scope: _Scope) -> Names:
@@ -235,108 +248,110 @@ class Programs:
                 return self._value(value, scope)
             case ast.Attribute() if self._qualified(node, scope) == "sys.executable":
                 return frozenset([PYTHON])
-        if node in self._followed:
-            return _NOTHING_KNOWN
-        self._followed.add(node)
-        found = [
-            _NOTHING_KNOWN if expression is None else self._value(expression, place)
-            for expression, place in self._behind(node, scope)
+        if node in self._in_progress:
+            return _UNKNOWN_ONLY
+        self._in_progress.add(node)
+        results = [
+            _UNKNOWN_ONLY if expression is None else self._value(expression, place)
+            for expression, place in self._sources(node, scope)
         ]
-        self._followed.remove(node)
-        return frozenset[str]().union(*found) if found else _NOTHING_KNOWN
+        self._in_progress.remove(node)
+        return frozenset[str]().union(*results) if results else _UNKNOWN_ONLY
 
-    def _behind(self, node: ast.expr, scope: _Scope) -> list[_Found]:
+    def _sources(self, node: ast.expr, scope: _Scope) -> list[_Expression]:
         """The expressions from which a name, an attribute or a call may get its value."""
         if isinstance(node, ast.Name):
-            return self._named(node.id, scope)
+            return self._definitions(node.id, scope)
         if isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name) and node.value.id == "self" and scope.owner is not None:
-                return self._set_on_self(node.attr, scope)
+                return self._attribute_values(node.attr, scope)
             return self._constants.get(self._qualified(node, scope), [])
         if isinstance(node, ast.Call):
-            if self._qualified(node.func, scope) in _SAME and node.args:
-                return [_Found(node.args[0], scope)]
+            if self._qualified(node.func, scope) in _PASS_THROUGH and node.args:
+                return [_Expression(node.args[0], scope)]
             return [
-                _Found(value, _Scope(place.module, function, place.owner, place.outer, arguments))
-                for function, place in self._called(node, scope)
+                _Expression(value, _Scope(place.module, function, place.owner, place.outer, arguments))
+                for function, place in self._callees(node, scope)
                 for arguments in [_arguments(node, function, place, scope)]
-                for value in _returned(function)
+                for value in _return_values(function)
             ]
         return []
 
-    def _named(self, name: str, scope: _Scope) -> list[_Found]:
+    def _definitions(self, name: str, scope: _Scope) -> list[_Expression]:
         if name in scope.arguments:
             return [scope.arguments[name]]
         function = scope.function
         if function is not None:
-            assigned = [value for target, value in _assigned_in(function) if target == name]
-            assigned = assigned or [value for target, value in _looped_in(function) if target == name]
-            local = [_Found(value, scope) for value in assigned]
+            assigned = [value for target, value in _local_assignments(function) if target == name]
+            assigned = assigned or [value for target, value in _comprehension_targets(function) if target == name]
+            local = [_Expression(value, scope) for value in assigned]
             if name in _parameters(function):
-                return [*local, *(self._parametrized(name, scope) or self._given_by_callers(name, scope))]
+                return [*local, *(self._parametrize_values(name, scope) or self._caller_arguments(name, scope))]
             if local:
                 return local
         if scope.outer is not None:
-            return self._named(name, scope.outer)
+            return self._definitions(name, scope.outer)
         qualified = scope.module.imports.get(name, f"{scope.module.name}.{name}")
         return self._constants.get(qualified, [])
 
-    def _set_on_self(self, name: str, scope: _Scope) -> list[_Found]:
+    def _attribute_values(self, name: str, scope: _Scope) -> list[_Expression]:
         """The values of an attribute: of its class, of self in its methods, of any object elsewhere."""
         assert scope.owner is not None
-        found = [
-            _Found(value, _Scope(scope.module))
+        results = [
+            _Expression(value, _Scope(scope.module))
             for node in scope.owner.body
-            for target, value in _assigned(node)
+            for target, value in _assignments(node)
             if target == name
         ]
-        found += [
-            _Found(value, place)
+        results += [
+            _Expression(value, place)
             for target, value, place in self._attributes.get(name, [])
             if target != f"self.{name}" or place.owner is scope.owner
         ]
         made = f"{scope.module.name}.{scope.owner.name}"
-        for call, place in self._scopes:
+        for call, place in self._calls:
             for keyword in call.keywords:
                 if keyword.arg == name and self._qualified(call.func, place) == made:
-                    found.append(_Found(keyword.value, place))
-        return found
+                    results.append(_Expression(keyword.value, place))
+        return results
 
-    def _parametrized(self, name: str, scope: _Scope) -> list[_Found]:
+    def _parametrize_values(self, name: str, scope: _Scope) -> list[_Expression]:
         """The values that pytest.mark.parametrize gives to a test."""
         assert scope.function is not None
         top = _Scope(scope.module)
-        found = []
+        results = []
         for decorator in scope.function.decorator_list:
-            behind = self._behind(decorator, top) if isinstance(decorator, ast.Name) else [_Found(decorator, top)]
-            for mark, place in behind:
+            marks = (
+                self._sources(decorator, top) if isinstance(decorator, ast.Name) else [_Expression(decorator, top)]
+            )
+            for mark, place in marks:
                 match mark:
                     case ast.Call(
                         func=ast.Attribute(attr="parametrize"), args=[ast.Constant(value=str(text)), rows, *_]
                     ):
                         if text == name:
                             values = rows.elts if isinstance(rows, ast.List | ast.Tuple) else [None]
-                            found += [_Found(value, place) for value in values]
-        return found
+                            results += [_Expression(value, place) for value in values]
+        return results
 
-    def _given_by_callers(self, name: str, scope: _Scope) -> list[_Found]:
+    def _caller_arguments(self, name: str, scope: _Scope) -> list[_Expression]:
         function = scope.function
         assert function is not None
-        found = [
-            _arguments(call, function, scope, place).get(name, _Found(None, place))
+        results = [
+            _arguments(call, function, scope, place).get(name, _Expression(None, place))
             for call, place in self._callers.get(function, [])
         ]
-        return found or [_Found(None, scope)]
+        return results or [_Expression(None, scope)]
 
     @cached_property
     def _callers(self) -> dict[Function, list[tuple[ast.Call, _Scope]]]:
-        found: dict[Function, list[tuple[ast.Call, _Scope]]] = {}
-        for call, scope in self._scopes:
-            for function, _ in self._called(call, scope):
-                found.setdefault(function, []).append((call, scope))
-        return found
+        results: dict[Function, list[tuple[ast.Call, _Scope]]] = {}
+        for call, scope in self._calls:
+            for function, _ in self._callees(call, scope):
+                results.setdefault(function, []).append((call, scope))
+        return results
 
-    def _called(self, call: ast.Call, scope: _Scope) -> list[tuple[Function, _Scope]]:
+    def _callees(self, call: ast.Call, scope: _Scope) -> list[tuple[Function, _Scope]]:
         """The functions of these files that a call may run; methods only where self or super() is called."""
         name = self._qualified(call.func, scope)
         if name in self._functions:
@@ -377,65 +392,65 @@ class Programs:
 
 def _programs(lines: list[list[Names]]) -> Names:
     """The programs that these command lines start."""
-    found: set[str] = set()
+    results: set[str] = set()
     for words in lines:
-        first = words[0] if words else _NOTHING_KNOWN
-        found |= first
+        first = words[0] if words else _UNKNOWN_ONLY
+        results |= first
         if first & _SHELLS:
-            found.add(SHELL)
+            results.add(SHELL)
         if first & _RUNNERS:
             after = [index for index, word in enumerate(words) if word == {"--"}]
-            found |= _programs([words[after[0] + 1 :]]) if after else _NOTHING_KNOWN
-    return frozenset(found)
+            results |= _programs([words[after[0] + 1 :]]) if after else _UNKNOWN_ONLY
+    return frozenset(results)
 
 
-def _assigned_in(function: Function) -> Iterator[tuple[str, ast.expr | None]]:
+def _local_assignments(function: Function) -> Iterator[tuple[str, ast.expr | None]]:
     """Yields the names that a function assigns, each with its value, or None if that cannot be known."""
     for node in ast.walk(function):
         if isinstance(node, ast.stmt):
-            yield from _assigned(node)
+            yield from _assignments(node)
         elif isinstance(node, ast.NamedExpr):
             yield node.target.id, node.value
 
 
-def _looped_in(function: Function) -> Iterator[tuple[str, ast.expr | None]]:
+def _comprehension_targets(function: Function) -> Iterator[tuple[str, ast.expr | None]]:
     """Yields the names of a function's comprehensions. Outside of its comprehension such a name is another one."""
     for node in ast.walk(function):
         if isinstance(node, ast.comprehension):
-            yield from _unpacked_each(node.target, node.iter)
+            yield from _unpack_each(node.target, node.iter)
 
 
-def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+def _assignments(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
-                yield from _unpacked(target, value)
+                yield from _unpack(target, value)
         case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield from _unpacked(target, value)
+            yield from _unpack(target, value)
         case ast.For(target=target, iter=values) | ast.AsyncFor(target=target, iter=values):
-            yield from _unpacked_each(target, values)
+            yield from _unpack_each(target, values)
         case ast.With(items=items) | ast.AsyncWith(items=items):
             for item in items:
                 if item.optional_vars is not None:
-                    yield from _unpacked(item.optional_vars, None)
+                    yield from _unpack(item.optional_vars, None)
 
 
-def _unpacked(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+def _unpack(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
     if isinstance(target, ast.Name | ast.Attribute):
         yield ast.unparse(target), value
     elif isinstance(target, ast.Tuple | ast.List):
         alike = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
         parts = value.elts if alike and isinstance(value, ast.Tuple | ast.List) else [None] * len(target.elts)
         for one, part in zip(target.elts, parts, strict=True):
-            yield from _unpacked(one, part)
+            yield from _unpack(one, part)
 
 
-def _unpacked_each(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.expr | None]]:
+def _unpack_each(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.expr | None]]:
     for value in values.elts if isinstance(values, ast.Tuple | ast.List) else [None]:
-        yield from _unpacked(target, value)
+        yield from _unpack(target, value)
 
 
-def _appended(name: str, function: Function) -> list[ast.expr]:
+def _appended_words(name: str, function: Function) -> list[ast.expr]:
     """Lists what += adds to a variable."""
     return [
         node.value
@@ -444,9 +459,9 @@ def _appended(name: str, function: Function) -> list[ast.expr]:
     ]
 
 
-def _returned(function: Function) -> list[ast.expr]:
-    found = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
-    return [value for value in found if value is not None and not _is_none(value)]
+def _return_values(function: Function) -> list[ast.expr]:
+    results = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    return [value for value in results if value is not None and not _is_none(value)]
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -459,26 +474,26 @@ def _parameters(function: Function) -> list[str]:
     return [arg.arg for arg in [*args.posonlyargs, *args.args, *args.kwonlyargs, *more]]
 
 
-def _arguments(call: ast.Call, function: Function, home: _Scope, scope: _Scope) -> dict[str, _Found]:
+def _arguments(call: ast.Call, function: Function, home: _Scope, scope: _Scope) -> dict[str, _Expression]:
     """The values of a function's parameters in one call."""
     args = function.args
     names = [arg.arg for arg in [*args.posonlyargs, *args.args]]
-    found: dict[str, _Found] = {}
+    results: dict[str, _Expression] = {}
     for name, default in zip(reversed(names), reversed(args.defaults), strict=False):
-        found[name] = _Found(default, home)
+        results[name] = _Expression(default, home)
     for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True):
         if value is not None:
-            found[arg.arg] = _Found(value, home)
+            results[arg.arg] = _Expression(value, home)
     names = names[1:] if names[:1] == ["self"] else names
-    for index, given in enumerate(call.args):
-        if isinstance(given, ast.Starred):
-            found |= {name: _Found(None, scope) for name in names[index:]}
+    for index, argument in enumerate(call.args):
+        if isinstance(argument, ast.Starred):
+            results |= {name: _Expression(None, scope) for name in names[index:]}
             break
         if index < len(names):
-            found[names[index]] = _Found(given, scope)
+            results[names[index]] = _Expression(argument, scope)
     if args.vararg is not None:
-        found[args.vararg.arg] = _Found(ast.List(call.args[len(names) :]), scope)
+        results[args.vararg.arg] = _Expression(ast.List(call.args[len(names) :]), scope)
     for keyword in call.keywords:
         if keyword.arg is not None:
-            found[keyword.arg] = _Found(keyword.value, scope)
-    return found
+            results[keyword.arg] = _Expression(keyword.value, scope)
+    return results

