@@ -99,6 +99,21 @@ def slow_buckets(draw: st.DrawFn) -> Limit:
     return _drawn(draw, TokenBucket, st.just(amount), st.just(period_us / 1_000_000), burst)
 
 
+@st.composite
+def few_units(draw: st.DrawFn) -> Limit:
+    """Limits with fewer units than most counts, of any length that can be."""
+    amount, us = draw(st.integers(1, 40)), draw(large(100 * YEAR))
+    match draw(st.sampled_from(["bucket", "fixed", "sliding", "log"])):
+        case "bucket":
+            return _drawn(draw, TokenBucket, large(10**9), st.just(us / 1_000_000), st.just(amount))
+        case "fixed":
+            return _drawn(draw, FixedWindow, st.just(amount), st.just(us / 1_000_000))
+        case "log":
+            return _drawn(draw, SlidingLog, st.just(amount), st.just(us / 1_000_000))
+    cells = draw(st.sampled_from([1, 7, 10, 1000]))
+    return _drawn(draw, SlidingWindow, st.just(amount), st.just(us // cells * cells / 1_000_000), st.just(cells))
+
+
 COUNTS = st.integers(1, 40) | large(20_000)
 
 
@@ -135,6 +150,19 @@ def test_a_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> No
     assert doubles(lua.ask("share", limit=entry(limit), count=count, rank=rank)) == told(share(limit, count, rank))
 
 
+@settings(max_examples=1500, deadline=None)
+@given(LIMITS | edges() | few_units(), COUNTS)
+@example(LeakyBucket(100, 1, 0), 4)
+@example(TokenBucket(999_983, 100 * 365 * 86400, 1), 10)  # no period can express it, and the burst is one unit
+@example(TokenBucket(1, 60 * YEAR / 1_000_000), 2)
+@example(FixedWindow(1, 60 * YEAR / 1_000_000), 2)  # no window is so long
+@example(SlidingWindow(1, 60 * YEAR / 1_000_000), 2)
+@example(SlidingLog(1, 60 * YEAR / 1_000_000), 2)
+@example(SlidingWindow(3, 1, 10), 4)
+def test_the_share_of_a_member_without_a_rank_is_pythons(lua: Lua, limit: Limit, count: int) -> None:
+    assert doubles(lua.ask("share", limit=entry(limit), count=count, rank=None)) == told(share(limit, count, None))
+
+
 @settings(max_examples=500, deadline=None)
 @given(slow_buckets(), st.integers(2, 40), st.integers(0, 50))
 def test_a_share_that_can_hardly_be_written_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> None:
@@ -143,10 +171,10 @@ def test_a_share_that_can_hardly_be_written_is_pythons(lua: Lua, limit: Limit, c
 
 
 @settings(max_examples=500, deadline=None)
-@given(LIMITS | edges(), st.integers(0, 3) | COUNTS, st.integers(0, 50))
+@given(LIMITS | edges() | few_units(), st.integers(0, 3) | COUNTS, st.none() | st.integers(0, 50))
 @example(LeakyBucket(1, 900, 50), 37, 3)
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 20, 19)
-def test_an_even_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int) -> None:
+def test_an_even_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int | None) -> None:
     assert doubles(lua.ask("even", limit=entry(limit), count=count, rank=rank)) == entry(even(limit, count, rank))
 
 
@@ -164,7 +192,10 @@ def test_shares_by_hand(lua: Lua) -> None:
     assert [each["text"] for each in shares] == ["1/30ms burst 4", "1/30ms burst 3", "1/30ms burst 3"]
     assert [each["numbers"][:3] for each in shares] == [["1", "30000", str(burst)] for burst in (4, 3, 3)]
     assert lua.ask("share", limit=entry(parse("100/s burst 2")), count=3, rank=2) is False
-    assert lua.ask("even", limit=entry(parse("100/s burst 2")), count=3, rank=2)["text"] == "1/20ms"
+    assert lua.ask("even", limit=entry(parse("100/s burst 2")), count=3, rank=2)["text"] == "1/30ms"
+    assert lua.ask("share", limit=entry(parse("100/s burst 2")), count=3, rank=None)["text"] == "1/30ms"
+    assert lua.ask("even", limit=entry(parse("100/s queue 0")), count=4, rank=3)["text"] == "25000/1000s queue 0"
+    assert lua.ask("even", limit=entry(parse("3/s sliding")), count=4, rank=0)["text"] == "1/1333340us sliding"
 
 
 @settings(max_examples=1000, deadline=None)

@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from headgate.engine.fallback.share import Place
 from headgate.engine.options import Options
 from headgate.engine.terms import Terms
 from headgate.flow import Flow
@@ -57,7 +58,7 @@ class Ruling:
             engine.count_members()  # before the first call: an outage may begin with it
         self.refusals = {rule.name: rule.refuse for rule in book.rules}
         self._hands: dict[tuple[str, int, str | None], Hand] = {}
-        self._divided: dict[tuple[str, int, str | None, tuple[int, int]], Hand] = {}
+        self._divided: dict[tuple[str, int, str | None, Place], Hand] = {}
         self._brought: dict[tuple[Limit, str], Any] = {}
 
     def call(self, attributes: Mapping[str, Any], cost: int | None) -> Call:
@@ -81,7 +82,7 @@ class Ruling:
         if known is None:
             if rule.where == "split" and rule.nodes is None:
                 return self._divided_hand(rule, limits, aside)
-            nodes = None if rule.nodes is None else (rule.nodes, rule.nodes - 1)
+            nodes = None if rule.nodes is None else (rule.nodes, None)
             known = self._hands[rule.name, id(limits), aside] = self._bound(rule, limits, aside, nodes)
         return known
 
@@ -95,7 +96,7 @@ class Ruling:
             known = self._divided[tag] = self._bound(rule, limits, aside, nodes)
         return known
 
-    def _bound(self, rule: Rule, limits: Limits, aside: str | None, nodes: tuple[int, int] | None) -> Hand:
+    def _bound(self, rule: Rule, limits: Limits, aside: str | None, nodes: Place | None) -> Hand:
         remote = self.local is not self.engine
         here = rule.where != "cluster" and remote
         engine = self.local if here else self.engine

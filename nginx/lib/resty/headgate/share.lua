@@ -1,18 +1,22 @@
--- A limit, divided among those who must do without each other. The twin of engine/fallback/share.py and of `even` in
+-- Divides a limit among processes that decide without each other. The twin of engine/fallback/share.py and of `even` in
 -- ruled/dividing.py.
 --
--- Units are whole: of 10 units three members get 4, 3 and 3, those with the lower ranks the more. A rate is divided
--- among those who have a share at all: exactly where an algorithm can (a token bucket of 100/s among three is 100 per
--- 3 s each), and rounded down where it rounds by itself, or where an exact share could not be written down.
+-- By rank, where every member has a rank of its own: units are whole, and of 10 units three members get 4, 3 and 3,
+-- those with the lower ranks the more. The rate is divided among those who have a share at all. Equally, where only the
+-- number is known and where a rule is split: the rate is divided by the count, whatever the burst, and each holds at
+-- least one unit; a window with fewer units than members is lengthened, if it is not a calendar's.
+--
+-- A rate is divided exactly where an algorithm can (a token bucket of 100/s among three is 100 per 3 s each), and
+-- rounded down where it rounds by itself, or where an exact share could not be written down.
 --
 -- A share is a limit like those of a plate: algorithm, numbers, text, fresh, quota, window, per_second, calendar. It is
 -- made anew by each call, so whoever decides by it keeps it; a member that is alone has the plate's own.
 --
 -- Laws (tests/nginx/test_share.py):
 --   - share is what Python's is, word by word, and nil where Python's is None: also where a share cannot be written;
---   - so the shares of all ranks together hold at most the limit, in units at once and in rate;
---   - even is never nil: who has no share has that of the first rank, and of a limit that cannot be divided among so
---     many, the first share among half as many, and so on.
+--   - so the shares of all ranks together hold at most the limit, in units at once and in rate; and equal shares have
+--     at most its rate together, and at least one unit each;
+--   - even is never nil: of a limit that cannot be divided among so many, it is a share among half as many, and so on.
 
 local product = require "resty.headgate.product"
 local quota = require "resty.headgate.quota"
@@ -77,10 +81,10 @@ local shares = {}
 -- The period is multiplied, not the amount divided: that is exact. If the last unit of a burst makes a bucket too slow
 -- to fill, it is left out; if the period gets too long to be written, the amount is rounded down.
 function shares.token_bucket(numbers, part, sharers)
-  local amount, period_us = tonumber(numbers[1]), tonumber(numbers[2])
+  local amount, period_us, less = tonumber(numbers[1]), tonumber(numbers[2]), max(1, part - 1)
   return bucket(amount, period_us * sharers, part)
-    or bucket(amount, period_us * sharers, part - 1)
-    or bucket(divided(amount, sharers), period_us, part - 1)
+    or bucket(amount, period_us * sharers, less)
+    or bucket(divided(amount, sharers), period_us, less)
 end
 
 function shares.leaky_bucket(numbers, part, sharers)
@@ -97,22 +101,38 @@ function shares.leaky_bucket(numbers, part, sharers)
   return limit_of("leaky_bucket", text, { digits(rate), digits((part - 1) * 1000), digits(delay) })
 end
 
-function shares.fixed_window(numbers, part, _, calendar)
-  local amount, period_us = digits(part), calendar and 0 or kept_us(tonumber(numbers[2]))
+-- The time in which each sharer may have one unit, rounded up; unchanged where the amount is enough for all.
+local function lengthened(us, amount, sharers)
+  if amount >= sharers then return us end
+  local rest = fmod(us, amount)
+  return (us - rest) / amount * sharers + divided(rest * sharers + amount - 1, amount)
+end
+
+-- The length of a window of `cells` cells, for one sharer; nil if no window is so long.
+local function window_us(numbers, sharers, cells)
+  local us = kept_us(lengthened(tonumber(numbers[2]), tonumber(numbers[1]), sharers) * cells)
+  return us and us <= CENTURY_US and fmod(us, cells) == 0 and us or nil
+end
+
+function shares.fixed_window(numbers, part, sharers, calendar)
+  local amount, period_us = digits(part), calendar and 0 or window_us(numbers, sharers, 1)
+  if not period_us then return nil end
   local place = calendar and calendar.zone ~= "UTC" and " in " .. calendar.zone or ""
   local text = amount .. "/" .. (calendar and calendar.unit or span(period_us)) .. " fixed" .. place
   return limit_of("fixed_window", text, { amount, digits(period_us), "0", "0", "0", "0", "0", "0" }, calendar)
 end
 
-function shares.sliding_window(numbers, part)
-  local period_us = kept_us(numbers[2] * numbers[3])
+function shares.sliding_window(numbers, part, sharers)
+  local period_us = window_us(numbers, sharers, tonumber(numbers[3]))
+  if not period_us then return nil end
   local text = digits(part) .. "/" .. span(period_us) .. " sliding"
   if numbers[3] ~= "10" then text = text .. " cells " .. numbers[3] end
   return limit_of("sliding_window", text, { digits(part), digits(period_us / numbers[3]), numbers[3] })
 end
 
-function shares.sliding_log(numbers, part)
-  local period_us = kept_us(tonumber(numbers[2]))
+function shares.sliding_log(numbers, part, sharers)
+  local period_us = window_us(numbers, sharers, 1)
+  if not period_us then return nil end
   return limit_of("sliding_log", digits(part) .. "/" .. span(period_us) .. " log", { digits(part), digits(period_us) })
 end
 
@@ -178,25 +198,36 @@ local function smooth(numbers, count)
   end
 end
 
--- What of so many units falls to this rank.
+-- What of so many units falls to this rank; without a rank, what falls to everybody.
 local function units(whole, count, rank)
-  return divided(whole, count) + (rank < fmod(whole, count) and 1 or 0)
+  return divided(whole, count) + (rank and rank < fmod(whole, count) and 1 or 0)
 end
 
--- The share of the member of this rank, counted from 0, among `count`; nil if there is none for it.
-function M.share(limit, count, rank)
-  if count <= 1 then return limit end
+-- The limit with `part` units, and its rate divided by the number of sharers.
+local function divide(limit, part, count, sharers)
   if limit.algorithm == "smooth" then return smooth(limit.numbers, count) end
-  local part = units(limit.fresh, count, rank)
   if part == 0 then return nil end
-  return shares[limit.algorithm](limit.numbers, part, min(count, limit.fresh), limit.calendar)
+  return shares[limit.algorithm](limit.numbers, part, sharers, limit.calendar)
 end
 
--- The share of this rank among so many, or among fewer if they are too many for it.
+-- The share of each of `count` members: the rate divided by the count, and at least one unit. Units that are left over
+-- go to the lower ranks, where ranks are known. nil if the limit is too slow to be divided so.
+local function equal_share(limit, count, rank)
+  if count <= 1 then return limit end
+  return divide(limit, max(1, units(limit.fresh, count, rank)), count, count)
+end
+
+-- The share of the member of this rank, counted from 0, among `count`; nil if there is none for it. A member that knows
+-- no rank has an equal share.
+function M.share(limit, count, rank)
+  if not rank then return equal_share(limit, count) end
+  if count <= 1 then return limit end
+  return divide(limit, units(limit.fresh, count, rank), count, min(count, limit.fresh))
+end
+
+-- The share of one process among so many, or among fewer if they are too many for the limit.
 function M.even(limit, count, rank)
-  local found = M.share(limit, count, rank) or M.share(limit, count, 0)
-  if found then return found end
-  return M.even(limit, floor(count / 2), 0)
+  return equal_share(limit, count, rank) or M.even(limit, floor(count / 2), nil)
 end
 
 return M
