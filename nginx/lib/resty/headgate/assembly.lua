@@ -99,9 +99,9 @@ function Gate:stacked(dict, only_here, chosen, options)
   return engines
 end
 
--- Among how many a rule's limit is split, and which of them this nginx is.
+-- Among how many a rule's limit is split, and which of them this nginx is, if that is known.
 function Gate:place(rule)
-  if rule.nodes then return rule.nodes, rule.nodes - 1 end
+  if rule.nodes then return rule.nodes, nil end
   if self.members then return self.members:place() end
   return 1, 0
 end

@@ -22,7 +22,8 @@
 -- is not fresh again at the next outage, and Redis's counts are not after one, unless its memory is. In any window:
 --
 --   by Redis              at most the limit; once more for each time that it lost its memory
---   by all shares         at most the limit, as long as the members agree who they are
+--   by all shares         at most the limit, as long as the members agree who they are. Where they were told only their
+--                         number (nodes=N): at most its rate, and one unit at once for each member if its burst is less
 --   together              at most twice the limit, however often Redis comes and goes; with allow, anything
 --
 -- (Of a smooth limit each share begins with the one unit that passes at once; and a share of a sliding log copies its

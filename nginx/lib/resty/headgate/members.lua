@@ -18,7 +18,7 @@
 --
 -- Laws (tests/nginx/test_members.py):
 --   - count and rank are those of the last beat, or of an earlier one that counted more, up to five beats back; (1, 0)
---     as long as none was heard;
+--     as long as none was heard; a number said beforehand and no rank, where one was said;
 --   - nginx and Python processes with one prefix on one server count each other, and no two have the same rank;
 --   - one member beats about once a second, whatever the number of workers, and stays the same one over a reload;
 --   - a failed beat changes nothing, and is told once in the log when the others have forgotten us.
@@ -37,10 +37,10 @@ local Members = {}
 Members.__index = Members
 
 -- `engine`: of Redis; `nodes`: how many there are, if that was said beforehand: then nobody is asked, and this nginx
--- takes itself for the last in rank, who gets nothing of what does not divide.
+-- knows no rank. It has an equal share (share.lua).
 function M.new(engine, dict, prefix, nodes)
   return setmetatable({
-    engine = engine, dict = dict, key = prefix .. "1:members", count = nodes or 1, rank = (nodes or 1) - 1,
+    engine = engine, dict = dict, key = prefix .. "1:members", count = nodes or 1, rank = nodes == nil and 0 or nil,
     fixed = nodes ~= nil, read_at = -math.huge,
   }, Members)
 end
@@ -77,7 +77,7 @@ local function believed(heard)
   return place and most, place
 end
 
--- How many share the limits, and how many of them come before this nginx.
+-- How many share the limits, and how many of them come before this nginx, if that is known.
 function Members:place()
   local at = now()
   if self.fixed or (at >= self.read_at and at - self.read_at < CACHED) then return self.count, self.rank end
