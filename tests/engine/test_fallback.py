@@ -370,5 +370,5 @@ def test_a_fork_forgets(clock: ManualClock) -> None:
     for _ in range(5):
         meter.decide("key", 1)
     engine.forget()
-    assert (engine.state(), len(engine.recent), engine.members.place) == (CLOSED, 0, (3, 2))
+    assert (engine.state(), len(engine.recent), engine.members.place) == (CLOSED, 0, (3, None))
     assert meter.decide("key", 1)[0]

@@ -88,9 +88,9 @@ def test_it_calls_nothing_that_the_documented_rights_do_not_grant() -> None:
     }
 
 
-def test_whoever_has_heard_nothing_is_alone_or_the_last_of_those_it_was_told() -> None:
+def test_a_member_that_has_heard_nothing_is_alone_or_one_of_the_number_it_was_given() -> None:
     assert Roll().place == (1, 0)
-    assert Roll(4).place == (4, 3)
+    assert Roll(4).place == (4, None)
 
 
 def test_a_count_that_falls_is_believed_later() -> None:
@@ -231,6 +231,6 @@ def test_awaited_it_moves_on_when_its_loop_is_gone() -> None:
         asyncio.run(use())
         assert len(beats) == loops
     members.forget()
-    assert members.place == (4, 3)
+    assert members.place == (4, None)
     asyncio.run(use())
     assert len(beats) == 4

@@ -53,7 +53,7 @@ def open_engine(
     clock = clock or SystemClock()
     ruled = ruled and plain is not None
     engine: Engine = LocalEngine(clock)
-    members = Members(count=chosen.nodes or 1)
+    members = Members(count=chosen.nodes)
     if plain is not None:
         from headgate.engine.redis.blocking import RedisEngine
 
@@ -83,7 +83,7 @@ def open_async_engine(
     clock = clock or SystemClock()
     ruled = ruled and plain is not None
     engine: AsyncEngine = AwaitedEngine(LocalEngine(clock))
-    members = AsyncMembers(count=chosen.nodes or 1)
+    members = AsyncMembers(count=chosen.nodes)
     if plain is not None:
         from headgate.engine.redis.awaiting import AsyncRedisEngine
 

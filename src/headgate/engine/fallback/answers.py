@@ -22,7 +22,7 @@ from typing import Any
 
 from headgate.clock import Clock, SystemClock
 from headgate.engine.fallback.members import Roll
-from headgate.engine.fallback.share import share
+from headgate.engine.fallback.share import Place, share
 from headgate.engine.fallback.shares import Asked, Shares
 from headgate.engine.options import FALLBACKS, Instead
 from headgate.engine.terms import Terms
@@ -84,10 +84,10 @@ class Answers(Shares):
     def used(self) -> None:
         """Somebody asks: whoever beats only where it is used begins now."""
 
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Place:
         """How many share the limits, as far as it is known, and the rank among them."""
         self.used()
-        place: tuple[int, int] = self.members.place
+        place: Place = self.members.place
         return place
 
     def laws(self, limit: Limit, nodes: int, terms: Terms | None = None) -> Iterator[tuple[str, str]]:
@@ -161,7 +161,7 @@ class Answers(Shares):
         words: dict[Instead | None, str] = {
             "allow": "Allowing every call",
             "deny": "Refusing every call",
-            "local": f"Deciding locally by a share of 1/{count} (rank {rank})",
+            "local": f"Deciding locally by a share of 1/{count}" + ("" if rank is None else f" (rank {rank})"),
         }
         only = next(iter(self._chosen)) if len(self._chosen) == 1 else None
         return words.get(only, "Doing what each rule says")

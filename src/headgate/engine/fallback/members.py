@@ -5,8 +5,8 @@ is told how many are alive and how many of them come before it: its rank. A memb
 is dead. What was heard last is what stands when nobody answers any more.
 
 A count that falls is believed after five beats only: a server that came back empty has to hear from everybody
-first, and in the meantime nobody should think itself alone. Whoever has never heard anything goes by the number
-it was given, and takes itself for the last in rank, who gets nothing of what does not divide.
+first, and in the meantime nobody should think itself alone. A member that has never heard anything goes by the
+number it was given, or takes itself to be alone. It knows no rank, so its shares are equal ones (share.py).
 
 How the server is asked is brought along: `beat(id)` answers count and rank, `leave(id)` takes the member out, and
 `done()` is called when nothing more will be asked.
@@ -18,7 +18,8 @@ Laws (tests/engine/test_members.py):
     five beats back;
   - a failed beat changes nothing, and is told once in the log until one is heard again;
   - nothing beats after close, and a member that closes takes itself out; nor after the owner is gone;
-  - a forked child is a member of its own: last in rank until it is heard.
+  - a forked child is a member of its own: one more than its parent knew of, without a rank until it is heard. A
+    number that was given stays as it is.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakSet, ref
 
+from headgate.engine.fallback.share import Place
 from headgate.errors import EngineUnavailable
 
 EVERY = 1.0  # seconds between two beats
@@ -47,10 +49,11 @@ Heard = tuple[int, int]
 class Roll:
     """What one member remembers of the others. Pure: it is told, and asked."""
 
-    def __init__(self, count: int = 1) -> None:
+    def __init__(self, count: int | None = None, beats: bool = False) -> None:
         self.joined: WeakSet[Any] = WeakSet()
         self.missed = 0  # beats in a row that were not heard
-        self._known = (count, count - 1)
+        self._given, self._beats = count, beats
+        self._known: Place = _unranked(count or 1)
         self._heard: deque[Heard] = deque(maxlen=BELIEVED)
         self.id = _new_id()
 
@@ -59,13 +62,18 @@ class Roll:
         return self.place[0]
 
     @property
-    def rank(self) -> int:
+    def rank(self) -> int | None:
         return self.place[1]
 
     @property
-    def place(self) -> Heard:
-        """Count and rank, of one and the same beat."""
+    def place(self) -> Place:
+        """Count and rank, of one and the same beat; no rank before the first."""
         return self._known
+
+    @property
+    def counted(self) -> bool:
+        """Whether members are counted, and know their ranks; if not, their number is fixed."""
+        return self._beats or bool(self._heard)
 
     def heard(self, count: int, rank: int) -> None:
         if self.missed:
@@ -81,8 +89,12 @@ class Roll:
 
     def _born(self) -> None:
         """In a forked child: somebody new, of whom nobody has heard."""
-        count = self.count + 1
-        self._known, self._heard, self.id = (count, count - 1), deque(maxlen=BELIEVED), _new_id()
+        count = self._given or self.count + 1
+        self._known, self._heard, self.id = _unranked(count), deque(maxlen=BELIEVED), _new_id()
+
+
+def _unranked(count: int) -> Place:
+    return count, 0 if count == 1 else None
 
 
 def _new_id() -> str:
@@ -98,10 +110,10 @@ class Members(Roll):
         leave: Callable[[str], object] | None = None,
         *,
         done: Callable[[], None] | None = None,
-        count: int = 1,
+        count: int | None = None,
         every: float = EVERY,
     ) -> None:
-        super().__init__(count)
+        super().__init__(count, beat is not None)
         self._beat, self._leave, self._done, self._every = beat, leave, done, every
         self._end: threading.Event | None = None
 
@@ -171,10 +183,10 @@ class AsyncMembers(Roll):
         leave: Callable[[str], Awaitable[object]] | None = None,
         *,
         done: Callable[[], Awaitable[None]] | None = None,
-        count: int = 1,
+        count: int | None = None,
         every: float = EVERY,
     ) -> None:
-        super().__init__(count)
+        super().__init__(count, beat is not None)
         self._beat, self._leave, self._done, self._every = beat, leave, done, every
         self.loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Handle | None = None

@@ -108,9 +108,10 @@ class Shares:
         new = Count(meter, key, self.local.meter(part, meter.name), now_us)
         added = shard.add(tag, new, now_us)
         if added is new:
-            left = units(self._remaining(limit, tag, now_us), count, rank)
+            remaining = self._remaining(limit, tag, now_us)
+            unused = rank is None and remaining >= fresh(limit)  # an equal share may hold more than its part
             new.meter.reset(key)
-            used = max(0, fresh(part) - left)
+            used = 0 if unused else max(0, fresh(part) - units(remaining, count, rank))
             if used:
                 new.judged(new.meter.decide(key, used))
         return added
