@@ -48,8 +48,8 @@ def page(limits: Sequence[Limit], engine: object = None, nodes: int = 1, width: 
 
 def laws(engine: object, limit: Limit, nodes: int) -> Lines:
     """What an engine and those around it promise, from the inside out."""
-    inner = getattr(engine, "inner", None) or getattr(engine, "engine", None)
-    if inner is not None:
+    inner = getattr(engine, "inner", getattr(engine, "engine", None))
+    if inner is not None:  # an embedded engine that has counted nothing is empty, and false
         yield from laws(inner, limit, nodes)
     if isinstance(engine, Lawful):
         yield from engine.laws(limit, nodes)

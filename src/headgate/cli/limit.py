@@ -7,7 +7,8 @@ import shutil
 
 from headgate.cli.answer import Answer
 from headgate.cli.parser import Commands, command, whole
-from headgate.engine.url import open_engine
+from headgate.engine import options
+from headgate.engine.url import open_async_engine
 from headgate.explain import explain, laws, page
 from headgate.text import parse_all
 
@@ -30,19 +31,19 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--nodes",
         type=whole(1),
-        default=1,
         metavar="N",
-        help="how many processes share the limit (1 unless given)",
+        help="how many processes share the limit (unless given, nodes of the engine's URL, or 1)",
     )
 
 
 def run(args: argparse.Namespace) -> Answer:
     limits = parse_all(args.text)
     width = min(110, max(60, shutil.get_terminal_size((100, 24)).columns))
-    engine = open_engine(args.engine, nodes=args.nodes) if args.engine else None  # asked nothing, it opens nothing
+    engine = open_async_engine(args.engine) if args.engine else None  # asked nothing, it opens nothing
+    nodes = args.nodes or (options.split(args.engine)[1].nodes if args.engine else None) or 1
     document = [
         {"limit": limit.text, "algorithm": limit.algorithm}
-        | {"explained": dict((*explain(limit), *laws(engine, limit, args.nodes)))}
+        | {"explained": dict((*explain(limit), *laws(engine, limit, nodes)))}
         for limit in limits
     ]
-    return Answer({"limits": document}, [page(limits, engine, args.nodes, width).removesuffix("\n")])
+    return Answer({"limits": document}, [page(limits, engine, nodes, width).removesuffix("\n")])

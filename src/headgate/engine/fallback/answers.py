@@ -21,8 +21,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.engine.fallback.law import local_law
 from headgate.engine.fallback.members import Roll
-from headgate.engine.fallback.share import Place, share
+from headgate.engine.fallback.share import Place
 from headgate.engine.fallback.shares import Asked, Shares
 from headgate.engine.options import FALLBACKS, Instead
 from headgate.engine.terms import Terms
@@ -94,14 +95,10 @@ class Answers(Shares):
         chosen = self.fallback if terms is None or terms.fallback is None else terms.fallback
         if chosen is None or (terms is not None and terms.aside):
             return
-        part = share(limit, nodes, 0)
-        own = "nothing" if part is None else part.text
         words = {
             "allow": "every call passes while the engine gives no answer",
             "deny": "every call is refused while the engine gives no answer",
-            "local": f"while the engine gives no answer, each of {nodes} processes goes on with {own}: "
-            "at most twice the limit in the window in which an outage begins or is partial, at most the limit "
-            "and one share in any later one, and no second burst when the engine is back",
+            "local": local_law(limit, nodes, None if self.members.counted else self.members.count),
         }[chosen]
         uncounted = "; meanwhile nobody is locked out" if terms is not None and terms.lockout else ""
         yield "fallback", words + uncounted
