@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headgate.engine.redis.blocking import RedisEngine
 from tests.nginx.outage import gateway, rule, statuses
 from tests.servers import RedisServer
 from tests.servers.waiting import until
@@ -26,6 +27,17 @@ def test_the_rate_of_a_split_limit_is_divided_whatever_its_burst(server: RedisSe
             passed += statuses(gate, 2).count(200)
             time.sleep(1.1)
         assert 1 <= passed <= (2 if limit.endswith("fixed") else 1)
+
+
+def test_a_limit_that_is_split_among_those_who_count_themselves_follows_their_number(server: RedisServer) -> None:
+    others = RedisEngine(server.url)
+    with gateway(server, rule(limit="8/year", where="split")) as gate:
+        for _ in range(3):
+            for other in ("1", "2", "3"):
+                others.beat(other)
+            time.sleep(1)
+        assert statuses(gate, 6).count(200) == 2
+    others.close()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@
 -- told where (`keep`), so that a restart without Redis follows the last book that was known.
 --
 -- Laws (tests/nginx/test_follow.py): the plate in force is always the last good one that was seen; a change is followed
--- within a second by every worker; a broken one is told once.
+-- within a second by every worker; a broken one is told once. Rules that are split among those who count themselves are
+-- compiled anew within a second of a change of their number (tests/nginx/test_split.py).
 
 local json = require "resty.headgate.json"
 local plates = require "resty.headgate.plate"
@@ -184,6 +185,7 @@ end
 function Follower:look()
   if self.source == "redis" then self:look_at_redis() else self:look_at_file() end
   self.looked = true
+  if self.plate and plates.outdated(self.plate, self.chosen) then self:take(self.plate.text) end
 end
 
 local function every(premature, self)

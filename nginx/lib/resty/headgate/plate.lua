@@ -103,6 +103,21 @@ local function with_texts(limits)
   end
 end
 
+-- The first rule that is split among as many as there are at the moment; nil if none is.
+local function split_rule(rules)
+  for _, rule in ipairs(rules) do
+    if rule.where == "split" and not rule.nodes then return rule end
+  end
+end
+
+-- Count and rank as one text.
+local function place_text(count, rank) return count .. ":" .. tostring(rank) end
+
+-- Whether a plate was compiled for another number of members, or another rank, than there is now.
+function M.outdated(plate, chosen)
+  return plate.split ~= nil and plate.split_by ~= place_text(chosen.place(plate.split))
+end
+
 -- `chosen`: prefix, fallback, deadline (seconds), only_here (there is no Redis), place (a function of a rule: among how
 -- many its limit is split, and which of them this is), refuses (a function of a limit that is decided here: a
 -- sentence, or nil).
@@ -115,6 +130,8 @@ function M.compile(text, chosen)
   plate.terms = plate.terms or {}
   with_texts(plate.limits)
   local met, choices = match.compile(plate, chosen.crc32)
+  local split = split_rule(plate.rules)
+  local split_by = split and place_text(chosen.place(split))
   local hands, rules = {}, {}
   for i, rule in ipairs(plate.rules) do
     local words = plate.terms[rule.name] or {}
@@ -125,7 +142,7 @@ function M.compile(text, chosen)
   end
   return {
     note = chosen.only_here and unheard(plate.rules) or nil,
-    met = met, hands = hands, rules = rules, headers = plate.headers or "draft-11",
+    split = split, split_by = split_by, met = met, hands = hands, rules = rules, headers = plate.headers or "draft-11",
     limits = plate.limits, zones = plate.zones or {}, scripts = plate.scripts or {}, texts = plate.texts or {},
   }
 end
