@@ -6,7 +6,8 @@
     fallback      what is done when the engine gives no answer in time: allow, deny, or local
     memo          on: a denial is answered again here until its retry_after
     lease         how long permits of hot keys may be held ahead; lease_units bounds how many
-    nodes         how many processes share the limits when the engine is gone, if that is known beforehand
+    nodes         how many processes share the limits when the engine is gone, if that is known beforehand: each
+                  has the rate divided by it, and at least one unit
 
 Each engine around the engine states its law in its own file.
 """

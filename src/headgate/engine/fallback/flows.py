@@ -17,7 +17,8 @@ Laws (tests/engine/test_fallback.py, test_fallback_laws.py, test_fallback_rules.
     operator writes is no call: overrides fail as they fail);
   - with allow nothing is refused; with deny nothing passes while the breaker is open;
   - local: N members together admit at most twice the limit in a window in which an outage begins or is partial,
-    and at most the limit and one share in any other;
+    and at most the limit and one share in any other. Members that were given their number and know no rank
+    admit at most the limit's rate, and N at once where the burst is smaller (test_told_number.py);
   - two seconds after the engine is back it alone decides again;
   - an answer that was lost is not asked for again: it may have been charged;
   - no refund gives back more than was charged where it is given back;
