@@ -41,7 +41,7 @@ local M = {}
 local RETRY_US = 1000000 -- when to come back: by then Redis has been probed again
 local PATIENCE = 0.05 -- seconds that a share may wait for its lock
 
-local now_us = clock.ms_us
+local now_us = clock.wall_us
 
 local Fallback = {}
 Fallback.__index = Fallback

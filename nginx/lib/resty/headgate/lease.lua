@@ -40,8 +40,8 @@
 -- Kept from others until the limit refills, and handed out by nobody, are: units of a worker that is killed while it
 -- orders or gives back, and what it would have given back if nobody orders again within a hold time; units of an order
 -- or a return that Redis did not answer; what is left of a stock at the moment when it is ended in one worker and
--- found too small for a call in another; and all that is held when nginx is stopped at once (TERM). Time is nginx's, as
--- its event loop last saw it. For one hold time after a limit was changed there may be U units under the former
+-- found too small for a call in another; and all that is held when nginx is stopped at once (TERM). Time is the
+-- real time, the same in all workers. For one hold time after a limit was changed there may be U units under the former
 -- limit, beside those under the new one.
 --
 -- Not leased: leaky bucket and smooth, which say when each call goes; slots; rules with a lockout or overrides; what is
@@ -61,7 +61,7 @@ local PROMPT = 0.05 -- seconds, where nobody says
 local AHEAD = 1 -- seconds that an order is waited for that nobody waits for
 local GRACE = 1 -- seconds that a flag outlasts the deadline of who set it
 
-local floor, max, now, now_us = math.floor, math.max, clock.now, clock.ms_us
+local floor, max, now, now_us = math.floor, math.max, clock.now, clock.wall_us
 local facts_of, ended, STOCK = stocks.facts, returns.ended, stocks.STOCK
 
 local Engine = {}

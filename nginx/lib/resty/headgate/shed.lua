@@ -148,7 +148,7 @@ end
 local function refusal(shed, now)
   local reset = pacing.reset(shed.pacing, state, now)
   local wait = floor(random() * max(reset, SOON_US)) + 1
-  return { 0, 0, wait, reset, 0, clock.ms_us(), 0 }
+  return { 0, 0, wait, reset, 0, clock.wall_us(), 0 }
 end
 
 -- Redis has refused: from now on the key's demand is counted.

@@ -19,7 +19,7 @@ local PAUSE_US, AGAIN_US = 20000, 1000000 -- until a flag that is taken, or a Re
 local SLACK_US = 1000 -- nobody is woken for less
 local TELL_EVERY = 10
 
-local max, now, now_us, timer_at = math.max, clock.now, clock.ms_us, ngx.timer.at
+local max, now, now_us, timer_at = math.max, clock.now, clock.wall_us, ngx.timer.at
 
 local Returns = {}
 Returns.__index = Returns

@@ -1,7 +1,7 @@
 -- A stock: the extra units of one order, and what is told of each. Knows no nginx and no Redis. The twin of
 -- engine/stock.py; the story stands in lease.lua.
 --
---   since_us, until_us   when it may be handed out, by this nginx's clock
+--   since_us, until_us   when it may be handed out, by the real time of its machine
 --   told, reset_us, at_us, mark     what the order's answer said: remaining, reset_after, at, mark
 --   extra, cost, lately  what it held at first, what the call took that ordered it, what was asked for just before
 --   counter              the name of its number in the dict: how many units are left

@@ -1,9 +1,9 @@
 -- The engine on a shared dict: the same models, exact over all workers of one nginx.
 --
 -- A decision takes the locks of its counts, reads them, asks the model, writes, and frees the locks; in between the
--- worker never yields. Time is nginx's own, in milliseconds, as its event loop last saw it: the clocks of two workers
--- differ by a little, and to a model that is a small step back. One charge on plain terms goes the short way below;
--- everything else goes through joint.lua.
+-- worker never yields. The real time is read while the locks are held, so whoever decides later sees no earlier time;
+-- nginx's cached clock is another one in each worker, and would mint units (clock.lua). One charge on plain terms goes
+-- the short way below; everything else goes through joint.lua.
 --
 -- What can fail is done before a lock is taken: the windows of a calendar are known then.
 --
@@ -11,8 +11,8 @@
 -- outlive a reload, and die with nginx.
 --
 -- Laws (tests/nginx/shared):
---   - the facts are those of every other engine, at every millisecond (test_parity.py, test_vectors.py);
---   - however many workers decide at once, exactly the limit passes (test_exact.py);
+--   - the facts are those of every other engine, at every microsecond (test_parity.py, test_vectors.py);
+--   - however many workers decide at once, exactly the limit passes (test_exact.py, ../test_worker_clocks.py);
 --   - a full dict lets nobody pass uncounted and forgets no live count (test_room.py).
 
 local clock = require "resty.headgate.clock"
@@ -28,7 +28,7 @@ local M = { refuses = hands.refuses }
 local Engine = {}
 Engine.__index = Engine
 
-local now_us = clock.ms_us
+local now_us = clock.wall_us
 local named, limit_at, lock_of, take, free = hands.named, hands.limit_at, lock.of, lock.take, lock.free
 
 -- `chosen`: dict (its name), prefix.

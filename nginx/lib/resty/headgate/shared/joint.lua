@@ -20,7 +20,7 @@ local room = require "resty.headgate.shared.room"
 
 local M = {}
 
-local ms_now_us = clock.ms_us
+local wall_us = clock.wall_us
 
 local function silent(terms) return not terms.aside and not terms.lockout end
 
@@ -177,7 +177,7 @@ local function try(engine, parts, items, commit, deadline)
   local dict, names = engine.dict, locks_of(items)
   local tickets, trouble = lock.take_all(dict, names, deadline)
   if not tickets then return nil, trouble end
-  local now_us = ms_now_us()
+  local now_us = wall_us()
   local pass = judge(engine, parts, items, now_us)
   local crowded = save(parts, items, pass, commit, now_us)
   local answers = not crowded and answer(parts, items, commit, now_us) or nil
@@ -194,7 +194,7 @@ end
 
 function M.decide(engine, charges, commit, deadline)
   local items, parts = laid(engine, charges)
-  for i = 1, #items do hands.limit_at(items[i].own, engine.zones, ms_now_us()) end
+  for i = 1, #items do hands.limit_at(items[i].own, engine.zones, wall_us()) end
   while true do
     local answers, trouble, crowded = try(engine, parts, items, commit, deadline)
     if not crowded then return answers, trouble end
