@@ -10,16 +10,25 @@
 -- `own` is a hand as the engine has bound it: model, pace, whole, width. Saving answers false if there is no room, and
 -- then what was kept before may be gone from the dict: who saves has it, and puts it back.
 --
--- Law (tests/nginx/shared/test_parity.py): what is loaded is what was saved, and lives as long as its model says.
+-- Law (tests/nginx/shared/test_parity.py, test_clocks.py): what is loaded is what was saved, and lives as long as its
+-- model says, by the real time.
 
+local clock = require "resty.headgate.clock"
 local instants = require "resty.headgate.shared.instants"
 
 local M = {}
 
+local floor, max, cached_s = math.floor, math.max, clock.now
+
 local BLANK, NUMBER = " ", 24
 
--- Half a millisecond more, so that what nginx makes of the fraction is this very millisecond.
-local function seconds(ttl_ms) return (ttl_ms + 0.5) / 1000 end
+-- The life of an entry that is to last so many milliseconds from now_us on, in seconds. nginx counts it from its cached
+-- clock, which is behind the real time in a busy worker: the entry would die that much too early, and its units be
+-- there again. Half a millisecond more, so that what nginx makes of the fraction is this very millisecond.
+local function seconds(ttl_ms, now_us)
+  local late_ms = floor(now_us / 1000) - floor(cached_s() * 1000 + 0.5)
+  return (max(1, ttl_ms + late_ms) + 0.5) / 1000
+end
 
 local text = {}
 
@@ -40,10 +49,10 @@ function text.save(dict, name, own, limit, state, now_us)
   local model = own.model
   local ttl_ms = model.ttl_ms(limit, state, now_us)
   if ttl_ms <= 0 then return dict:delete(name) end
-  if own.whole and type(state) == "number" then return dict:safe_set(name, state, seconds(ttl_ms), own.pace) end
+  if own.whole and type(state) == "number" then return dict:safe_set(name, state, seconds(ttl_ms, now_us), own.pace) end
   local packed = model.pack(state, limit)
   if type(packed) == "number" then packed = string.format("%.0f", packed) end
-  return dict:safe_set(name, packed .. string.rep(BLANK, own.width - #packed), seconds(ttl_ms))
+  return dict:safe_set(name, packed .. string.rep(BLANK, own.width - #packed), seconds(ttl_ms, now_us))
 end
 
 local function digits(number) return #string.format("%.17g", number) end
@@ -104,7 +113,7 @@ function log.save(dict, name, own, limit, state, now_us)
   local kept = instants.roomy(header, held, state.size)
   state.append, state.cut, state.cut_count, state.fill_us, state.size = nil, nil, nil, nil, kept
   units(state, kept, (#kept - #held) / instants.WIDTH, #kept / instants.WIDTH)
-  return dict:safe_set(name, kept, seconds(ttl_ms))
+  return dict:safe_set(name, kept, seconds(ttl_ms, now_us))
 end
 
 -- How a model's states are kept.

@@ -56,7 +56,7 @@ local function save(store, name, kept, now_us)
   if not dead_at_ms then return store:delete(name) end
   local header = pack(kept.fresh) .. pack(kept.stamp_us) .. pack(kept.n)
   local text = instants.roomy(header, kept.leases, kept.text)
-  return store:safe_set(name, text, keeps.seconds(dead_at_ms - floor(now_us / 1000)))
+  return store:safe_set(name, text, keeps.seconds(dead_at_ms - floor(now_us / 1000), now_us))
 end
 
 local function remove(kept, place) hold(kept, some(kept, 0, place) .. some(kept, place + 1, kept.n)) end
