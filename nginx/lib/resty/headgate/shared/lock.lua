@@ -13,7 +13,7 @@
 -- worker that was killed while it held a lock leaves it taken: who sees one epoch for EXPIRY seconds ends it, by adding
 -- to the epoch, and of several who do so one is the first.
 --
--- Laws (tests/nginx/shared/test_exact.py):
+-- Laws (tests/nginx/shared/test_exact.py, test_clocks.py):
 --   - of all workers one holds a lock, unless a holder stands still for EXPIRY while it holds and then goes on;
 --   - a lock whose holder died is free again EXPIRY after somebody first waited for it;
 --   - several locks are taken all or none, in one order; who waits for one holds none;
@@ -23,6 +23,7 @@ local M = {}
 
 local STRIDE, STRIPES, WRAP = 2 ^ 20, 64, 2 ^ 52
 local SPINS, LONGEST_WAITS, WAIT, EXPIRY = 100, 1000, 0.001, 0.5
+local EXPIRY_US = EXPIRY * 1000000
 local SLEEPS = {
   rewrite = true, server_rewrite = true, access = true, content = true, timer = true, preread = true,
   ssl_cert = true, ssl_client_hello = true, ssl_session_fetch = true,
@@ -31,7 +32,7 @@ local NAMES = {}
 for i = 0, STRIPES - 1 do NAMES[i] = "c#" .. i end
 
 local byte, floor = string.byte, math.floor
-local sleep, get_phase, now = ngx.sleep, ngx.get_phase, require("resty.headgate.clock").now
+local sleep, get_phase, now_us = ngx.sleep, ngx.get_phase, require("resty.headgate.clock").fine_us
 local watched = {}
 
 M.EXPIRY = EXPIRY
@@ -56,12 +57,14 @@ function M.free(dict, name, ticket)
   dict:safe_set(name, next_epoch < WRAP and next_epoch or 0)
 end
 
--- Ends the hold of one who has died: somebody who sees one epoch for so long.
+-- Ends the hold of one who has died: somebody who sees one epoch for so long. Not by nginx's cached clock: after a
+-- pause of this worker, or a step of the wall clock, one wait would look like EXPIRY, and a living holder lose its
+-- lock.
 local function watch(dict, name, value)
-  local epoch, at, seen = floor(value / STRIDE), now(), watched[name]
-  if not seen or seen.epoch ~= epoch or seen.since > at then
-    watched[name] = { epoch = epoch, since = at }
-  elseif at - seen.since >= EXPIRY then
+  local epoch, at_us, seen = floor(value / STRIDE), now_us(), watched[name]
+  if not seen or seen.epoch ~= epoch then
+    watched[name] = { epoch = epoch, since_us = at_us }
+  elseif at_us - seen.since_us >= EXPIRY_US then
     watched[name] = nil
     local moved = dict:incr(name, STRIDE)
     if moved and floor(moved / STRIDE) == epoch + 1 then
