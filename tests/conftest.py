@@ -39,6 +39,7 @@ ALONE = (
     *("tests/outages/", "tests/engine/test_deadlines.py"),
     *("tests/nginx/test_shed.py", "tests/nginx/test_demo.py"),
     *("tests/nginx/test_faults.py", "tests/nginx/test_fallback.py", "tests/nginx/test_limit_req.py"),
+    "tests/nginx/test_worker_clocks.py",
     "tests/service/envoy/test_two_envoys.py",
 )
 

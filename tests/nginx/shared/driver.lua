@@ -3,6 +3,7 @@
 -- A question names hands by an id; the first that names it says what it is. Answers are texts: a line of numbers for
 -- each Facts (the eighth is "overflow" where it is so), or "trouble KIND TEXT".
 
+local clock = require "resty.headgate.clock"
 local shared = require "resty.headgate.shared.engine"
 local json = require "resty.headgate.json"
 local lock = require "resty.headgate.shared.lock"
@@ -97,6 +98,12 @@ function verbs.keys()
   return table.concat(names, "\n")
 end
 
+-- Takes the lock of a key and keeps it.
+function verbs.hold(asked)
+  lock.take(M.dict, lock.of(asked.key))
+  return "held"
+end
+
 -- Takes the lock of a key and dies with it.
 function verbs.die(asked)
   lock.take(M.dict, lock.of(asked.key))
@@ -121,10 +128,17 @@ end
 
 function verbs.refuses(asked) return shared.refuses(asked.limit) or "fine" end
 
+-- Keeps the worker busy for so many seconds: nginx's cached clock stands still meanwhile.
+local function spin(seconds)
+  local ends_us = clock.fine_us() + seconds * 1000000
+  while clock.fine_us() < ends_us do end
+end
+
 function M.ask()
   ngx.req.read_body()
   ngx.update_time()
   local asked = json.decode(ngx.req.get_body_data())
+  if asked.busy then spin(asked.busy) end
   local text = verbs[asked.verb](asked)
   ngx.header["X-Worker"] = ngx.worker.pid()
   ngx.header["Content-Length"] = #text

@@ -122,10 +122,16 @@ class Place:
             self._line = None
 
     def decide(
-        self, charges: Sequence[tuple[Hand, str, int]], *, commit: bool = True, deadline: float = 5
+        self,
+        charges: Sequence[tuple[Hand, str, int]],
+        *,
+        commit: bool = True,
+        deadline: float = 5,
+        busy: float = 0,
     ) -> list[Facts]:
+        """`busy`: seconds for which the worker computes first, while its cached clock stands still."""
         said = [_charge(*charge) for charge in charges]
-        text = self.ask("decide", charges=said, commit=int(commit), deadline=deadline)
+        text = self.ask("decide", charges=said, commit=int(commit), deadline=deadline, busy=busy)
         return [facts(line) for line in text.split("\n")]
 
     def take(self, hand: Hand, key: str = "key", cost: int = 1) -> Facts:
@@ -135,8 +141,8 @@ class Place:
         said = " ".join(map(str, taken[:7])) + (" overflow" if taken.overflow else "")
         return facts(self.ask("refund", charge=_charge(hand, key, cost), facts=said))
 
-    def acquire(self, hand: Hand, key: str = "key") -> Facts:
-        return facts(self.ask("acquire", charge=_charge(hand, key, 1)))
+    def acquire(self, hand: Hand, key: str = "key", busy: float = 0) -> Facts:
+        return facts(self.ask("acquire", charge=_charge(hand, key, 1), busy=busy))
 
     def renew(self, hand: Hand, fence: int, key: str = "key") -> bool:
         return self.ask("renew", charge=_charge(hand, key, 1), fence=fence) == "true"
