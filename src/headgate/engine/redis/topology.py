@@ -95,17 +95,23 @@ def topology(url: str) -> Topology:
 
 def _check_escapes(plain: str, rest: str, kind: str) -> None:
     """A password's / or ? that is not escaped would make a part of it the host, and show it."""
-    parts = urlsplit(plain + rest)
+    parts = urlsplit(f"{plain}localhost{rest[_authority_end(rest):]}" if kind else plain + rest)
     options = parse_qsl(parts.query, keep_blank_values=True)
     path = "" if kind or plain == "unix://" else parts.path.strip("/")
     if not (path or "0").isdigit() or any("@" in name for name, _ in options):
         raise ValueError
 
 
+def _authority_end(rest: str) -> int:
+    """Where the hosts end. urlsplit refuses several hosts of which one is in brackets, since Python 3.11.12."""
+    return min((rest.index(mark) for mark in "/?#" if mark in rest), default=len(rest))
+
+
 def _several(plain: str, rest: str, port: int) -> tuple[list[tuple[str, int]], Address, str, dict[str, str]]:
     """The hosts of a URL that names several, how they let us in, its path, and its options for sentinels."""
-    parts = urlsplit(plain + rest)
-    login, at, places = parts.netloc.rpartition("@")
+    end = _authority_end(rest)
+    login, at, places = rest[:end].rpartition("@")
+    parts = urlsplit(f"{plain}localhost{rest[end:]}")
     hosts = [urlsplit(f"//{place}") for place in places.split(",")]
     given = dict(parse_qsl(parts.query))
     ours = {name: value for name, value in given.items() if name.startswith("sentinel_")}
