@@ -91,7 +91,7 @@ def _ours(name: str, text: str, **how: Any) -> tuple[str, _Called]:
 
 def _minimal(name: str, text: str, *numbers: int, **how: Any) -> tuple[str, _Called]:
     script = Script(text)
-    key = f"hg1:tb:{name}:{{user:__rand_int__}}"
+    key = f"hg2:tb:{name}:{{user:__rand_int__}}"
     return name, _Called(script, ["EVALSHA", script.sha, "1", key, *map(str, numbers)], **how)
 
 

@@ -21,7 +21,8 @@ from functools import partial
 from headgate.engine.port import AsyncMeter, Meter
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
-from headgate.model.decision import AT_US, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.model import smooth
+from headgate.model.decision import AT_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.sliding_log import SlidingLog
 from headgate.model.sliding_window import SlidingWindow
@@ -56,6 +57,7 @@ def _receipt(limit: Limit, facts: Facts, units: int) -> Receipt | None:
         return Receipt(units, cell * limit.cell_us, 0, 0, cell) if reset_us > 0 else None
     if isinstance(limit, Smooth):
         # One more than is left: so that a warm-up prices the units itself, and does not believe ours.
-        mark = shut_us + 1 if limit.warmup_us else min(shut_us, int(units * limit.interval_us))
-        return Receipt(units, at_us, reset_us, 0, mark) if shut_us else None
+        price_us = shut_us + 1 if limit.warmup_us else min(shut_us, int(units * limit.interval_us))
+        given, _ = smooth.unmarked(limit, facts[MARK])
+        return Receipt(units, at_us, reset_us, 0, smooth.marked(limit, price_us, given)) if shut_us else None
     return Receipt.of(facts, units)

@@ -24,6 +24,6 @@ def asked(limit: Limit | str, steps: list[Step], server: RedisServer) -> list[in
 
 def kept(server: RedisServer) -> dict[bytes, Reply]:
     """Every key of ours, and how many milliseconds it has to live."""
-    keys = server.call("KEYS", "hg1:*")
+    keys = server.call("KEYS", "hg2:*")
     assert isinstance(keys, list)
     return {key: server.call("PTTL", key) for key in keys if isinstance(key, bytes)}

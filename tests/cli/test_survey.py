@@ -56,9 +56,9 @@ def test_every_algorithm_is_found_by_its_name_and_key(server: RedisServer) -> No
 
 
 def test_what_is_not_ours_is_not_told(server: RedisServer) -> None:
-    server.call("SET", "hg1:tb:nonsense", "1")
-    server.call("SET", "hg1:xx:name:{key}", "1")
-    server.call("SET", "hg1:oe:rule:{key}", "1")
+    server.call("SET", "hg2:tb:nonsense", "1")
+    server.call("SET", "hg2:xx:name:{key}", "1")
+    server.call("SET", "hg2:oe:rule:{key}", "1")
     server.call("SET", "other", "1")
     with Limiter("10/minute", server.url, prefix="shop") as limiter:
         limiter.take("ann")
@@ -151,7 +151,7 @@ def test_a_key_is_read_back_as_it_was_named(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [b"", b"hg1:members", b"hg1:rules", b"hg2:tb:n:{k}", b"tb:n:{k}", b"xhg1:tb:n:{k}", b"hg1:tb:n:{\xff}"]
+    "name", [b"", b"hg2:members", b"hg2:rules", b"hg1:tb:n:{k}", b"tb:n:{k}", b"xhg2:tb:n:{k}", b"hg2:tb:n:{\xff}"]
 )
 def test_what_is_no_count_is_not_read(name: bytes) -> None:
     assert naming.read("hg", name) is None

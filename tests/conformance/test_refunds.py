@@ -86,3 +86,37 @@ def test_a_refund_belongs_to_its_decision(place: Place) -> None:
     other.take("key", 4)
     other.refund(taken)
     assert (limiter.peek("key").remaining, other.peek("key").remaining) == (10, 6)
+
+
+@pytest.mark.parametrize("text", ["1/s burst 100", "1/s queue 99 nodelay"])
+def test_a_charge_holds_less_when_what_lay_below_it_was_given_back(text: str, place: Place) -> None:
+    """A takes 50, B takes 50, A is refunded; 50 s later B has drained, 100 are taken, and B's refund gives nothing."""
+    limiter = place.limiter(text)
+    a, b = limiter.take("key", 50), limiter.take("key", 50)
+    limiter.refund(a)
+    place.advance(50)
+    assert limiter.take("key", 100)
+    limiter.refund(b)
+    assert not limiter.take("key")
+
+
+@pytest.mark.parametrize("text", ["1/s burst 100", "1/s queue 99 nodelay"])
+def test_no_two_reservations_are_served_for_one_bucketful(text: str, place: Place) -> None:
+    limiter = place.limiter(text)
+    taken = limiter.take("key", 100)
+    first = limiter.reserve("key", 100)
+    limiter.refund(taken)
+    second = limiter.reserve("key", 100)
+    assert (first.delay, second.delay) == (100, 200)
+
+
+@pytest.mark.parametrize(
+    ("before", "between"), [("1000/hour fixed", "1/minute fixed"), ("10000/month fixed", "100/day fixed")]
+)
+def test_a_quota_that_was_used_up_survives_a_refusal_under_another_limit(
+    before: str, between: str, place: Place
+) -> None:
+    quota, other = place.limiter(before, "quota"), place.limiter(between, "quota")
+    assert quota.take("key", int(before.split("/")[0]))
+    assert not other.take("key")
+    assert quota.peek("key").remaining == 0

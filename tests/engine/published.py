@@ -8,7 +8,7 @@ from headgate.engine.redis.editions import Archive
 from headgate.rules.living.edition import Edition
 from headgate.rules.living.editions import Editions
 
-KEY = "hg1:rules"
+KEY = "hg2:rules"
 
 engines: list[RedisEngine] = []
 

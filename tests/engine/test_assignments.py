@@ -27,7 +27,7 @@ from tests.servers import BASE_US, RedisServer
 LIMIT = parse("100/s")
 PERIOD_US = 10**6 * SECOND
 TTL_US, GRACE_US = 7 * SECOND, 3 * SECOND
-KEY = "hg1:at:rule:{key}"
+KEY = "hg2:at:rule:{key}"
 PATIENT = 30  # seconds: a busy machine is no outage
 
 

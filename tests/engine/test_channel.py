@@ -120,7 +120,7 @@ async def test_together_is_the_same_as_one_after_the_other(text: str, driven_ser
 
 
 def _keys(server: RedisServer) -> list[bytes]:
-    found = server.call("KEYS", "hg1:*")
+    found = server.call("KEYS", "hg2:*")
     assert isinstance(found, list)
     return [key for key in found if isinstance(key, bytes)]
 

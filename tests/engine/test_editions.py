@@ -28,7 +28,7 @@ def _closing() -> Iterator[None]:
 
 def test_the_key_is_an_api() -> None:
     assert naming.rules("hg") == KEY.encode()
-    assert naming.rules("shop") == b"shop1:rules"
+    assert naming.rules("shop") == b"shop2:rules"
 
 
 def test_an_edition_is_what_was_pushed(driven_server: RedisServer) -> None:
@@ -250,7 +250,7 @@ def test_a_number_is_never_given_twice(redis_server: RedisServer) -> None:
         (
             "2",
             "{",
-            r"Edition 2 in Redis at .* \(hg1:rules\): This is not an edition of a rulebook: it is not JSON",
+            r"Edition 2 in Redis at .* \(hg2:rules\): This is not an edition of a rulebook: it is not JSON",
         ),
         ("2", "{}", "its version should be a whole number"),
         ("2", None, "Edition 2 is in force, but missing in Redis at"),

@@ -24,7 +24,7 @@ SCRIPT = (files("headgate") / "lua" / "command" / "members.lua").read_text()
 
 
 def ask(server: RedisServer, verb: str, member: int) -> object:
-    return server.call("EVAL", SCRIPT, 1, "hg1:members", verb, member, TTL_US)
+    return server.call("EVAL", SCRIPT, 1, "hg2:members", verb, member, TTL_US)
 
 
 def eventually(happens: Callable[[], object]) -> None:
@@ -50,8 +50,8 @@ def test_the_silent_are_dead_after_the_ttl(driven_server: RedisServer) -> None:
     assert ask(driven_server, "beat", 2) == [2, 1]
     driven_server.clock.advance_us(1)
     assert ask(driven_server, "beat", 2) == [1, 0]
-    assert driven_server.call("ZCARD", "hg1:members") == 2  # the dead are gone, not just uncounted
-    assert 0 < int(str(driven_server.call("PTTL", "hg1:members"))) <= TTL_US // 1000
+    assert driven_server.call("ZCARD", "hg2:members") == 2  # the dead are gone, not just uncounted
+    assert 0 < int(str(driven_server.call("PTTL", "hg2:members"))) <= TTL_US // 1000
 
 
 def test_a_clock_that_steps_back_does_not_keep_the_dead(driven_server: RedisServer) -> None:

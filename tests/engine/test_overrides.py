@@ -25,7 +25,7 @@ TEXTS = "10/s burst 20; 7/month fixed in Asia/Shanghai; 3/s fixed; 1.5/s smooth 
 def test_stored_is_what_the_script_needs_and_what_people_read(redis_server: RedisServer) -> None:
     engine = RedisEngine(redis_server.unix_url, prefix="shop")
     engine.overrides("api").set("anna", TEXTS, ttl=90)
-    stored = cast(bytes, redis_server.call("GET", "shop1:oe:api:{anna}")).decode()
+    stored = cast(bytes, redis_server.call("GET", "shop2:oe:api:{anna}")).decode()
     assert stored.split("\n") == [
         "token_bucket 1 100000 20 428|10/s burst 20",
         "calendar 7|7/month fixed in Asia/Shanghai",
@@ -33,10 +33,10 @@ def test_stored_is_what_the_script_needs_and_what_people_read(redis_server: Redi
         "smooth 1.5 2000000 3.0|1.5/s smooth warmup 2s",
         "leaky_bucket 4000 3000 1000|4/s queue 3 delay 1",
     ]
-    assert 89_000 < cast(int, redis_server.call("PTTL", "shop1:oe:api:{anna}")) <= 90_000
+    assert 89_000 < cast(int, redis_server.call("PTTL", "shop2:oe:api:{anna}")) <= 90_000
     assert engine.overrides("api").get("anna") == overrides.unpack(stored) == TEXTS
     engine.overrides("api").set("anna", "1/s")
-    assert redis_server.call("PTTL", "shop1:oe:api:{anna}") == -1
+    assert redis_server.call("PTTL", "shop2:oe:api:{anna}") == -1
     engine.close()
 
 
@@ -73,7 +73,7 @@ def test_rules_are_told_apart_whatever_they_are_called(redis_server: RedisServer
 async def test_many_are_listed_page_by_page(redis_server: RedisServer) -> None:
     engine, awaited = RedisEngine(redis_server.unix_url), AsyncRedisEngine(redis_server.unix_url)
     kept = overrides.pack(parse_all("10/s"))
-    program = "for i = 1, ARGV[1] do redis.call('SET', 'hg1:oe:api:{' .. i .. '}', ARGV[2]) end"
+    program = "for i = 1, ARGV[1] do redis.call('SET', 'hg2:oe:api:{' .. i .. '}', ARGV[2]) end"
     redis_server.call("EVAL", program, 0, 5 * PAGE, kept)
     redis_server.call("EVAL", program.replace("oe", "tb"), 0, 5 * PAGE, "1")
     found = list(engine.overrides("api").list())
@@ -106,7 +106,7 @@ async def test_a_cluster_is_asked_master_by_master(cluster: Cluster) -> None:
 def test_what_a_scan_finds_twice_is_told_once() -> None:
     """A table that grows while it is walked shows a key again; so does a slot that moves on."""
     one, two = (Address("127.0.0.1", port) for port in (1, 2))
-    names = [b"hg1:oe:api:{%d}" % n for n in range(4)]
+    names = [b"hg2:oe:api:{%d}" % n for n in range(4)]
     pages = {one: [[b"7", names[:2]], [b"0", [names[1], names[2]]]], two: [[b"0", [*names, names[3]]]]}
     servers = Nodes([one, two])
     servers._masters = [one, two]

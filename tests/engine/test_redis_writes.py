@@ -96,11 +96,11 @@ def test_several_charges_are_one_question(driven_server: RedisServer) -> None:
 def test_several_charges_of_which_one_count_is_not_ours(driven_server: RedisServer) -> None:
     """It is left as it is, and the other is not charged."""
     with Limiter("10/s; 500/hour", RedisEngine(driven_server.unix_url)) as limiter:
-        driven_server.call("LPUSH", "hg1:tb:500/hour:{key}", "theirs")
+        driven_server.call("LPUSH", "hg2:tb:500/hour:{key}", "theirs")
         with pytest.raises(EngineUnavailable, match="WRONGTYPE"):
             limiter.take("key")
-        assert driven_server.call("KEYS", "*") == [b"hg1:tb:500/hour:{key}"]
-        assert driven_server.call("TYPE", "hg1:tb:500/hour:{key}") == b"list"
+        assert driven_server.call("KEYS", "*") == [b"hg2:tb:500/hour:{key}"]
+        assert driven_server.call("TYPE", "hg2:tb:500/hour:{key}") == b"list"
 
 
 def test_a_refund_that_gives_nothing_writes_nothing(driven_server: RedisServer) -> None:

@@ -90,7 +90,7 @@ def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: Red
         return wire.all_facts(engine.ask(wire.together(charges, None, 0, mode)), charges)
 
     assert (allowed(ask(wire.TOLD)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
-    assert (left(ask(wire.AHEAD)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg1:tb:b:{key}"])
+    assert (left(ask(wire.AHEAD)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
     assert allowed(ask(wire.COMMIT)) == [True, False, True]
     assert kinds([ask(wire.AHEAD)[2] for _ in range(2)]) == [tuple, LockedFacts]
     engine.close()

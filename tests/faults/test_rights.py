@@ -23,7 +23,7 @@ from tests.servers.cluster import slot_of
 SCRIPTS = "+evalsha +script|load +unlink"
 STRINGS = "+time +get +mget +set +del +getrange +setrange +pexpire"
 SLOTS = "+zadd +zrem +zscore +zcount +zrangebyscore +zrevrange +zincrby +pexpireat"
-LEAST = f"~hg1:* {SCRIPTS} {STRINGS} {SLOTS}"
+LEAST = f"~hg2:* {SCRIPTS} {STRINGS} {SLOTS}"
 # A cluster is asked who serves what, and a key that is on its way to another node is asked for there. Of a
 # sentinel its own user asks one thing only.
 IN_A_CLUSTER = "+cluster|slots +asking"
@@ -135,19 +135,19 @@ def _everything(url: str, server: RedisServer) -> None:
         held.acquire("key")
 
 
-@pytest.mark.parametrize("keys", ["", "~other:*", "%R~hg1:*"])
+@pytest.mark.parametrize("keys", ["", "~other:*", "%R~hg2:*"])
 def test_keys_that_may_not_be_touched(keys: str, guarded_server: RedisServer) -> None:
     with Limiter("1/s", login(guarded_server, f"{keys} +@all")) as limiter:
         with pytest.raises(EngineUnavailable, match="its user may not touch our keys") as refused:
             limiter.take("key")
-        assert "Grant them: ACL SETUSER <user> ~hg1:*" in str(refused.value)
+        assert "Grant them: ACL SETUSER <user> ~hg2:*" in str(refused.value)
         with pytest.raises(EngineUnavailable, match="its user may not touch our keys"):
             limiter.take_all([("a", "2/s"), ("b", "3/s log")])
 
 
 def test_the_sentence_names_the_prefix_in_use(guarded_server: RedisServer) -> None:
-    url = login(guarded_server, "~hg1:* +@all")
-    with Limiter("1/s", url, prefix="mine") as limiter, pytest.raises(EngineUnavailable, match=r"~mine1:\*"):
+    url = login(guarded_server, "~hg2:* +@all")
+    with Limiter("1/s", url, prefix="mine") as limiter, pytest.raises(EngineUnavailable, match=r"~mine2:\*"):
         limiter.take("key")
 
 

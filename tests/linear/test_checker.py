@@ -157,10 +157,10 @@ def test_a_refund_of_what_had_drained() -> None:
     charge = truth.take(0, 2)
     truth.take(100)
     refund = truth.refund(150, charge, 2)
-    assert refund.facts == (True, 1, 0, 100_000, 0, BASE_US + 150_000, 0)
+    assert refund.facts == (True, 1, 0, 100_000, 0, BASE_US + 150_000, 1)
     check(truth.history())
     with pytest.raises(Broken):
-        check(truth.instead(refund, refund._replace(facts=(True, 2, 0, 0, 0, BASE_US + 150_000, 0))))
+        check(truth.instead(refund, refund._replace(facts=(True, 2, 0, 0, 0, BASE_US + 150_000, 1))))
 
 
 def test_a_reset_that_did_not() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.model.decision import DELAY_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
-from headgate.model.limit import HORIZON_US, SECOND
+from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
 from headgate.model.sliding_log import SlidingLog, State, dead_at_us, decide, pack, refund, unpack
 from tests.model.test_sliding_log import START, asked
 
@@ -161,6 +161,7 @@ def test_a_clock_that_steps_back_changes_no_answer(
     if state is None:
         return
     stamped_us = state[3]
+    back_us += MAX_CLOCK_SWING_US
     then, after = decide(limit, state, stamped_us, cost, 100)
     now, stepped = decide(limit, state, stamped_us - back_us, cost, 100)
     assert now[:5] == then[:5]
@@ -169,6 +170,21 @@ def test_a_clock_that_steps_back_changes_no_answer(
     assert stepped is not None
     assert after is not None
     assert dead_at_us(limit, stepped) == dead_at_us(limit, after) - back_us
+
+
+@given(limits, calls, st.integers(1, MAX_CLOCK_SWING_US), st.integers(0, 13))
+def test_a_clock_that_swings_is_waited_for(
+    limit: SlidingLog, steps: list[tuple[int, int, int | None]], back_us: int, cost: int
+) -> None:
+    state, _ = walk(limit, steps)
+    if state is None:
+        return
+    then, after = decide(limit, state, state[3], cost)
+    now, swung = decide(limit, state, state[3] - back_us, cost)
+    allowed, remaining, *times = then[:5]
+    assert now[:5] == (allowed, remaining, *(us and us + back_us for us in times))
+    assert now[MARK] == then[MARK]
+    assert swung == after
 
 
 @given(limits, st.lists(moves, max_size=30), st.integers(0, 50), st.integers(0, 13), patience)
@@ -186,7 +202,7 @@ def test_a_dead_state_says_no_more_than_none(
     if state is None:
         return
     dead_us = dead_at_us(limit, state)
-    assert decide(limit, state, dead_us - 1, 0)[0][RESET_AFTER_US] > 0
+    assert decide(limit, state, dead_us - MAX_CLOCK_SWING_US - 1, 0)[0][RESET_AFTER_US] > 0
     facts, after = decide(limit, state, dead_us + later_us, cost, patience_us)
     fresh, first = decide(limit, None, dead_us + later_us, cost, patience_us)
     assert facts == fresh

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import HORIZON_US, SECOND, YEAR
-from headgate.model.token_bucket import State, TokenBucket, carried, decide, pack, refund, unpack
+from headgate.model.token_bucket import Full, State, TokenBucket, carried, decide, pack, refund, unpack
 
 BASE_US = 1_700_000_000_000_000
 LONG = 10**9
@@ -270,7 +270,8 @@ def test_a_step_back_leaves_at_worst_an_empty_bucket() -> None:
     denied, restamped = decide(key.limit, key.state, _us(0), 10)
     assert denied[2] == SECOND
     assert restamped is not None
-    assert pack(restamped) == str(_us(1))  # whoever keeps this is not locked out for the length of the step
+    # Whoever keeps this is not locked out for the length of the step: the bucket is full of water since now.
+    assert pack(restamped) == f"{_us(3600.4)}:0::{_us(0)}"
     assert decide(key.limit, restamped, _us(1), 10)[0][0]
 
 
@@ -297,7 +298,7 @@ def test_another_pace_keeps_the_units(old: TokenBucket, new: TokenBucket, used: 
     now_us = BASE_US + round(wait * old.period_us / old.amount * used)
     held, _ = decide(old, state, now_us, 0)
     assert state is not None
-    seen = carried(new, state, old.pace, now_us)
+    seen = carried(new, state, old.pace)
     facts, _ = decide(new, seen, now_us, 0)
     still_used = old.burst - held[1]
     assert facts[1] <= max(0, new.burst - still_used)
@@ -312,7 +313,7 @@ def test_whoever_alternates_between_two_limits_gets_no_more_than_the_larger_burs
     passed, kept, text = 0, one, ""
     for first, cost in calls:
         limit = one if first else other
-        state = unpack(text, limit, str(limit.pace), BASE_US) if text else None
+        state = unpack(text, limit, str(limit.pace)) if text else None
         facts, after = decide(limit, state, BASE_US, cost)
         if facts[0] and after is not None:
             passed, kept, text = passed + cost, limit, pack(after, str(limit.pace))
@@ -326,13 +327,28 @@ def test_the_pace_is_kept_with_the_state() -> None:
     assert (minute.pace, hour.pace) == (522, 617)
     assert pack(state, "522") == f"{BASE_US + 60 * SECOND}522"
     assert unpack(pack(state, "522"), minute, "522") == state
-    assert decide(hour, unpack(pack(state, "522"), hour, "617", BASE_US), BASE_US, 1)[0][0] is False
-    in_debt = (BASE_US + 90 * SECOND, 3, BASE_US)
+    assert decide(hour, unpack(pack(state, "522"), hour, "617"), BASE_US, 1)[0][0] is False
+    in_debt = Full(BASE_US + 90 * SECOND, 3, BASE_US)
     assert unpack(pack(in_debt, "522"), minute, "522") == in_debt
-    assert unpack(pack(in_debt, "522"), hour, "617", BASE_US) == BASE_US + 3600 * SECOND  # at most a full bucket
-    assert unpack(pack(in_debt, "522"), hour, "617", BASE_US + HORIZON_US) == BASE_US + HORIZON_US
-    back_us = BASE_US - 40 * SECOND
-    assert unpack(pack(in_debt, "522"), hour, "617", back_us) == back_us + 3600 * SECOND
+    carried_over = unpack(pack(in_debt, "522"), hour, "617")
+    for now_us in (BASE_US, BASE_US - 40 * SECOND):
+        assert decide(hour, carried_over, now_us, 0)[0][1:4] == (0, 360 * SECOND, 3600 * SECOND)  # a full bucket
+    assert decide(hour, carried_over, BASE_US + HORIZON_US, 0)[0][1:4] == (10, 0, 0)
+
+
+def test_a_refusal_at_another_pace_tells_the_time_and_gives_nothing_back() -> None:
+    """10/hour used up, changed to 10/minute: refused once, one passes after 6 s; changed back, none does."""
+    hour, minute = TokenBucket(10, 3600), TokenBucket(10, 60)
+    _, state = decide(hour, None, BASE_US, 10)
+    assert state is not None
+    refused, noted = decide(minute, carried(minute, state, hour.pace), BASE_US, 1)
+    assert refused[:3] == (False, 0, 6 * SECOND)
+    assert noted is not None
+    assert pack(noted, str(minute.pace)) == f"{BASE_US + 3600 * SECOND}617:0::{BASE_US}"
+    assert unpack(pack(noted, str(minute.pace)), minute, str(minute.pace)) == noted
+    assert decide(minute, noted, BASE_US + 6 * SECOND, 1)[0][0]
+    back = carried(hour, noted, minute.pace)
+    assert decide(hour, back, BASE_US, 0)[0][:4] == (False, 0, 360 * SECOND, 3600 * SECOND)
 
 
 def test_counts_that_are_named_after_their_limit_need_no_pace() -> None:
@@ -342,8 +358,9 @@ def test_counts_that_are_named_after_their_limit_need_no_pace() -> None:
     text = pack(state)
     assert text == f"{BASE_US + 60 * SECOND}"
     assert unpack(text, minute) == state
-    assert unpack(text, hour, "617522", BASE_US) == BASE_US + 3600 * SECOND  # named after the first
-    assert unpack(text, hour, "617", BASE_US) == state  # of an unknown pace the time is kept
+    named_after_the_first = unpack(text, hour, "617522")
+    assert decide(hour, named_after_the_first, BASE_US, 0)[0][3] == 3600 * SECOND
+    assert unpack(text, hour, "617") == state  # of an unknown pace the time is kept
     assert unpack(pack(state, "522"), hour) == state
 
 

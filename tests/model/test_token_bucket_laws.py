@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import HORIZON_US
+from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US
 from headgate.model.token_bucket import State, TokenBucket, dead_at_us, decide, pack, refund, unpack
 
 BASE_US = 1_700_000_000_000_000
@@ -64,7 +64,8 @@ class Lived:
 
     def level(self) -> int:
         """The water, in grains, as a charge would find it."""
-        *_, reset_us, _, _, grains = decide(self.limit, self.state, self.now_us, 0)[0]
+        *_, reset_us, _, _, mark = decide(self.limit, self.state, self.now_us, 0)[0]
+        grains = mark % self.limit.amount
         return (reset_us - (grains > 0)) * self.limit.amount + grains
 
 
@@ -166,8 +167,8 @@ def test_a_step_back_drains_nothing_and_mints_nothing(life: Lived, cost: int, ba
     deepest_us = max(full_us, *(receipt.reset_after_us for receipt in life.receipts), 0)
     retry_us = life.ask(min(cost, life.limit.burst))[2]
     assert retry_us is not None
-    assert retry_us <= deepest_us
-    life.now_us += retry_us + 1  # a step of a single microsecond is not written down, only waited for
+    assert retry_us <= deepest_us + MAX_CLOCK_SWING_US
+    life.now_us += retry_us
     assert not retry_us or life.ask(min(cost, life.limit.burst))[0]
 
 
@@ -226,7 +227,8 @@ def test_a_changed_limit_keeps_the_time_until_dry_at_most_a_full_bucket(life: Li
     dry_us = life.ask(0)[3]
     life.limit = changed
     full_us = -(-changed.capacity // changed.amount)
-    assert life.ask(0)[3] == min(dry_us, full_us)
+    # What is a little more than full may be the swing of a clock, and drains first.
+    assert life.ask(0)[3] == (dry_us if dry_us - full_us <= MAX_CLOCK_SWING_US else min(dry_us, full_us))
 
 
 @given(lives(), st.integers(0, 60), st.integers(0, 10**6))

@@ -103,7 +103,7 @@ def test_a_remembered_refusal_is_no_answer_of_redis(server: RedisServer) -> None
         gate.get("/", {"two": "b"})
         assert GONE in gate.log
         link.heal()
-        until(lambda: None if server.call("EXISTS", "hg1:probe:{header.two=b}") else "nobody looked", 5)
+        until(lambda: None if server.call("EXISTS", "hg2:probe:{header.two=b}") else "nobody looked", 5)
         time.sleep(0.05)
         assert gate.get("/", {"one": "a"}).status == 429
         if time.monotonic() - refused_at < 0.9:  # else it was not memory that spoke
@@ -120,7 +120,7 @@ def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server:
         assert server.call("DBSIZE") == 0
         assert await_back(gate) < BACK
         gate.get("/")
-        assert server.call("EXISTS", "hg1:tb:api:{all}") == 1
+        assert server.call("EXISTS", "hg2:tb:api:{all}") == 1
         assert "decisions without it" in gate.log
 
 

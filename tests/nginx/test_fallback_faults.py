@@ -93,7 +93,7 @@ def test_a_server_that_takes_no_writes_is_left_alone(server: RedisServer) -> Non
 def test_what_is_wrong_with_one_key_concerns_nobody_else(server: RedisServer) -> None:
     with gateway(server, rule(limit="3/day fixed", key="header.user", missing="deny")) as gate:
         assert statuses(gate, 1, user="ada") == [200]
-        server.call("RPUSH", "hg1:fw:api:{header.user=bob}", "not", "ours")
+        server.call("RPUSH", "hg2:fw:api:{header.user=bob}", "not", "ours")
         assert Counter(statuses(gate, 6, user="bob")) == {200: 3, 429: 3}  # by its share
         assert statuses(gate, 3, user="ada") == [200, 200, 429]  # by Redis
         assert GONE not in gate.log
@@ -211,9 +211,9 @@ def test_after_a_failover_the_new_master_decides() -> None:
             assert statuses(gate, 1) == [200]
         watched.await_ok()
         assert gate.log.count(GONE) == gate.log.count(AGAIN) == 1
-        before = watched.master.call("GET", "hg1:tb:api:{all}")
+        before = watched.master.call("GET", "hg2:tb:api:{all}")
         assert statuses(gate, 1) == [200]
-        assert watched.master.call("GET", "hg1:tb:api:{all}") != before
+        assert watched.master.call("GET", "hg2:tb:api:{all}") != before
 
 
 def test_a_node_that_is_gone_degrades_its_own_keys_only() -> None:
@@ -227,10 +227,10 @@ def test_a_node_that_is_gone_degrades_its_own_keys_only() -> None:
             gone.pause()
             assert statuses(gate, 3, user=ours[1]) == [200, 200, 429]
             assert statuses(gate, 3, user=others[1]) == [200, 200, 429]
-            assert fine.call("EXISTS", f"hg1:fw:api:{{header.user={others[1]}}}") == 1
+            assert fine.call("EXISTS", f"hg2:fw:api:{{header.user={others[1]}}}") == 1
             assert gate.log.count(GONE) == 1
             gone.resume()
             await_back(gate, user=ours[2])
             assert statuses(gate, 2, user=ours[0])[:1] == [200]
             with pytest.raises(ServerRefused):
-                fine.call("EXISTS", f"hg1:fw:api:{{header.user={ours[0]}}}")
+                fine.call("EXISTS", f"hg2:fw:api:{{header.user={ours[0]}}}")

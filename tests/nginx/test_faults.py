@@ -223,12 +223,12 @@ def test_a_slow_redis_holds_up_nobody(server: RedisServer) -> None:
 def broken(server: RedisServer) -> Iterator[Callable[[], object]]:
     """Everything that can be wrong with what was pushed."""
     for version, text in enumerate(("", "{", '{"document": 7}', '{"document": "{}"}', "null"), 2):
-        yield lambda v=version, t=text: server.call("HSET", "hg1:rules", str(v), t, "version", str(v))  # type: ignore[misc]
-    yield lambda: server.call("HSET", "hg1:rules", "version", "x" * 1000, "at_us", "never")
-    yield lambda: server.call("SET", "hg1:scripts", "no hash")
+        yield lambda v=version, t=text: server.call("HSET", "hg2:rules", str(v), t, "version", str(v))  # type: ignore[misc]
+    yield lambda: server.call("HSET", "hg2:rules", "version", "x" * 1000, "at_us", "never")
+    yield lambda: server.call("SET", "hg2:scripts", "no hash")
     yield lambda: server.call("SCRIPT", "FLUSH")
     yield lambda: server.call("FLUSHALL")
-    yield lambda: server.call("SET", "hg1:rules", "no hash")
+    yield lambda: server.call("SET", "hg2:rules", "no hash")
 
 
 def test_a_book_that_breaks_under_load_is_followed_as_it_was(server: RedisServer) -> None:

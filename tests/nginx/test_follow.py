@@ -41,17 +41,17 @@ def test_without_a_book_nothing_is_limited_and_that_is_told_once() -> None:
 def test_a_broken_edition_is_told_once_and_the_last_one_stays() -> None:
     with RedisServer() as server, Gateway(BOOK, server.url) as gate:
         assert policy(gate) == SMALL
-        edition = json.loads(server.call("HGET", "hg1:rules", "1"))  # type: ignore[arg-type]
+        edition = json.loads(server.call("HGET", "hg2:rules", "1"))  # type: ignore[arg-type]
         broken = json.dumps({**edition, "version": 2, "document": '{"rules": [{"name": "x", "limit": "9/s"}]}'})
-        server.call("HSET", "hg1:rules", "2", broken, "version", "2")
+        server.call("HSET", "hg2:rules", "2", broken, "version", "2")
         time.sleep(1.2)
         assert policy(gate) == SMALL
         assert gate.log.count("edition 2 of the rulebook cannot be followed") == 1
-        server.call("HSET", "hg1:rules", "3", "{half a", "version", "3")
+        server.call("HSET", "hg2:rules", "3", "{half a", "version", "3")
         time.sleep(1.2)
         assert policy(gate) == SMALL
         assert gate.log.count("edition 3 of the rulebook cannot be followed: This is not JSON") == 1
-        server.call("DEL", "hg1:rules")
+        server.call("DEL", "hg2:rules")
         push(LARGER, server.url)
         follows(gate, LARGE)
 

@@ -51,7 +51,9 @@ def test_who_gives_back(redis_server: RedisServer, rule: str) -> None:
             told = crowd.end()
         assert told.returned > 40
         assert told.admitted + told.returned == told.calls
-        assert settled(redis_server, rule, (SLOW | CELLS)[rule].limit, told.admitted) == told.admitted
+        # Where many units come back, what drained of each since it was taken may be lost: less than one in all.
+        found = settled(redis_server, rule, (SLOW | CELLS)[rule].limit, told.admitted)
+        assert told.admitted <= found <= told.admitted + (rule == "bucket")
 
 
 def test_calls_of_all_sizes(redis_server: RedisServer) -> None:

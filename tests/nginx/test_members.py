@@ -17,7 +17,7 @@ from tests.nginx.gateway import Gateway, push
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 
-KEY = "hg1:members"
+KEY = "hg2:members"
 PLACE = """
 location = /heard { content_by_lua_block { ngx.print(ngx.shared.headgate:get("m:heard") or "") } }
 location = /id { content_by_lua_block { ngx.print(ngx.shared.headgate:get("m:id") or "") } }

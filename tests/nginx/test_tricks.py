@@ -360,7 +360,7 @@ def test_the_keys_are_pythons(counted: tuple[Gateway, RedisServer], seed: int) -
         raw = b"%b %b HTTP/%b\r\n" % (method, target, version)
         raw += b"".join(b"%b:%b\r\n" % pair for pair in headers) + b"Connection: close\r\n\r\n"
         status = Tried(gate, 0).send(raw, source).split()[1]
-        found: set[bytes] = set(server.call("KEYS", "hg1:??:*:{*"))  # type: ignore[arg-type]
+        found: set[bytes] = set(server.call("KEYS", "hg2:??:*:{*"))  # type: ignore[arg-type]
         wanted = set()
         if status != b"400":  # such a request reaches nobody
             for match in matcher.match(request(method, target, headers, source)):

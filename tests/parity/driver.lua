@@ -35,9 +35,9 @@ local function packed()
 end
 
 -- The state as one of the limit that asks: one of another pace is carried over.
-local function seen(now_us)
+local function seen()
   if not state or not limit.pace or limit.pace == written.pace then return state end
-  return model.unpack(model.pack(state, written), limit, now_us)
+  return model.unpack(model.pack(state, written), limit)
 end
 
 for line in io.lines() do
@@ -49,7 +49,7 @@ for line in io.lines() do
     state = nil
   elseif verb == "decide" then
     local now_us, cost, patience_us = tonumber(word[1]), tonumber(word[2]), tonumber(word[3])
-    local before = seen(now_us)
+    local before = seen()
     local verdict, after = model.decide(limit, before, now_us, cost, patience_us)
     if after ~= before then state, written = kept(after), limit end
     print(numbers(verdict) .. " " .. packed())
@@ -57,7 +57,7 @@ for line in io.lines() do
     local n = {}
     for i, text in ipairs(word) do n[i] = tonumber(text) end
     local receipt = { cost = n[4], at_us = n[5], reset_after_us = n[6], delay_us = n[7], mark = n[8], returned = n[9] }
-    local after = model.refund(limit, seen(n[1]), n[1], n[2], receipt, n[3] == 1)
+    local after = model.refund(limit, seen(), n[1], n[2], receipt, n[3] == 1)
     if after then state, written = kept(after), limit end
     print((after and "1 " or "0 ") .. packed())
   end

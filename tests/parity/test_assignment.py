@@ -152,7 +152,7 @@ def test_memory_and_servers_agree_over_time(seed: int, driven_server: RedisServe
             limit = rng.choice(LIMITS)
             spans = rng.choice([(7 * SECOND, 3 * SECOND), (2 * SECOND, SECOND)])
         driven_server.clock.set_us(now_us)
-        if not driven_server.call("EXISTS", "hg1:at:rule:{key}"):
+        if not driven_server.call("EXISTS", "hg2:at:rule:{key}"):
             # Where a ledger has died, neither may remember anything of it: a clock that steps back would show.
             engine.close()
             clock.set_us(now_us - 3600 * SECOND)

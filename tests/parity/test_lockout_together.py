@@ -132,7 +132,7 @@ def locks(engine: LocalEngine, now_us: int) -> dict[str, str]:
 
 def locks_kept(server: RedisServer, now_us: int) -> dict[str, str]:
     found = {}
-    for name in cast(list[bytes], server.call("KEYS", "hg1:lt:*")):
+    for name in cast(list[bytes], server.call("KEYS", "hg2:lt:*")):
         text = cast(bytes, server.call("GET", name)).decode()
         until_us, _ = lockout.unpack(text)
         if until_us <= now_us:
@@ -150,5 +150,5 @@ def test_a_rule_of_one_limit_is_told_by_its_own_way(driven_server: RedisServer) 
     meter = remote.meter(parse("1/minute"), "login", Terms("login", lockout=Lockout(1, SECOND, SECOND)))
     assert meter.decide("anna", 1)[ALLOWED]
     assert [meter.decide("anna", 0)[ALLOWED] for _ in range(5)] == [False] * 5
-    assert driven_server.call("KEYS", "hg1:lt:*") == []
+    assert driven_server.call("KEYS", "hg2:lt:*") == []
     remote.close()

@@ -165,7 +165,7 @@ async def test_a_gateway_gets_what_the_command_line_would_have_given_it(
     push(tmp_path, ONE, redis_server.url)
     async with Operator("pushed", engine=redis_server.url) as operator:
         await operator.put_rules(TWO)
-        papers = [json.loads(str(redis_server.call("HGET", "hg1:rules", n).decode())) for n in (1, 2)]  # type: ignore[union-attr]
+        papers = [json.loads(str(redis_server.call("HGET", "hg2:rules", n).decode())) for n in (1, 2)]  # type: ignore[union-attr]
         by_hand, here = (json.loads(paper["document"]) for paper in papers)
         assert here.keys() == by_hand.keys()
         assert here["scripts"] == by_hand["scripts"]

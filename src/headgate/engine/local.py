@@ -181,7 +181,7 @@ class LocalMeter:
             for other, table in self._family.items():
                 written = table.states.get(key)
                 if written is not None and other != own:
-                    return self._algorithm.carried(limit, written, other, now_us)
+                    return self._algorithm.carried(limit, written, other)
         return state
 
     def save(self, key: str, state: Any, now_us: int, own: Limit | None = None) -> None:

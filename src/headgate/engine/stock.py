@@ -95,10 +95,11 @@ class Stock:
         self.end_us, self.mark = facts[RESET_AFTER_US], facts[MARK]
         self.spread, self.rate = 0, 1
         if isinstance(meter.limit, TokenBucket):
-            # A unit's water ends where that of the units after it begins. The mark, a part of a microsecond, is
+            # A unit's water ends where that of the units after it begins. The part of a microsecond in the mark is
             # left out: that is to the safe side.
             self.spread, self.rate = meter.limit.period_us, meter.limit.amount
-            self.end_us, self.mark = self.end_us - (self.mark > 0), 0
+            part = self.mark % self.rate
+            self.end_us, self.mark = self.end_us - (part > 0), self.mark - part
 
     @property
     def on_shelf(self) -> bool:

@@ -13,7 +13,7 @@ here reads a clock, draws a number or touches the world; engines load, ask and s
     refund(limit, state, now_us, units, receipt, cancel) -> State | None
         None: nothing to give back. With `cancel` the charge is a reservation that must not have been served.
     dead_at_us(limit, state) -> int         from when on the state says no more than None does
-    carried(limit, state, pace, now_us) -> State      for a state that was written at another pace, where limits
+    carried(limit, state, pace) -> State              for a state that was written at another pace, where limits
         have one (limit.pace): the same units under this limit
     pack(state) -> str, unpack(text) -> State         the stored form, which is an API (docs/reference/storage.md)
 """
@@ -44,7 +44,7 @@ class Algorithm(NamedTuple):
     dead_at_us: Callable[[Any, Any], int]
     settle: Callable[[Any, Any], Any] | None
     retune: Callable[[Any, Any, int], Any] | None
-    carried: Callable[[Any, Any, int, int], Any] | None
+    carried: Callable[[Any, Any, int], Any] | None
 
 
 def _of(module: ModuleType) -> Algorithm:

@@ -15,41 +15,62 @@ and a charge of more than the queue can hold, as if it were of one unit.
 told to come back in 10 s. With nodelay the six pass at once, and the next one 10 s later.
 
 What is nginx's own is kept, though other limits here do better: an admitted charge rounds down what has
-drained since the last one (never in the caller's favour), and a clock that steps back by up to 60 s stops the
+drained since the last one (never in the caller's favour), and a clock that is set back by up to 60 s stops the
 drain until it has caught up. Further back than that one millisecond is taken to have passed, and the next
-admitted charge restarts the drain; but refusals leave no trace, so a full queue stays full until the clock
-has caught up.
+admitted charge restarts the drain. In nginx a refusal never does, so a full queue stays full until the clock has
+caught up, be it for an hour; here a refusal restarts the drain too, once the clock is more than 120 s back. So
+nobody is locked out for longer than 120 s.
 
 Debt. nginx knows no reservations. Here one may pour more than the queue holds: it is served when there is
 room for it, or after nginx's own delay if that is longer, and until then nothing else passes. Debt is at most
 366 days or 2^52 thousandths (52 days at 1,000,000/s). A reservation refused for want of patience says in
 retry_after how long it would have waited.
 
-Laws (tests/model/test_leaky_bucket.py):
+Refunds are the token bucket's, where their story is told: `given` counts the thousandths that were given back from
+below other charges, `claims_ms` is until when that matters, and a charge takes the count along in its mark, above
+the excess. (A reservation of more than a second queue on top of the first has no room there; to be safe all that
+was given back counts against it.)
+
+Laws (tests/model/test_leaky_bucket.py, test_clock_laws.py, test_refund_laws.py):
   - taking 3 is the same as taking 1 three times at the same instant;
-  - a denied charge leaves no trace, and passes exactly at the millisecond that retry_after names;
-  - over any span of t at most  burst + 1 + rate * t  units pass, and never in another order than they came;
-  - a clock that steps back drains nothing;
-  - a refund gives back what the charge still holds: water drains oldest first, so a charge holds the part of
-    its own water that lies ahead of now, and nothing once the bucket has drained past it;
+  - a denied charge leaves no trace (unless the clock is more than 120 s back) and passes exactly at the
+    millisecond that retry_after names;
+  - over any span of t at most  burst + 1 + rate * t  units pass, not counting those that passed within the span
+    and were given back themselves; and never in another order than they came;
+  - a clock that is set back drains nothing, and locks nobody out for longer than 120 s;
+  - a refund gives back what the charge still holds: the part of its own water that lies ahead of now, and, where
+    reservations lie ahead, ahead of the last of them;
   - a cancelled reservation gives back what later reservations did not build on, and nothing once served;
-  - a changed limit keeps the water, at most the deepest debt of the new one, and drains it at the new rate.
+  - a changed limit keeps the water, at most the deepest debt of the new one, and drains it at the new rate. A
+    refused charge gives nothing back, however the limit is changed; an admitted one forgives what was deeper.
 """
 
 from __future__ import annotations
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import EXACT, HORIZON_US, SECOND, YEAR, Limit, microseconds, span, whole
+from headgate.model.limit import (
+    EXACT,
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    SECOND,
+    YEAR,
+    Limit,
+    microseconds,
+    span,
+    whole,
+)
 
-# Thousandths of a unit, and the millisecond up to which they have drained.
-State = tuple[int, int]
+# Thousandths of a unit, the millisecond up to which they have drained, thousandths given back from below other
+# charges, and the millisecond until which those may hold water.
+State = tuple[int, int, int, int]
 
 _UNIT = 1000
 _FASTEST = 10**12
 _LARGEST = 10**12
 _DEEPEST = EXACT // 2
 _STEP_BACK_MS = -60_000
+_LONGEST_LOCKOUT_MS = 120_000
 
 
 class LeakyBucket(Limit):
@@ -93,7 +114,7 @@ def decide(
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait up to that is allowed."""
     rate = limit.rate
     now_ms = now_us // 1000
-    water, last_ms = state or (0, now_ms)
+    water, last_ms, given, claims_ms = state or (0, now_ms, 0, 0)
     if water > limit.most:
         water = limit.most
     ms = now_ms - last_ms
@@ -105,23 +126,28 @@ def decide(
         last_ms = now_ms
     if water < 0:
         water = 0
+    if claims_ms <= now_ms:
+        given = claims_ms = 0
     after = water + cost * _UNIT
     if after > limit.capacity or patience_us is not None or not cost:
-        return _wait(limit, state, (water, last_ms), now_us, cost, patience_us)
+        return _wait(limit, state, (water, last_ms, given, claims_ms), now_us, cost, patience_us)
     reset_us = (last_ms - (-after * 1000 // rate)) * 1000 - now_us
     delay_us = (after - limit.prompt) * 1000 // rate * 1000 if after > limit.prompt else 0
     remaining = (limit.capacity - after) // _UNIT
-    return (True, remaining, 0, reset_us, delay_us, now_us, after - _UNIT), (after, last_ms)
+    mark = _mark(limit, after - _UNIT, given) if given else after - _UNIT
+    return (True, remaining, 0, reset_us, delay_us, now_us, mark), (after, last_ms, given, claims_ms)
 
 
 def _wait(
     limit: LeakyBucket, state: State | None, drained: State, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Facts, State | None]:
     """What is not simply taken: a peek, a refusal, a reservation. `state` as stored, `drained` as of now."""
-    stored, stored_ms = state or drained
+    if state is not None and state[1] - now_us // 1000 > _LONGEST_LOCKOUT_MS:
+        state = drained
+    stored, stored_ms, *_ = state or drained
     stored = min(stored, limit.most)
     rate, capacity = limit.rate, limit.capacity
-    water, last_ms = drained
+    water, last_ms, given, claims_ms = drained
     never = cost * _UNIT > capacity
     pour = _UNIT if never else (cost or 1) * _UNIT
     after = water + pour
@@ -130,17 +156,29 @@ def _wait(
         # From the state as stored: a charge that waits loses nothing to rounding on the way.
         wait_us = (stored_ms - (-(stored + pour - capacity) * 1000 // rate)) * 1000 - now_us
     allowed = not cost and not wait_us
+    mark = _mark(limit, after - _UNIT, given)
     if cost and not never and patience_us is not None:
         if after > limit.prompt:
             wait_us = max(wait_us, (after - limit.prompt) * 1000 // rate * 1000)
         if wait_us <= min(patience_us, HORIZON_US) and after <= limit.most:
             reset_us = (last_ms - (-after * 1000 // rate)) * 1000 - now_us
             remaining = max(0, (capacity - after) // _UNIT)
-            return (True, remaining, 0, reset_us, wait_us, now_us, after - _UNIT), (after, last_ms)
-    reset_us = max(0, dead_at_us(limit, (stored, stored_ms)) - now_us)
+            return (True, remaining, 0, reset_us, wait_us, now_us, mark), (after, last_ms, given, claims_ms)
+    reset_us = max(0, (stored_ms - (-stored * 1000 // rate)) * 1000 - now_us)
     remaining = max(0, (capacity - water) // _UNIT)
     retry_us = None if never else wait_us
-    return (allowed, remaining, retry_us, reset_us, 0, now_us, after - _UNIT), state
+    return (allowed, remaining, retry_us, reset_us, 0, now_us, after - _UNIT if cost else mark), state
+
+
+def _mark(limit: LeakyBucket, excess: int, given: int) -> int:
+    """The excess, and above it what was given back before."""
+    mark = excess + given * 2 * limit.capacity
+    return mark if excess < 2 * limit.capacity and mark < _DEEPEST else excess + _DEEPEST
+
+
+def _unmarked(limit: LeakyBucket, mark: int) -> tuple[int, int]:
+    """What was given back before, and the excess."""
+    return (0, mark - _DEEPEST) if mark >= _DEEPEST else divmod(mark, 2 * limit.capacity)
 
 
 def refund(
@@ -149,34 +187,51 @@ def refund(
     """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
     if state is None or (cancel and receipt.served_us < now_us):
         return None
-    water, last_ms = min(state[0], limit.most), state[1]
-    now_ms = now_us // 1000
+    stored, last_ms, given, claims_ms = state
+    given_before, excess = _unmarked(limit, receipt.mark)
+    if given_before > given:
+        return None
+    water, now_ms = min(stored, limit.most), now_us // 1000
     ms = now_ms - last_ms
     level = water - limit.rate * (1 if ms < _STEP_BACK_MS else max(0, ms)) // 1000
-    # Where the charge's own water ends: where it was poured to, less what was given back and all that can have
-    # drained since.
+    # Where the charge's own water ends: where it was poured to, less what was given back since and all that can
+    # have drained.
     since_ms = max(0, max(now_ms, last_ms) - receipt.at_us // 1000)
+    given_since = max(given - given_before, receipt.returned * _UNIT)
+    end = excess + _UNIT - given_since - limit.rate * since_ms // 1000
     held = (receipt.cost - receipt.returned) * _UNIT
-    until = receipt.mark + _UNIT - receipt.returned * _UNIT - limit.rate * since_ms // 1000
-    given = min(units * _UNIT, held)
-    if cancel:
-        served_at = min(limit.prompt, limit.capacity)
-        built_on = max(0, level - max(served_at, until))
-        given = min(given, held - built_on)
-    given = min(given, until, level)
-    return None if given <= 0 else (water - given, last_ms)
+    back = min(units * _UNIT, held)
+    # No reservation was promised for later than a bucketful below the highest water that there was.
+    highest = max(level, -(-limit.rate * (claims_ms - now_ms) // 1000))
+    # Whatever was given back, no more can have drained of it than drained in all since it was charged.
+    holds = max(end, held + (-limit.rate * since_ms // 1000))
+    if not cancel:
+        back = min(back, holds - max(0, highest - limit.capacity))
+    elif end != level:
+        back = min(back, held - max(0, highest - max(min(limit.prompt, limit.capacity), holds)))
+    back = min(back, holds, level)
+    if back <= 0:
+        return None
+    if end != level or back < min(held, end):  # Something is left above the gap, or of the charge itself.
+        given += back
+        claims_ms = max(claims_ms, now_ms - (-level * 1000 // limit.rate))
+        if (given + 1) * 2 * limit.capacity > _DEEPEST:
+            return None
+    return water - back, last_ms, given, claims_ms
 
 
 def dead_at_us(limit: LeakyBucket, state: State) -> int:
     """From when on the state says no more than None does."""
-    water, last_ms = state
-    return (last_ms - (-min(water, limit.most) * 1000 // limit.rate)) * 1000
+    water, last_ms, _, claims_ms = state
+    dry_ms = last_ms - (-min(water, limit.most) * 1000 // limit.rate)
+    return max(dry_ms, claims_ms) * 1000 + MAX_CLOCK_SWING_US
 
 
 def pack(state: State) -> str:
-    return f"{state[0]}:{state[1]}"
+    water, last_ms, given, claims_ms = state
+    return f"{water}:{last_ms}:{given}:{claims_ms}" if given else f"{water}:{last_ms}"
 
 
 def unpack(text: str) -> State:
-    water, last_ms = text.split(":")
-    return int(water), int(last_ms)
+    water, last_ms, given, claims_ms = map(int, (text if text.count(":") == 3 else f"{text}:0:0").split(":"))
+    return water, last_ms, given, claims_ms

@@ -19,6 +19,10 @@ YEAR = 365 * DAY
 # No reservation lies further ahead than this: debt is bounded, and so is every key's life.
 HORIZON_US = 366 * DAY
 
+# Clocks that are read by several processes, or corrected while they run, swing by this much. A clock that reads
+# further behind what a state proves was set back.
+MAX_CLOCK_SWING_US = 100_000
+
 
 class Limit:
     """One algorithm with its numbers: immutable, comparable, printable in the text form that made it.

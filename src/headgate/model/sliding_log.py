@@ -14,9 +14,11 @@ would let three pass at 59 s and three more at 60 s.
 Remaining is the ring's room. The ring remembers its tail, the oldest unit that was in the window at the last
 write, and gallops on from there (1, 2, 4 ... units ahead, then by halves): what left since is mostly little.
 
-The log's own time. Instants are written in a time that never steps back. It is the clock, until the clock
-steps back; from then on it is `ahead_us` ahead of the clock, so every unit keeps the age it had. A log whose
-last unit has left the window is as good as none, and the next one starts with the clock again.
+The log's own time. Instants are written in a time that never steps back. It is the clock, until the clock is
+set back by more than MAX_CLOCK_SWING_US; from then on it is `ahead_us` ahead of the clock, so every unit keeps the
+age it had. A clock that reads up to that much less than at the last write only swings: the charge is judged as at
+the last write. A log whose last unit has left the window is as good as none, and the next one starts with the
+clock again.
 
 Reservations. A charge is served at the latest of now, the newest unit (first come, first served) and one
 period after the unit that must have left. It writes that instant at once, even if it lies ahead; while the
@@ -29,16 +31,20 @@ were served at least a period before the newest unit, so that is where they are 
 unit erased: what is booked next can then be no earlier than the law allows, and no later than without the
 refund.
 
-Laws (tests/model/test_sliding_log.py, test_sliding_log_laws.py):
+Laws (tests/model/test_sliding_log.py, test_sliding_log_laws.py, test_clock_laws.py, test_change_laws.py):
   - over any span of one period at most `amount` units are served, reserved ones too, refunds and all;
   - without refunds it answers as a log would that never forgets a unit and counts them all;
   - taking 3 is the same as taking 1 three times at the same instant;
-  - a denied charge leaves no trace, and passes exactly retry_after later and not a microsecond before;
-  - a clock that steps back drains nothing, mints nothing and locks nobody out for the length of the step;
+  - a denied charge leaves no trace (unless the clock was set back), and passes exactly retry_after later and not a
+    microsecond before;
+  - a clock that swings mints nothing, and one that is set back nothing either; nobody waits longer for it than
+    MAX_CLOCK_SWING_US;
   - a refund erases units of its own charge's instant that are still in the window; those that left, or that
     were pushed out by later reservations, give nothing back;
   - a cancelled reservation does the same, unless it was served before now; later ones keep their instants;
-  - a changed limit judges the same units by its own numbers: at most its `amount` newest, by its own period.
+  - a changed limit judges the same units by its own numbers: at most its `amount` newest, by its own period. A
+    refused charge gives nothing back, however the limit is changed; an admitted one forgives those older than its
+    period, and all but its `amount` newest.
 """
 
 from __future__ import annotations
@@ -49,7 +55,16 @@ from itertools import groupby
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import EXACT, HORIZON_US, YEAR, Limit, microseconds, span, whole
+from headgate.model.limit import (
+    EXACT,
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    YEAR,
+    Limit,
+    microseconds,
+    span,
+    whole,
+)
 
 # head and tail: units are numbered in the order of writing, the log holds tail <= number < head;
 # newest_us; stamp_us, the log's time at the last write; ahead_us, by how much it is ahead of the clock;
@@ -115,16 +130,16 @@ def decide(
 def _wait(
     limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Facts, State | None]:
-    """The whole law: also the first charge, a peek, a refusal, a reservation, a clock that stepped back."""
+    """The whole law: also the first charge, a peek, a refusal, a reservation, a clock that reads less."""
     amount, period_us = limit.amount, limit.period_us
-    head, tail, newest_us, time_us, ring = _opened(limit, state, now_us)
+    head, tail, newest_us, time_us, ahead_us, ring = _opened(limit, state, now_us)
     due_us = max(time_us, newest_us)
     last = head - amount + (cost or 1) - 1
     if tail <= last < head:
         left_us = ring[last % len(ring)] + period_us
         due_us = max(due_us, left_us)
         tail = last + 1 if left_us <= time_us else tail
-    wait_us = due_us - time_us
+    wait_us = due_us - now_us - ahead_us if due_us > time_us else 0
     passes = 0 < cost <= amount and (
         not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
     )
@@ -135,25 +150,28 @@ def _wait(
     if passes:
         head += cost
         tail = max(tail, head - amount)
-        facts = (True, max(0, remaining - cost), 0, due_us + period_us - time_us, wait_us, now_us, due_us)
-        return facts, (head, tail, due_us, time_us, time_us - now_us, ring, cost)
+        reset_us = due_us + period_us - now_us - ahead_us
+        facts = (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, due_us)
+        return facts, (head, tail, due_us, time_us, ahead_us, ring, cost)
     retry_us = wait_us if cost <= amount else None
-    reset_us = newest_us + period_us - time_us if head else 0
+    reset_us = newest_us + period_us - now_us - ahead_us if head else 0
     denied = not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, 0
-    if state is None or not head or time_us == now_us + state[4]:
+    if state is None or not head or ahead_us == state[4]:
         return denied, state
-    # The clock stepped back behind the log: from here on its time goes on.
-    return denied, (head, tail, newest_us, time_us, time_us - now_us, ring, 0)
+    # The clock was set back behind the log: from here on its time goes on.
+    return denied, (head, tail, newest_us, time_us, ahead_us, ring, 0)
 
 
-def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, int, int, int, array[int]]:
-    """head, tail, newest_us, the log's time and the ring, as they stand; empty once the last unit has left."""
+def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, int, int, int, int, array[int]]:
+    """head, tail, newest_us, the log's time, how far it is ahead, the ring; empty once the last unit has left."""
     if state is not None:
         head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
         time_us = max(now_us + ahead_us, stamp_us)
         if newest_us + limit.period_us > time_us:
-            return head, max(tail, head - limit.amount), newest_us, time_us, ring
-    return 0, 0, 0, now_us, _NO_RING
+            if time_us - now_us - ahead_us > MAX_CLOCK_SWING_US:
+                ahead_us = time_us - now_us
+            return head, max(tail, head - limit.amount), newest_us, time_us, ahead_us, ring
+    return 0, 0, 0, now_us, 0, _NO_RING
 
 
 def _first_after(instant_us: int, ring: array[int], low: int, high: int) -> int:
@@ -211,11 +229,11 @@ def refund(
     limit: SlidingLog, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
     """The state with up to `units` of the receipt's charge erased; None if it holds nothing any more."""
-    head, tail, newest_us, time_us, ring = _opened(limit, state, now_us)
+    head, tail, newest_us, time_us, ahead_us, ring = _opened(limit, state, now_us)
     if receipt.mark + limit.period_us <= time_us or (cancel and receipt.mark < time_us):
         return None
-    # A log is never less ahead of the clock than it was: this charge stood in an earlier one.
-    if receipt.mark - receipt.served_us > time_us - now_us:
+    # A log is never less ahead of the clock than it was, but for a swing: this charge stood in an earlier one.
+    if receipt.mark - receipt.served_us > ahead_us + MAX_CLOCK_SWING_US:
         return None
     log = _unrolled(ring, tail, head)
     stop = bisect_right(log, receipt.mark)
@@ -226,12 +244,12 @@ def refund(
     if newest_us > time_us:
         pushed_out_us = max(0, newest_us - limit.period_us)
         log = array("q", [min([pushed_out_us, *log[:1]])]) * units + log
-    return len(log), 0, log[-1] if log else _NEVER_US, time_us, time_us - now_us, log, 0
+    return len(log), 0, log[-1] if log else _NEVER_US, time_us, ahead_us, log, 0
 
 
 def dead_at_us(limit: SlidingLog, state: State) -> int:
     """From when on the state says no more than None does."""
-    return state[2] + limit.period_us - state[4]
+    return state[2] + limit.period_us - state[4] + MAX_CLOCK_SWING_US
 
 
 def pack(state: State) -> str:

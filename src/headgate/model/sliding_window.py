@@ -19,25 +19,31 @@ state needs, however far ahead the tail lies:
     cell_us:cells:tail:c,c,c          the limit's cut, the tail's number, the counts up to it, oldest first
     cell_us:cells:tail:c,c,c:ahead    and how many cells it lay ahead of the clock when written, if any
 
-Laws (tests/model/test_sliding_window.py):
+The clock. A state proves the start of the cell in which it was written: `ahead` cells before its tail. If that
+lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is judged as in that cell. If it
+lies further ahead, the clock was set back: the frame moves along with it, and even a refusal writes that down.
+
+Laws (tests/model/test_sliding_window.py, test_clock_laws.py, test_change_laws.py):
   - taking 3 is the same as taking 1 three times at the same instant;
-  - a denied charge leaves no trace, and passes exactly retry_after later;
+  - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
   - at most `amount` units are served in any run of `cells` cells, reservations and refunds included;
   - nobody is served before an earlier reservation;
-  - a clock that steps back frees nothing: a tail further ahead than it was ever put is taken to be that far
-    ahead of the current cell, and the counts before it move along;
+  - a clock that swings frees nothing; one that is set back frees at most `amount` once, and nobody waits longer
+    for it than MAX_CLOCK_SWING_US: a tail further ahead than it was ever put is taken to be that far ahead of the
+    current cell, and the counts before it move along;
   - a refund lowers the count of the charge's cell while that lies in the kept frame and in the current one,
     and gives nothing after; a cancelled reservation gives nothing once served. The tail stays where it is;
   - a changed limit counts what was still in the frame of the limit that wrote it, in the cell of its own
     that holds the end of the old one. So every unit keeps its age, to within a cell: a raised limit adds
-    room, a lowered one bites at once.
+    room, a lowered one bites at once. A refused charge gives nothing back, however the limit is changed; an
+    admitted one forgives what is older than its own period.
 """
 
 from __future__ import annotations
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import HORIZON_US, YEAR, Limit, microseconds, span, whole
+from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
 
 # The cut (cell_us, cells), the tail's number, the counts up to it, and how far it lay ahead of the clock.
 State = tuple[tuple[int, int], int, tuple[int, ...], int]
@@ -91,9 +97,11 @@ def decide(
     if state is None:
         counts: tuple[int, ...] = (0,)
     elif state[0] != cut or state[1] > current:
-        tail, counts = _settled(limit, state, now_us)
+        at_us = _as_at(state, now_us)
+        current = at_us // cell_us
+        tail, counts = _settled(limit, state, at_us)
         if tail > current:
-            return _wait(limit, state, tail, counts, now_us, cost, patience_us)
+            return _wait(limit, state, tail, counts, now_us, current, cost, patience_us)
     elif state[1] == current:
         counts = state[2]
     else:
@@ -104,7 +112,7 @@ def decide(
             (True, room, 0, (current + cells) * cell_us - now_us, 0, now_us, current),
             (cut, current, (*counts[:-1], counts[-1] + cost), 0),
         )
-    return _wait(limit, state, current, counts, now_us, cost, patience_us)
+    return _wait(limit, state, current, counts, now_us, current, cost, patience_us)
 
 
 def _wait(
@@ -113,14 +121,14 @@ def _wait(
     tail: int,
     counts: tuple[int, ...],
     now_us: int,
+    current: int,
     cost: int,
     patience_us: int | None,
 ) -> tuple[Facts, State | None]:
     """What is not simply allowed: a peek, a refusal, a reservation."""
     cell_us, cells = limit.cut
-    current = now_us // cell_us
     cell = _grant(limit, tail, counts, cost or 1)
-    wait_us = max(0, cell * cell_us - now_us)
+    wait_us = cell * cell_us - now_us if cell > current else 0
     if 0 < cost <= limit.amount and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
         counts = _slid(cells, tail, counts, cell)
         reset_us = (cell + cells) * cell_us - now_us
@@ -134,10 +142,22 @@ def _wait(
     retry_us = wait_us if cost <= limit.amount else None
     reset_us = max(0, _over(cells, tail, counts) * cell_us - now_us)
     facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, tail)
-    # The state as it came, unless the clock stepped back behind it.
-    if state is None or not reset_us or state[1] - state[3] <= now_us // state[0][0]:
+    # The state as it came, unless the clock was set back behind it.
+    if state is None or not reset_us or _as_at(state, now_us) >= _stamp_us(state):
         return facts, state
-    return facts, (limit.cut, tail, counts, tail - current)
+    cut, _, counts, ahead = state
+    return facts, (cut, now_us // cut[0] + ahead, counts, ahead)
+
+
+def _stamp_us(state: State) -> int:
+    """The latest instant that the state proves."""
+    return (state[1] - state[3]) * state[0][0]
+
+
+def _as_at(state: State, now_us: int) -> int:
+    """The instant that a charge is judged as at: now, or what the state proves if the clock swings."""
+    stamp_us = _stamp_us(state)
+    return stamp_us if now_us < stamp_us <= now_us + MAX_CLOCK_SWING_US else now_us
 
 
 def _grant(limit: SlidingWindow, tail: int, counts: tuple[int, ...], cost: int) -> int:
@@ -161,11 +181,11 @@ def _slid(cells: int, tail: int, counts: tuple[int, ...], to: int) -> tuple[int,
     return (0,)
 
 
-def _settled(limit: SlidingWindow, state: State, now_us: int) -> tuple[int, tuple[int, ...]]:
+def _settled(limit: SlidingWindow, state: State, at_us: int) -> tuple[int, tuple[int, ...]]:
     """The frame, of a state that is ahead of the clock or of another limit; it ends now or with the tail."""
     (old_us, old_cells), tail, counts, furthest = state
     cell_us, cells = limit.cut
-    then, current = now_us // old_us, now_us // cell_us
+    then, current = at_us // old_us, at_us // cell_us
     tail = min(tail, then + furthest)
     if state[0] == limit.cut:
         return tail, counts
@@ -197,8 +217,11 @@ def refund(
         return None
     (cell_us, cells), tail, counts, ahead = state
     mark, place = receipt.mark, receipt.mark - tail + len(counts) - 1
-    # A mark is a number of a cell; under another cut the same number is another time.
-    if receipt.served_us // cell_us != mark or mark + cells <= now_us // cell_us:
+    # A mark is a number of a cell; under another cut the same number is another time. (A charge that was judged as
+    # at a later instant carries a later cell.)
+    if not mark * cell_us - MAX_CLOCK_SWING_US <= receipt.served_us < (mark + 1) * cell_us:
+        return None
+    if mark + cells <= now_us // cell_us:
         return None
     if not 0 <= place < len(counts) or not counts[place]:
         return None
@@ -209,7 +232,7 @@ def refund(
 def dead_at_us(limit: SlidingWindow, state: State) -> int:
     """From when on the state says no more than None does."""
     (cell_us, cells), tail, counts, _ = state
-    return _over(cells, tail, counts) * cell_us
+    return _over(cells, tail, counts) * cell_us + MAX_CLOCK_SWING_US
 
 
 def pack(state: State) -> str:

@@ -14,37 +14,109 @@ in whole microseconds and the grains beyond it, which are none where the amount 
 
 Pace. Time until dry says nothing about units by itself: a minute of water is a bucketful at 10/minute, and a
 sixth of a unit at 10/hour. So where a limit may change under its name, the pace that a state was written at is
-kept with it: the time of one unit to within a sixteenth, in three digits behind the instant. Who finds another
-pace than its own carries the units over instead of the time: in whole ones, rounded up. (Counts that are named
-after their limit need no pace, for another limit has another name.)
+kept with it: the time of one unit to within a sixteenth, in three digits behind the instant. A limit of another
+pace counts the units instead of the time: in whole ones, rounded up. (Counts that are named after their limit
+need no pace, for another limit has another name.)
 
-Debt. A reservation may pour more than the bucket holds; it is served when the overflow has drained. Only
-then does the state also remember when it was stamped: without a stamp, more water than the bucket holds can
-only mean that the clock stepped back or the limit shrank, and then the bucket is simply full of water.
+Debt. A reservation may pour more than the bucket holds; it is served when the overflow has drained. Only then
+does the state also remember when it was stamped.
 
-Laws (tests/model/test_token_bucket.py):
+The clock. A state proves an instant: the bucket cannot have run later than `run dry - capacity`, or than the
+stamp of a debt. If the clock reads up to MAX_CLOCK_SWING_US less, it swings (two processes never read the same
+time), and the charge is judged as at that instant: the water is what it is, and the wait includes the
+difference. If it reads less than that, the clock was set back or the burst was lowered. Then the bucket is full
+of water from now on, and even a refusal writes down since when (`capped_us`); the instant of running dry and its
+pace stay as they were, so a limit that is changed back finds all that was used.
+
+Refunds. Water drains oldest first. When a charge is given back, all water above its own moves down by as much,
+so what lay above holds less time than its receipt says. So the state remembers refunds (`returns`): how much, and
+from where. They are numbered, and each charge takes the last number along in its mark; when it is itself given
+back, what was given back since, from below it, is subtracted. The last MAX_RETURNS refunds are known one by one,
+earlier ones as one from the lowest place of them all, which is to the safe side. What nothing lies above is taken
+off the top and need not be remembered. All this is kept until no charge from before the last refund can hold any
+water (`claims_us`).
+
+Laws (tests/model/test_token_bucket.py, test_token_bucket_laws.py, test_clock_laws.py, test_refund_laws.py):
   - taking 3 is the same as taking 1 three times at the same instant;
-  - a denied charge leaves no trace, and passes exactly retry_after later;
-  - over any span of t at most  burst + amount * t / period  units pass;
-  - a clock that steps back drains nothing, mints nothing and locks nobody out for the length of the step;
-  - a refund gives back what the charge still holds: water drains oldest first, so a charge holds the part of
-    its own water that lies ahead of now, and nothing once the bucket has drained past it;
+  - a denied charge leaves no trace (but the note above) and passes exactly retry_after later;
+  - over any span of t at most  burst + amount * t / period  units pass, not counting those that passed within the
+    span and were given back themselves;
+  - a clock that swings mints nothing; one that is set back mints at most what drains in the length of the step,
+    and nobody waits longer than MAX_CLOCK_SWING_US beyond the limit's own wait;
+  - a refund gives back what the charge still holds: the part of its own water that lies ahead of now, and, where
+    reservations lie ahead, ahead of the last of them; nothing from a state of another limit or time;
   - a cancelled reservation gives back what later reservations did not build on, and nothing once served;
   - a changed limit keeps what was used, at most a full bucket of the new one: of another burst the water, of
-    another pace the units, rounded up by at most a sixteenth and one. So nobody gets a fresh burst by a change.
+    another pace the units, rounded up by at most a sixteenth and one. So nobody gets a fresh burst by a change. A
+    refused charge gives nothing back, however the limit is changed; an admitted one forgives what was more than
+    its own bucket holds.
 """
 
 from __future__ import annotations
 
 from math import ceil, frexp, gcd
+from typing import NamedTuple
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import EXACT, HORIZON_US, YEAR, Limit, microseconds, span, whole
+from headgate.model.limit import (
+    EXACT,
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    YEAR,
+    Limit,
+    microseconds,
+    span,
+    whole,
+)
 
-# The instant of running dry in whole microseconds, where that says it all, as it mostly does; otherwise
-# followed by the grains beyond it and the stamp, if in debt.
-State = int | tuple[int, int, "int | None"]
+
+class Return(NamedTuple):
+    """A refund from below other charges, or several as one.
+
+    after       the number of the last refund before the charge that was given back
+    end_us      where that charge's water had ended
+    number      its own number, counted from 1
+    us, grains  how much was given back
+    """
+
+    after: int
+    end_us: int
+    number: int
+    us: int
+    grains: int
+
+
+class Full(NamedTuple):
+    """A state that is more than the instant of running dry.
+
+    tat_us      the instant of running dry, in whole microseconds
+    grains      what there is beyond it
+    stamp_us    when it was written, if in debt
+    capped_us   since when it counts as at most a full bucket: the clock was set back, or another limit refused
+    returns     refunds from below other charges, the oldest first
+    claims_us   until when charges from before the last refund may hold water
+    pace        at which it was written, if that is not the pace of the limit that judges it
+    """
+
+    tat_us: int
+    grains: int = 0
+    stamp_us: int | None = None
+    capped_us: int | None = None
+    returns: tuple[Return, ...] = ()
+    claims_us: int = 0
+    pace: int | None = None
+
+    @property
+    def last_return(self) -> int:
+        """The number of the last refund from below other charges; 0: there was none."""
+        return self.returns[-1].number if self.returns else 0
+
+
+# The instant of running dry, where that says it all, as it mostly does.
+State = int | Full
+
+MAX_RETURNS = 8
 
 _LONGEST_FILL_US = 100 * YEAR
 
@@ -96,45 +168,71 @@ def _decide_exactly(
 ) -> tuple[Facts, State | None]:
     """What is not simply allowed in whole microseconds: grains, a peek, a refusal, a reservation."""
     amount, period_us, capacity = limit.measure
-    level = _level(limit, state, now_us)
+    full = Full(now_us) if state is None else _full(state)
+    level = _level(limit, full, now_us)
     after = level + (cost or 1) * period_us
     wait_us = max(0, -((capacity - after) // amount))
     patience_us = 0 if patience_us is None else min(patience_us, HORIZON_US)
+    if full.claims_us <= now_us:
+        full = full._replace(returns=(), claims_us=0)
     if 0 < cost <= limit.burst and wait_us <= patience_us:
         us, grains = divmod(after, amount)
         remaining = max(0, (capacity - after) // period_us)
-        facts = True, remaining, 0, us + (grains > 0), wait_us, now_us, grains
-        return facts, _state(now_us + us, grains, now_us if wait_us else None)
+        facts = True, remaining, 0, us + (grains > 0), wait_us, now_us, full.last_return * amount + grains
+        stamp_us = max(now_us, full.stamp_us or 0) if wait_us else None
+        return facts, _state(Full(now_us + us, grains, stamp_us, None, full.returns, full.claims_us))
     us, grains = divmod(level, amount)
     remaining = max(0, (capacity - level) // period_us)
     retry_us = wait_us if cost <= limit.burst else None
-    refused = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, grains
-    if state is None:
-        return refused, None
-    tat_us, beyond, _ = _parts(state)
-    if _grains(limit, tat_us - now_us, beyond) <= level:
-        return refused, state
-    # The clock stepped back behind the state, or the limit shrank: it starts to drain from here.
-    return refused, _state(now_us + us, grains, None if level <= capacity else now_us)
+    mark = full.last_return * amount + grains
+    refused = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, mark
+    return refused, state if state is None else _noted(limit, state, now_us, cost)
 
 
-def _state(tat_us: int, grains: int, stamp_us: int | None) -> State:
-    return (tat_us, grains, stamp_us) if grains or stamp_us is not None else tat_us
+def _noted(limit: TokenBucket, state: State, now_us: int, cost: int) -> State:
+    """What a refusal leaves: the very state, or one that says since when the bucket counts as full."""
+    full = _full(state)
+    if full.capped_us is not None or (full.stamp_us is not None and full.pace is None):
+        moved = _moved(full, now_us)
+        return state if moved == full else moved
+    if full.pace is None:
+        ahead = _grains(limit, full.tat_us - now_us, full.grains) - limit.capacity
+        return state if ahead <= MAX_CLOCK_SWING_US * limit.amount else full._replace(capped_us=now_us)
+    return full._replace(capped_us=now_us) if cost else state
 
 
-def _parts(state: State) -> tuple[int, int, int | None]:
-    return (state, 0, None) if isinstance(state, int) else state
+def _state(full: Full) -> State:
+    return full.tat_us if full[1:] == _NOTHING else full
 
 
-def _level(limit: TokenBucket, state: State | None, now_us: int) -> int:
-    """The water now, also of a state in debt, one the clock stepped back behind, or one of another limit."""
-    if state is None:
-        return 0
-    tat_us, grains, stamp_us = _parts(state)
-    if stamp_us is not None and stamp_us > now_us:
-        tat_us -= stamp_us - now_us
-    level = _grains(limit, tat_us - now_us, grains)
-    return max(0, level if stamp_us is not None else min(level, limit.capacity))
+_NOTHING = Full(0)[1:]
+
+
+def _full(state: State) -> Full:
+    return Full(state) if isinstance(state, int) else state
+
+
+def _moved(full: Full, now_us: int) -> Full:
+    """The state, moved to now if the clock was set back behind its stamp."""
+    stamp_us = full.stamp_us if full.capped_us is None else full.capped_us
+    if stamp_us is None or stamp_us - now_us <= MAX_CLOCK_SWING_US:
+        return full
+    full = full._replace(tat_us=full.tat_us - (stamp_us - now_us))
+    return full._replace(stamp_us=now_us) if full.capped_us is None else full._replace(capped_us=now_us)
+
+
+def _level(limit: TokenBucket, full: Full, now_us: int) -> int:
+    """The water now, also of a state in debt, one that the clock was set back behind, or one of another limit."""
+    full = _moved(full, now_us)
+    since_us = now_us if full.capped_us is None else full.capped_us
+    used = _grains(limit, full.tat_us - since_us, full.grains)
+    if full.pace is not None:
+        units = ceil(max(0, full.tat_us - since_us + (full.grains > 0)) / _unit_us(full.pace))
+        used = min(limit.burst, units) * limit.period_us
+    elif full.stamp_us is None:
+        ahead = 0 if full.capped_us is not None else MAX_CLOCK_SWING_US * limit.amount
+        used = used if used <= limit.capacity + ahead else limit.capacity
+    return max(0, used - (now_us - since_us) * limit.amount)
 
 
 def _grains(limit: TokenBucket, us: int, grains: int) -> int:
@@ -146,43 +244,71 @@ def refund(
     limit: TokenBucket, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
     """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
-    level = _level(limit, state, now_us)
-    # Where the charge's own water ends, seen from now.
-    until_us = receipt.at_us + receipt.reset_after_us - (receipt.mark > 0) - now_us
-    until = _grains(limit, until_us, receipt.mark) - receipt.returned * limit.period_us
-    given = min(units, receipt.cost - receipt.returned) * limit.period_us
-    if cancel:
-        served = max((receipt.at_us - now_us) * limit.amount, until - limit.capacity)
-        if served < 0:
-            return None
-        built_on = max(0, max(0, level - limit.capacity) - served)
-        given = min(given, (receipt.cost - receipt.returned) * limit.period_us - built_on)
-    else:
-        given = min(given, until)
-    given = min(given, level)
-    if given <= 0:
+    full = Full(now_us) if state is None else _moved(_full(state), now_us)
+    after, grains = divmod(receipt.mark, limit.amount)
+    if full.pace is not None or full.capped_us is not None or after > full.last_return:
         return None
-    us, grains = divmod(level - given, limit.amount)
-    return _state(now_us + us, grains, now_us if level - given > limit.capacity else None)
+    level = _level(limit, full, now_us)
+    held = (receipt.cost - receipt.returned) * limit.period_us
+    back = min(units * limit.period_us, held)
+    # Where the charge's own water ended; and where it ends, seen from now, lower by what was given back since.
+    end_us = receipt.at_us + receipt.reset_after_us - (grains > 0)
+    ended = _grains(limit, end_us - now_us, grains)
+    since = (each for each in full.returns if each.number > after and each[:2] <= (after, end_us))
+    below = sum(each.us * limit.amount + each.grains for each in since)
+    end = ended - max(below, receipt.returned * limit.period_us)
+    # No reservation was promised for later than a bucketful below the highest water that there was.
+    claims = (full.claims_us - now_us) * limit.amount
+    highest = max(level, claims) if claims - limit.amount >= limit.capacity else level
+    ahead = max(0, highest - limit.capacity)
+    # Whatever was given back, no more can have drained of it than drained in all since it was charged.
+    holds = max(end, held - max(0, now_us - receipt.at_us) * limit.amount)
+    if not cancel:
+        back = min(back, holds - ahead)
+    elif max((receipt.at_us - now_us) * limit.amount, ended - limit.capacity) < 0:
+        return None  # it was served
+    elif end != level:
+        back = min(back, held - max(0, ahead - max(0, holds - limit.capacity)))
+    back = min(back, level)
+    if back <= 0:
+        return None
+    returns, claims_us = full.returns, full.claims_us
+    if end != level or back < min(held, end):  # Something is left above the gap, or of the charge itself.
+        number = full.last_return + 1
+        if (number + 1) * limit.amount > EXACT:
+            return None
+        new = Return(after, end_us, number, *divmod(back, limit.amount))
+        returns = _with_return(limit, returns, new)
+        claims_us = max(claims_us, now_us - (-level // limit.amount))
+    us, grains = divmod(level - back, limit.amount)
+    stamp_us = max(now_us, full.stamp_us or 0) if level - back > limit.capacity else None
+    return _state(Full(now_us + us, grains, stamp_us, None, returns, claims_us))
+
+
+def _with_return(limit: TokenBucket, returns: tuple[Return, ...], new: Return) -> tuple[Return, ...]:
+    """The refunds with one more; the two oldest as one if they are too many."""
+    if len(returns) == MAX_RETURNS:
+        first, second, *rest = returns
+        after, end_us = min(first[:2], second[:2])
+        more, grains = divmod(first.grains + second.grains, limit.amount)
+        returns = (Return(after, end_us, second.number, first.us + second.us + more, grains), *rest)
+    return (*returns, new)
 
 
 def dead_at_us(limit: TokenBucket, state: State) -> int:
     """From when on the state says no more than None does."""
-    tat_us, grains, _ = _parts(state)
-    return tat_us + (grains > 0)
+    full = _full(state)
+    dry_us = full.tat_us + (full.grains > 0)
+    if full.capped_us is not None:
+        dry_us = max(dry_us, full.capped_us - (-_level(limit, full, full.capped_us) // limit.amount))
+    return max(dry_us, full.claims_us) + MAX_CLOCK_SWING_US
 
 
-def carried(limit: TokenBucket, state: State, pace: int, now_us: int) -> State:
+def carried(limit: TokenBucket, state: State, pace: int) -> State:
     """A state that was written at another pace, as one of this limit: what was used stays used."""
-    tat_us, grains, stamp_us = _parts(state)
-    if stamp_us is not None and stamp_us > now_us:
-        tat_us -= stamp_us - now_us
-    used_us = tat_us - now_us + (grains > 0)
-    if used_us <= 0:
-        return now_us
-    units = min(limit.burst, ceil(used_us / _unit_us(pace)))
-    us, grains = divmod(units * limit.period_us, limit.amount)
-    return _state(now_us + us, grains, None)
+    full = _full(state)
+    written = pace if full.pace is None else full.pace
+    return _state(full._replace(pace=None if written == limit.pace else written))
 
 
 # Sixteen paces for each doubling of the time that a unit takes, from a sixteenth of a microsecond on.
@@ -202,19 +328,29 @@ def _unit_us(pace: int) -> float:
 
 def pack(state: State, pace: str = "") -> str:
     """The state, with the pace that it was written at, if that is to be kept."""
-    tat_us, grains, stamp_us = _parts(state)
-    tat = f"{tat_us}{pace[:3]}"
-    if stamp_us is not None:
-        return f"{tat}:{grains}:{stamp_us}"
-    return f"{tat}:{grains}" if grains else tat
+    full = _full(state)
+    returns = ",".join("+".join(map(str, each)) for each in full.returns)
+    fields = [full.grains, full.stamp_us, full.capped_us, full.claims_us or None, returns]
+    while fields and not fields[-1]:
+        fields.pop()
+    tat = f"{full.tat_us}{pace[:3] if full.pace is None else full.pace}"
+    return ":".join([tat, *("" if field is None else str(field) for field in fields)])
 
 
-def unpack(text: str, limit: TokenBucket | None = None, pace: str = "", now_us: int = 0) -> State:
+def unpack(text: str, limit: TokenBucket | None = None, pace: str = "") -> State:
     """What was packed, as a state of the limit. `pace` is the limit's own, and that of the limit which the counts
     are named after, if there is one; none: the state as it is."""
-    tat, grains, stamp_us = (text + "::").split(":")[:3]
+    tat, grains, stamp_us, capped_us, claims_us, returns = (text + ":::::").split(":")[:6]
     own, written = pace[:3], pace[3:]
     if len(tat) > 16:  # an instant has sixteen digits, from 2001 to 2286
         tat, written = tat[:-3], tat[-3:]
-    state = _state(int(tat), int(grains or 0), int(stamp_us) if stamp_us else None)
-    return carried(limit, state, int(written), now_us) if limit and own and written not in ("", own) else state
+    full = Full(
+        int(tat),
+        int(grains or 0),
+        int(stamp_us) if stamp_us else None,
+        int(capped_us) if capped_us else None,
+        tuple(Return(*map(int, each.split("+"))) for each in returns.split(",") if each),
+        int(claims_us or 0),
+    )
+    known = limit and own and written not in ("", own)
+    return carried(limit, full, int(written)) if limit and known else _state(full)

@@ -150,7 +150,7 @@ def test_in_a_cluster_it_is_no_different(
 
 def document_of(server: RedisServer, version: int, prefix: str = "hg") -> dict[str, Any]:
     """The document of an edition, as a gateway reads it."""
-    paper = server.call("HGET", f"{prefix}1:rules", str(version))
+    paper = server.call("HGET", f"{prefix}2:rules", str(version))
     assert isinstance(paper, bytes)
     found: dict[str, Any] = json.loads(json.loads(paper)["document"])
     return found
@@ -166,10 +166,10 @@ def test_gateways_find_the_plate_its_scripts_and_their_texts(
     assert found["limits"]["10/hour"]["numbers"][:3] == ["1", "360000000", "10"]
     for sha in found["scripts"].values():
         assert server.call("SCRIPT", "EXISTS", sha) == [1]
-        text = server.call("HGET", "shop1:scripts", sha)
+        text = server.call("HGET", "shop2:scripts", sha)
         assert isinstance(text, bytes)
         assert server.call("SCRIPT", "LOAD", text) == sha.encode()
-    assert server.call("EXISTS", "hg1:scripts") == 0
+    assert server.call("EXISTS", "hg2:scripts") == 0
 
 
 def replicas_told(cluster: Cluster) -> list[int]:
@@ -187,17 +187,17 @@ def test_in_a_cluster_every_node_knows_the_scripts(prompt: Prompt, write: Write,
     cluster.script_flush()
     text = ONE.replace("10/hour", "7/day log")
     assert push(prompt, write, text, "--engine", cluster.url, "--author", "ann") == 0
-    owner = cluster.master_of("hg1:rules")
-    version = owner.call("HGET", "hg1:rules", "version")
+    owner = cluster.master_of("hg2:rules")
+    version = owner.call("HGET", "hg2:rules", "version")
     assert isinstance(version, bytes)
-    paper = owner.call("HGET", "hg1:rules", version)
+    paper = owner.call("HGET", "hg2:rules", version)
     assert isinstance(paper, bytes)
     scripts = json.loads(json.loads(paper)["document"])["scripts"]
     assert "take sliding_log" in scripts
-    stored = cluster.master_of("hg1:scripts")
+    stored = cluster.master_of("hg2:scripts")
     for sha in scripts.values():
         assert [node.call("SCRIPT", "EXISTS", sha) for node in cluster.nodes] == [[1]] * len(cluster.nodes)
-        assert stored.call("HEXISTS", "hg1:scripts", sha) == 1
+        assert stored.call("HEXISTS", "hg2:scripts", sha) == 1
 
 
 def test_programs_follow_what_was_pushed_for_gateways_too(
@@ -212,21 +212,21 @@ def test_programs_follow_what_was_pushed_for_gateways_too(
 def test_no_edition_names_a_script_whose_text_could_not_be_stored(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
-    server.call("SET", "hg1:scripts", "somebody wrote here")
+    server.call("SET", "hg2:scripts", "somebody wrote here")
     assert push(prompt, write, ONE, *where) == 1
     assert "WRONGTYPE" in prompt.err
-    assert server.call("EXISTS", "hg1:rules") == 0
+    assert server.call("EXISTS", "hg2:rules") == 0
 
 
 def test_what_is_stored_already_is_not_written_again(server: RedisServer) -> None:
     editions_at(server.url)
     known = texts(plate(load.parse(ONE), 0))
     sha = next(iter(known))
-    server.call("HSET", "hg1:scripts", sha, "left alone")
+    server.call("HSET", "hg2:scripts", sha, "left alone")
     keep(engines[-1], known)
     keep(engines[-1], known)
-    assert server.call("HGET", "hg1:scripts", sha) == b"left alone"
-    assert server.call("HLEN", "hg1:scripts") == len(known)
+    assert server.call("HGET", "hg2:scripts", sha) == b"left alone"
+    assert server.call("HLEN", "hg2:scripts") == len(known)
     close_all()
 
 
@@ -237,7 +237,7 @@ def test_a_rollback_works_the_plate_out_anew(
     editions_at(server.url).push(ONE, plain, format="yaml", author="ann")  # before there were plates
     close_all()
     push(prompt, write, TWO, *where)
-    server.call("DEL", "hg1:scripts")
+    server.call("DEL", "hg2:scripts")
     server.call("SCRIPT", "FLUSH")
     assert prompt("rules", "rollback", *where) == 0, prompt.err
     found = document_of(server, 3)
@@ -245,7 +245,7 @@ def test_a_rollback_works_the_plate_out_anew(
     assert "10/hour" in found["limits"]
     for sha in found["scripts"].values():
         assert server.call("SCRIPT", "EXISTS", sha) == [1]
-        assert server.call("HEXISTS", "hg1:scripts", sha) == 1
+        assert server.call("HEXISTS", "hg2:scripts", sha) == 1
 
 
 def test_the_same_text_is_pushed_again_if_gateways_would_be_told_otherwise(
@@ -268,4 +268,4 @@ def test_who_may_not_load_scripts_is_warned_and_publishes(prompt: Prompt, write:
         assert prompt.err.startswith("headgate: The scripts could not be loaded everywhere; gateways will do so")
         assert "secret" not in prompt.err
         sha = document_of(server, 2)["scripts"]["take sliding_log"]
-        assert server.call("HEXISTS", "hg1:scripts", sha) == 1
+        assert server.call("HEXISTS", "hg2:scripts", sha) == 1

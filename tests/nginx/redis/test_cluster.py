@@ -35,7 +35,7 @@ def test_every_key_has_its_node(engine: Engine, cluster: Cluster) -> None:
     for key in (A, B, C, A):
         engine.take("one", key)
         assert engine.do("shard", key=key) == f"127.0.0.1:{cluster.master_of(slot_of(key)).port}"
-        assert cluster.master_of(slot_of(key)).call("EXISTS", f"hg1:tb:one:{{{key}}}") == 1
+        assert cluster.master_of(slot_of(key)).call("EXISTS", f"hg2:tb:one:{{{key}}}") == 1
 
 
 def test_python_and_nginx_count_together(engine: Engine, cluster: Cluster) -> None:
@@ -56,8 +56,8 @@ def test_a_cluster_of_valkeys(gate: Gate, valkey_cluster: Cluster) -> None:
 
 
 def test_plain_commands_find_their_node(engine: Engine, cluster: Cluster) -> None:
-    cluster.master_of("hg1:rules").call("HSET", "hg1:rules", "version", "3")
-    assert engine.do("ask", words=["HGET", "hg1:rules", "version"]) == "3"
+    cluster.master_of("hg2:rules").call("HSET", "hg2:rules", "version", "3")
+    assert engine.do("ask", words=["HGET", "hg2:rules", "version"]) == "3"
 
 
 def test_a_slot_that_moved(engine: Engine, cluster: Cluster) -> None:
@@ -82,7 +82,7 @@ def test_a_slot_on_its_way(engine: Engine, cluster: Cluster) -> None:
     to.call("SCRIPT", "FLUSH")
     move = cluster.moving_slot(slot_of(B), to)
     try:
-        move.carry(f"hg1:tb:one:{{{B}}}")
+        move.carry(f"hg2:tb:one:{{{B}}}")
         assert engine.take("one", B)[1] == 3
         assert engine.do("shard", key=B) == f"127.0.0.1:{at.port}"
         assert engine.take("one", B)[1] == 2
@@ -98,7 +98,7 @@ def test_counts_of_which_some_have_gone(engine: Engine, cluster: Cluster) -> Non
     engine.decide(("one", C, 1), ("two", C, 1))
     move = cluster.moving_slot(slot_of(C), to)
     try:
-        move.carry(f"hg1:tb:one:{{{C}}}")
+        move.carry(f"hg2:tb:one:{{{C}}}")
         with pytest.raises(Trouble, match="TRYAGAIN"):
             engine.decide(("one", C, 1), ("two", C, 1), deadline=1)
         with ThreadPoolExecutor(1) as pool:

@@ -134,10 +134,10 @@ def test_slots(gate: Gate, server: RedisServer) -> None:
 
 def test_plain_commands(gate: Gate, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
-    server.call("HSET", "hg1:rules", "version", "3", "3", "x" * 300_000)
-    assert engine.do("ask", words=["HMGET", "hg1:rules", "version", "no"]) == ["3", False]
-    assert engine.do("ask", words=["HGET", "hg1:rules", "no"]) is False
-    assert engine.do("ask", words=["HGET", "hg1:rules", "3"]) == "x" * 300_000
+    server.call("HSET", "hg2:rules", "version", "3", "3", "x" * 300_000)
+    assert engine.do("ask", words=["HMGET", "hg2:rules", "version", "no"]) == ["3", False]
+    assert engine.do("ask", words=["HGET", "hg2:rules", "no"]) is False
+    assert engine.do("ask", words=["HGET", "hg2:rules", "3"]) == "x" * 300_000
     with pytest.raises(Trouble, match=r"it answered with an error \(ERR unknown command") as refused:
         engine.do("ask", words=["NOSUCH"])
     assert refused.value.kind == "refused"
@@ -185,7 +185,7 @@ def test_a_limit_without_a_script_gets_a_sentence(gate: Gate, server: RedisServe
 
 def test_what_is_not_ours_under_our_prefix(gate: Gate, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
-    server.call("LPUSH", "hg1:tb:login:{ada}", "x")
+    server.call("LPUSH", "hg2:tb:login:{ada}", "x")
     with pytest.raises(Trouble, match="Choose another prefix") as refused:
         engine.take("login", "ada")
     assert refused.value.kind == "refused"

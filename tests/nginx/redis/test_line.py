@@ -179,7 +179,7 @@ def test_rights(gate: Gate) -> None:
     ]
     with RedisServer(config=lines) as server:
         place = f"127.0.0.1:{server.port}"
-        with pytest.raises(Trouble, match=r"may not touch our keys.*Grant them: ACL SETUSER <user> ~hg1:\*"):
+        with pytest.raises(Trouble, match=r"may not touch our keys.*Grant them: ACL SETUSER <user> ~hg2:\*"):
             open_engine(gate, f"redis://keys:k@{place}").take("login", "ada")
         with pytest.raises(Trouble, match=r"lacks the right to run .*Grant it: ACL SETUSER <user> .*\+set"):
             open_engine(gate, f"redis://runs:r@{place}").take("login", "ada")

@@ -21,7 +21,7 @@ def mortal() -> Iterator[Sentinels]:
 def test_the_master_that_they_name(gate: Gate, mortal: Sentinels) -> None:
     engine = gate.engine(mortal.url, LIMITS)
     assert engine.take("login", "ada")[1] == 99
-    assert mortal.master.call("EXISTS", "hg1:tb:login:{ada}") == 1
+    assert mortal.master.call("EXISTS", "hg2:tb:login:{ada}") == 1
     with pytest.raises(Trouble, match='knows no master called "other"'):
         gate.engine(mortal.url.replace("/mymaster/", "/other/"), LIMITS).take("login", "ada")
 
@@ -31,7 +31,7 @@ def test_a_failover(gate: Gate, mortal: Sentinels) -> None:
     engine = gate.engine(f"{mortal.url}&deadline=20s", LIMITS)
     engine.take("login", "bob")
     before = mortal.master
-    until(lambda: None if mortal.replicas[0].call("EXISTS", "hg1:tb:login:{bob}") else "not copied yet", 5)
+    until(lambda: None if mortal.replicas[0].call("EXISTS", "hg2:tb:login:{bob}") else "not copied yet", 5)
     mortal.failover()
     assert engine.take("login", "bob")[1] == 98
     assert mortal.master is not before

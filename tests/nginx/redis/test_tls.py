@@ -28,7 +28,7 @@ def test_a_server_that_is_known(trusting: Gate, tls_server: TlsServer) -> None:
     engine = trusting.engine(f"rediss://:open-sesame@localhost:{tls_server.port}/1", LIMITS)
     for left in range(99, 79, -1):
         assert engine.take("login", "ada")[1] == left
-    assert tls_server.call("EXISTS", "hg1:tb:login:{ada}") == 0, "it is in database 1"
+    assert tls_server.call("EXISTS", "hg2:tb:login:{ada}") == 0, "it is in database 1"
     assert int(tls_server.info("stats")["total_connections_received"]) < 10
 
 

@@ -55,7 +55,7 @@ def test_it_is_told_once_in_ten_seconds(small: Place) -> None:
         small.at(BASE_US + second * SECOND)
         assert small.take(THREE, "new").overflow
     told = [line for line in small.nginx.log.splitlines() if "the shared dict is full" in line]
-    assert ["new keys are counted together, as chg1:tb:three:{overflow}" in line for line in told] == [True, True]
+    assert ["new keys are counted together, as chg2:tb:three:{overflow}" in line for line in told] == [True, True]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -205,14 +205,14 @@ def test_the_shared_count_leaves_a_day_after_its_hand(small: Place) -> None:
     small.at(BASE_US + 86_399 * SECOND)
     assert len(small.names()) == 2
     small.at(BASE_US + 86_402 * SECOND)
-    assert small.names() == ["chg1:tb:four:{overflow}"]
+    assert small.names() == ["chg2:tb:four:{overflow}"]
 
 
 def test_a_dict_without_room_for_anything_gives_no_answer(small: Place) -> None:
     """Not even for the count that is shared: its hand came when the dict was full already."""
     fill(small)
     with pytest.raises(
-        Trouble, match=r"^wrong The shared dict is full, and even chg1:tb:three:\{overflow} has no room"
+        Trouble, match=r"^wrong The shared dict is full, and even chg2:tb:three:\{overflow} has no room"
     ):
         small.take(THREE, "new")
 

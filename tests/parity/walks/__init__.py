@@ -76,9 +76,10 @@ class Walker:
 
     def _move(self) -> Iterator[Step]:
         chance = self.rng.random()
-        if chance < 0.08:
+        if chance < 0.1:
             gap_us = self.kinds.gaps(self.rng, self.limit)
-            back_us = self.rng.choice((1, 1000, HOUR, DAY, gap_us, gap_us, gap_us))
+            swing_us = self.rng.choice((1, 1000, 99_999, 100_000, 100_001, self.rng.randrange(250_000)))
+            back_us = self.rng.choice((swing_us, swing_us, HOUR, DAY, gap_us, gap_us, gap_us))
             yield from self._forget()
             self.now_us = max(FIRST_US, self.now_us - back_us)
         elif chance < 0.6:
@@ -120,7 +121,7 @@ class Walker:
         written, own = pace(self.kept_under), pace(self.limit)
         if self.state is None or self.model.carried is None or written == own:
             return self.state
-        return self.model.carried(self.limit, self.state, written, self.now_us)
+        return self.model.carried(self.limit, self.state, written)
 
     def _keep(self, state: Any) -> None:
         limit = self._at_now()

@@ -12,6 +12,7 @@
 -- compiled anew within a second of a change of their number (tests/nginx/test_split.py).
 
 local json = require "resty.headgate.json"
+local naming = require "resty.headgate.naming"
 local plates = require "resty.headgate.plate"
 
 local M = {}
@@ -111,7 +112,7 @@ function Follower:begin()
 end
 
 local function texts_of(self, plate, have)
-  local missing, words = {}, { "HMGET", self.prefix .. "1:scripts" }
+  local missing, words = {}, { "HMGET", naming.scripts(self.prefix) }
   for _, sha in pairs(plate.scripts) do
     if not have[sha] then
       missing[#missing + 1] = sha
@@ -141,7 +142,7 @@ end
 
 -- The plate of an edition; nil, why not, and whether that may pass by itself.
 function Follower:fetch(version)
-  local raw, trouble = self.engine:ask({ "HGET", self.prefix .. "1:rules", version }, nil, PATIENCE)
+  local raw, trouble = self.engine:ask({ "HGET", naming.rules(self.prefix), version }, nil, PATIENCE)
   if trouble then return nil, trouble.text, true end
   if type(raw) ~= "string" then return nil, "it is missing. Push it again." end
   local document = json.decode(raw).document
@@ -152,7 +153,7 @@ end
 
 -- Looks at what was published.
 function Follower:look_at_redis()
-  local found, trouble = self.engine:ask({ "HMGET", self.prefix .. "1:rules", "version", "at_us" }, nil, PATIENCE)
+  local found, trouble = self.engine:ask({ "HMGET", naming.rules(self.prefix), "version", "at_us" }, nil, PATIENCE)
   if not found then return self:tell("source", "the rulebook cannot be looked at: " .. trouble.text) end
   local version, at_us = found[1], found[2]
   if type(version) ~= "string" then

@@ -23,6 +23,8 @@
 --   - one member beats about once a second, whatever the number of workers, and stays the same one over a reload;
 --   - a failed beat changes nothing, and is told once in the log when the others have forgotten us.
 
+local naming = require "resty.headgate.naming"
+
 local M = {}
 
 local TICK, TURN = 0.5, 0.95 -- seconds between two looks of a worker, and between two beats
@@ -40,7 +42,7 @@ Members.__index = Members
 -- knows no rank. It has an equal share (share.lua).
 function M.new(engine, dict, prefix, nodes)
   return setmetatable({
-    engine = engine, dict = dict, key = prefix .. "1:members", count = nodes or 1, rank = nodes == nil and 0 or nil,
+    engine = engine, dict = dict, key = naming.members(prefix), count = nodes or 1, rank = nodes == nil and 0 or nil,
     fixed = nodes ~= nil, read_at = -math.huge,
   }, Members)
 end

@@ -1,6 +1,6 @@
 -- The Redis key that a count is kept under. The twin of engine/redis/naming.py.
 --
---   hg1:<algorithm>:<name>:{<key>}
+--   hg2:<algorithm>:<name>:{<key>}
 --
 -- Whatever could be mistaken for a separator is written %XX, and a key longer than 200 bytes is %# and its SHA-256,
 -- which no escaped key can look like. Who calls hands in the function that makes the checksum, in hex.
@@ -11,7 +11,7 @@ local split = require "resty.headgate.split"
 
 local M = {}
 
-local LAYOUT, LONGEST = 1, 200
+local LAYOUT, LONGEST = 2, 200
 
 local function escape(character) return string.format("%%%02X", string.byte(character)) end
 
@@ -32,5 +32,13 @@ function M.tagged(head, key, sha256)
   if #key > LONGEST then return head .. "%#" .. sha256(key) .. "}" end
   return head .. string.gsub(key, "[%c %%{}]", escape) .. "}"
 end
+
+-- Where the processes are counted, where the published rulebook lies, and where the texts of its scripts.
+function M.members(prefix) return prefix .. LAYOUT .. ":members" end
+function M.rules(prefix) return prefix .. LAYOUT .. ":rules" end
+function M.scripts(prefix) return prefix .. LAYOUT .. ":scripts" end
+
+-- What all our keys begin with, as a pattern.
+function M.pattern(prefix) return prefix .. LAYOUT .. ":*" end
 
 return M

@@ -1,4 +1,4 @@
-"""The archive: numbered papers in one hash, `hg1:rules`, that whoever shares the server reads.
+"""The archive: numbered papers in one hash, `hg2:rules`, that whoever shares the server reads.
 
 The engine does not know what a paper says. It numbers and dates them in one step (lua/command/editions.lua), keeps
 the last twenty, and tells cheaply which one is the latest. What an edition of a rulebook is, rules/editions.py

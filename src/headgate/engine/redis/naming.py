@@ -1,8 +1,8 @@
 """The key that a count is kept under: an API, and versioned as one.
 
-    hg1:<algorithm>:<name>:{<key>}
+    hg2:<algorithm>:<name>:{<key>}
 
-`hg` is the prefix and 1 the layout's version, so that two versions can run side by side. Different algorithms keep
+`hg` is the prefix and 2 the layout's version, so that two versions can run side by side. Different algorithms keep
 different things, so a count belongs to one: tb is a token bucket's. The braces are Redis Cluster's: all counts of
 one key lie in one slot. Different names and keys never meet: whatever could be mistaken
 for a separator is written %XX, and a key longer than 200 bytes is written %# and its SHA-256, which no escaped
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from headgate.errors import InvalidRule
 
-LAYOUT = 1
+LAYOUT = 2
 LONGEST = 200
 
 _special = re.compile(rb"[\x00-\x20\x7f%{}]").search

@@ -8,7 +8,7 @@ loaded before its SHA1 is stored, and an older one stays loaded: a gateway that 
 between calls the older one, and never one that is not there. A server forgets its scripts when it restarts
 (and the key may well survive it), so publish again then; a gateway that is told NOSCRIPT should wait for that.
 
-A gateway that follows a rulebook finds the SHA1 in the edition and the texts in one hash, `hg1:scripts`: it sends
+A gateway that follows a rulebook finds the SHA1 in the edition and the texts in one hash, `hg2:scripts`: it sends
 a text itself to a server that has forgotten it. Texts are only added: a gateway may still go by an older book.
 """
 

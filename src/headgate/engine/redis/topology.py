@@ -95,7 +95,7 @@ def topology(url: str) -> Topology:
 
 def _check_escapes(plain: str, rest: str, kind: str) -> None:
     """A password's / or ? that is not escaped would make a part of it the host, and show it."""
-    parts = urlsplit(f"{plain}localhost{rest[_authority_end(rest):]}" if kind else plain + rest)
+    parts = urlsplit(f"{plain}localhost{rest[_authority_end(rest) :]}" if kind else plain + rest)
     options = parse_qsl(parts.query, keep_blank_values=True)
     path = "" if kind or plain == "unix://" else parts.path.strip("/")
     if not (path or "0").isdigit() or any("@" in name for name, _ in options):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 
+from headgate.engine.redis.naming import LAYOUT
 from headgate.errors import EngineUnavailable
 
 
@@ -132,7 +133,7 @@ def _why(prefix: str, trouble: Trouble) -> str:
 
 def _right(prefix: str, text: str) -> str:
     if _keys.search(text):
-        return f"its user may not touch our keys ({text}). Grant them: ACL SETUSER <user> ~{prefix}1:*"
+        return f"its user may not touch our keys ({text}). Grant them: ACL SETUSER <user> ~{prefix}{LAYOUT}:*"
     found = _command.search(text)
     missing = ((found[1] or found[2]).lower(),) if found else IN_SCRIPTS
     which = missing[0] if found else "a command of our scripts"

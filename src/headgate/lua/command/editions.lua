@@ -1,6 +1,6 @@
 -- Publishes an edition of the rulebook: it gets the next number and the server's time, and stays as it is.
 --
--- KEYS[1]  a hash, <prefix>1:rules, and all there is:
+-- KEYS[1]  a hash, <prefix>2:rules, and all there is:
 --            version   the number of the edition in force
 --            at_us     when it was published
 --            <n>       edition n, as JSON: version and at_us, then what the draft says

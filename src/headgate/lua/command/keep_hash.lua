@@ -1,7 +1,7 @@
 -- How a bucket is kept in a hash that somebody configured: in one field beside the configuration, so that both live
 -- and die together.
 --
---   hg1   the packed state, when it was written, and the limit it was reckoned under (amount, period_us, burst)
+--   hg2   the packed state, when it was written, and the limit it was reckoned under (amount, period_us, burst)
 --
 -- `model` is the token bucket's and what reads its configuration; the assembler puts it above this line.
 local M = {}
@@ -24,7 +24,7 @@ function M.save(key, limit, state, now_us)
   local packed = model.pack(state)
   if type(packed) == "number" then packed = string.format("%.0f", packed) end
   local numbers = string.format("%.0f %.0f %.0f %.0f", now_us, limit.amount, limit.period_us, limit.burst)
-  redis.call("HSET", key, "hg1", packed .. " " .. numbers)
+  redis.call("HSET", key, "hg2", packed .. " " .. numbers)
 end
 
 return M

@@ -1,6 +1,6 @@
 -- Who is alive: each process that shares our limits says so every second.
 --
--- KEYS[1]  a sorted set, <prefix>1:members, and all there is:
+-- KEYS[1]  a sorted set, <prefix>2:members, and all there is:
 --            m<id>   when this member is taken for dead, by the server's clock, in microseconds
 --            r<id>   -id: its place among the others
 --          Above zero are times and below zero numbers, so the living are one range and those with a lower id

@@ -35,7 +35,7 @@ local function acquire()
   if not cost then
     return refuse("acquire takes a whole number of permits, such as 1, not '" .. (ARGV[2] or "") .. "'. It took none.")
   end
-  local hash = call("HMGET", key, "max_permits", "rate", "ttl", "hg1")
+  local hash = call("HMGET", key, "max_permits", "rate", "ttl", "hg2")
   if not hash[1] then return -1 end
   local limit, trouble = model.bucket(hash[1], hash[2] or "")
   if not limit then return refuse_limit(trouble, hash[1], hash[2]) end
@@ -59,7 +59,7 @@ local function init()
   end
   local time = call("TIME")
   local now_us = time[1] * 1000000 + time[2]
-  local state = keep.load(call("HGET", key, "hg1"), limit, now_us, now_us)
+  local state = keep.load(call("HGET", key, "hg2"), limit, now_us, now_us)
   call("HSET", key, "max_permits", ARGV[2], "rate", ARGV[3])
   if state then keep.save(key, limit, state, now_us) end
   if ttl then

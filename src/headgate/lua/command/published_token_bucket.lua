@@ -19,7 +19,7 @@ local cost = model.whole(ARGV[1])
 if not cost then
   return refuse("a call takes a whole number of permits, such as 1, not '" .. (ARGV[1] or "") .. "'. It took none.")
 end
-local hash = call("HMGET", key, "bucket_cap", "rate", "period", "hg1")
+local hash = call("HMGET", key, "bucket_cap", "rate", "period", "hg2")
 if not hash[1] then return -1 end
 local limit, trouble = model.bucket(hash[1], hash[2], hash[3])
 if trouble == "burst" then

@@ -8,11 +8,18 @@ local M = { width = 3 }
 
 local HORIZON_US = 366 * 86400 * 1000000
 local DEEPEST = 2 ^ 52
+local LONGEST_LOCKOUT_MS = 120000
 
 -- What drains in that many milliseconds, rounded down.
 local function drained(limit, ms)
   local rest = fmod(ms, 1000)
   return (ms - rest) / 1000 * limit.rate + floor(rest * limit.rate / 1000)
+end
+
+-- The same, rounded up.
+local function filled(limit, ms)
+  local rest = fmod(ms, 1000)
+  return (ms - rest) / 1000 * limit.rate + ceil(rest * limit.rate / 1000)
 end
 
 -- The milliseconds that water takes to drain, rounded by `round`.
@@ -40,30 +47,47 @@ function M.limit(argv, i)
 end
 
 function M.unpack(text)
-  local water, last_ms = string.match(text, "^(%d+):(%d+)$")
-  return { water = tonumber(water), last_ms = tonumber(last_ms) }
+  local water, last_ms, given, claims_ms = string.match(text, "^(%d+):(%d+):?(%d*):?(%d*)$")
+  return {
+    water = tonumber(water), last_ms = tonumber(last_ms), given = tonumber(given) or 0,
+    claims_ms = tonumber(claims_ms) or 0,
+  }
 end
 
 function M.pack(state)
-  return string.format("%.0f:%.0f", state.water, state.last_ms)
+  if state.given == 0 then return string.format("%.0f:%.0f", state.water, state.last_ms) end
+  return string.format("%.0f:%.0f:%.0f:%.0f", state.water, state.last_ms, state.given, state.claims_ms)
 end
 
 local function dead_at_us(limit, state)
-  return (state.last_ms + drain_ms(limit, min(state.water, limit.most), ceil)) * 1000
+  return max(state.last_ms + drain_ms(limit, min(state.water, limit.most), ceil), state.claims_ms) * 1000
+end
+
+-- The excess, and above it what was given back before.
+local function mark_of(limit, excess, given)
+  local mark = excess + given * 2 * limit.capacity
+  if excess < 2 * limit.capacity and mark < DEEPEST then return mark end
+  return excess + DEEPEST
 end
 
 function M.ttl_ms(limit, state, now_us)
-  return ceil((dead_at_us(limit, state) - now_us) / 1000) + 0 -- never -0
+  return ceil((dead_at_us(limit, state) - now_us) / 1000) + 100
 end
 
 function M.decide(limit, state, now_us, cost, patience_us)
   local capacity, now_ms = limit.capacity, floor(now_us / 1000)
   local before = state
-  state = state or { water = 0, last_ms = now_ms }
+  state = state or { water = 0, last_ms = now_ms, given = 0, claims_ms = 0 }
   local stored, last_ms = min(state.water, limit.most), state.last_ms
+  local given, claims_ms = state.given, state.claims_ms
+  if claims_ms <= now_ms then given, claims_ms = 0, 0 end
   local ms = since(state, now_ms)
   local water = max(0, stored - drained(limit, ms))
   if ms > 0 then last_ms = now_ms end
+  if state.last_ms - now_ms > LONGEST_LOCKOUT_MS then
+    state = { water = water, last_ms = now_ms, given = given, claims_ms = claims_ms }
+    stored, before = water, state
+  end
 
   local never = cost > capacity / 1000
   local pour = (never or cost == 0) and 1000 or cost * 1000
@@ -84,33 +108,55 @@ function M.decide(limit, state, now_us, cost, patience_us)
     if passes then
       local reset_us = (last_ms + drain_ms(limit, after, ceil)) * 1000 - now_us
       local remaining = max(0, floor((capacity - after) / 1000))
-      return { 1, remaining, 0, reset_us, max(room_us, delay_us), now_us, after - 1000 },
-        { water = after, last_ms = last_ms }
+      local mark = mark_of(limit, after - 1000, given)
+      return { 1, remaining, 0, reset_us, max(room_us, delay_us), now_us, mark },
+        { water = after, last_ms = last_ms, given = given, claims_ms = claims_ms }
     end
   end
   local allowed = (cost == 0 and room_us == 0) and 1 or 0
-  local reset_us = max(0, dead_at_us(limit, state) - now_us)
+  local reset_us = max(0, (state.last_ms + drain_ms(limit, stored, ceil)) * 1000 - now_us)
   local remaining = max(0, floor((capacity - water) / 1000))
-  return { allowed, remaining, never and -1 or wait_us, reset_us, 0, now_us, after - 1000 }, before
+  local mark = cost > 0 and after - 1000 or mark_of(limit, after - 1000, given)
+  return { allowed, remaining, never and -1 or wait_us, reset_us, 0, now_us, mark }, before
 end
 
 -- receipt: cost, at_us, reset_after_us, delay_us, mark, returned
 function M.refund(limit, state, now_us, units, receipt, cancel)
   if not state or (cancel and receipt.at_us + receipt.delay_us < now_us) then return nil end
+  local capacity, given, claims_ms = limit.capacity, state.given, state.claims_ms
+  local given_before, excess = 0, receipt.mark - DEEPEST
+  if excess < 0 then
+    excess = fmod(receipt.mark, 2 * capacity)
+    given_before = (receipt.mark - excess) / (2 * capacity)
+  end
+  if given_before > given then return nil end
   local water, last_ms = min(state.water, limit.most), state.last_ms
   local now_ms = floor(now_us / 1000)
   local level = water - drained(limit, since(state, now_ms))
+  -- Where the charge's own water ends: where it was poured to, less what was given back since and all that can have
+  -- drained.
   local since_ms = max(0, max(now_ms, last_ms) - floor(receipt.at_us / 1000))
+  local given_since = max(given - given_before, receipt.returned * 1000)
+  local ends = excess + 1000 - given_since - drained(limit, since_ms)
   local held = (receipt.cost - receipt.returned) * 1000
-  local ends = receipt.mark + 1000 - receipt.returned * 1000 - drained(limit, since_ms)
-  local given = min(units * 1000, held)
-  if cancel then
-    local built_on = max(0, level - max(min(limit.prompt, limit.capacity), ends))
-    given = min(given, held - built_on)
+  local back = min(units * 1000, held)
+  -- No reservation was promised for later than a bucketful below the highest water that there was.
+  local highest = max(level, filled(limit, claims_ms - now_ms))
+  -- Whatever was given back, no more can have drained of it than drained in all since it was charged.
+  local holds = max(ends, held - filled(limit, since_ms))
+  if not cancel then
+    back = min(back, holds - max(0, highest - capacity))
+  elseif ends ~= level then
+    back = min(back, held - max(0, highest - max(min(limit.prompt, capacity), holds)))
   end
-  given = min(given, ends, level)
-  if given <= 0 then return nil end
-  return { water = water - given, last_ms = last_ms }
+  back = min(back, holds, level)
+  if back <= 0 then return nil end
+  if ends ~= level or back < min(held, ends) then -- Something is left above the gap, or of the charge itself.
+    given = given + back
+    claims_ms = max(claims_ms, now_ms + drain_ms(limit, level, ceil))
+    if (given + 1) * 2 * capacity > DEEPEST then return nil end
+  end
+  return { water = water - back, last_ms = last_ms, given = given, claims_ms = claims_ms }
 end
 
 return M

@@ -11,13 +11,14 @@ local M = { width = 2, keep = "log" }
 
 local HORIZON_US = 366 * 86400 * 1000000
 local NEVER_US = -9007199254740992
+local SWING_US = 100000
 
 function M.limit(argv, i)
   return { amount = tonumber(argv[i]), period_us = tonumber(argv[i + 1]) }
 end
 
 function M.ttl_ms(limit, state, now_us)
-  return math.ceil((state.newest_us + limit.period_us - state.ahead_us - now_us) / 1000)
+  return math.ceil((state.newest_us + limit.period_us - state.ahead_us - now_us) / 1000) + SWING_US / 1000
 end
 
 -- The first of the units low <= number < high that is later than the instant; high if none is.
@@ -36,13 +37,20 @@ local function first_after(instant_us, entry, low, high)
   return low
 end
 
+-- The log's time, and by how much it is ahead of the clock: more than it was if the clock was set back.
+local function times(state, now_us)
+  local time_us, ahead_us = max(now_us + state.ahead_us, state.stamp_us), state.ahead_us
+  if time_us - now_us - ahead_us > SWING_US then ahead_us = time_us - now_us end
+  return time_us, ahead_us
+end
+
 function M.decide(limit, state, now_us, cost, patience_us)
   local amount, period_us = limit.amount, limit.period_us
-  local head, tail, newest_us, time_us, size, entry = 0, 0, 0, now_us, nil, nil
+  local head, tail, newest_us, time_us, ahead_us, size, entry = 0, 0, 0, now_us, 0, nil, nil
   if state then
-    local log_us = max(now_us + state.ahead_us, state.stamp_us)
+    local log_us, log_ahead_us = times(state, now_us)
     if state.newest_us + period_us > log_us then
-      head, tail, newest_us, time_us = state.head, state.tail, state.newest_us, log_us
+      head, tail, newest_us, time_us, ahead_us = state.head, state.tail, state.newest_us, log_us, log_ahead_us
       size, entry = state.size, state.entry
       if head - tail > amount then tail = head - amount end
     end
@@ -54,7 +62,7 @@ function M.decide(limit, state, now_us, cost, patience_us)
     if left_us > due_us then due_us = left_us end
     if left_us <= time_us then tail = last + 1 end
   end
-  local wait_us = due_us - time_us
+  local wait_us = due_us > time_us and due_us - now_us - ahead_us or 0
   local passes = cost > 0 and cost <= amount
     and (wait_us == 0 or (patience_us >= 0 and wait_us <= patience_us and wait_us <= HORIZON_US))
   local remaining = 0
@@ -66,17 +74,17 @@ function M.decide(limit, state, now_us, cost, patience_us)
     head = head + cost
     if head - tail > amount then tail = head - amount end
     if wait_us == 0 then remaining = remaining - cost end
-    return { 1, remaining, 0, due_us + period_us - time_us, wait_us, now_us, due_us },
+    return { 1, remaining, 0, due_us + period_us - now_us - ahead_us, wait_us, now_us, due_us },
       { size = size, entry = entry, head = head, tail = tail, newest_us = due_us, stamp_us = time_us,
-        ahead_us = time_us - now_us, append = cost }
+        ahead_us = ahead_us, append = cost }
   end
   local allowed = (cost == 0 and wait_us == 0) and 1 or 0
-  local reset_us = head > 0 and newest_us + period_us - time_us or 0
+  local reset_us = head > 0 and newest_us + period_us - now_us - ahead_us or 0
   local verdict = { allowed, remaining, cost > amount and -1 or wait_us, reset_us, 0, now_us, 0 }
-  if not state or head == 0 or time_us == now_us + state.ahead_us then return verdict, state end
-  -- The clock stepped back behind the log: from here on its time goes on.
+  if not state or head == 0 or ahead_us == state.ahead_us then return verdict, state end
+  -- The clock was set back behind the log: from here on its time goes on.
   return verdict, { size = size, entry = entry, head = head, tail = tail, newest_us = newest_us, stamp_us = time_us,
-    ahead_us = time_us - now_us }
+    ahead_us = ahead_us }
 end
 
 --@refund
@@ -84,10 +92,10 @@ end
 function M.refund(limit, state, now_us, units, receipt, cancel)
   if not state then return nil end
   local period_us, mark_us, entry = limit.period_us, receipt.mark, state.entry
-  local time_us = max(now_us + state.ahead_us, state.stamp_us)
+  local time_us, ahead_us = times(state, now_us)
   if mark_us + period_us <= time_us or (cancel and mark_us < time_us) then return nil end
   if state.newest_us + period_us <= time_us then return nil end
-  if mark_us - receipt.at_us - receipt.delay_us > time_us - now_us then return nil end
+  if mark_us - receipt.at_us - receipt.delay_us > ahead_us + SWING_US then return nil end
   local head, newest_us = state.head, state.newest_us
   local tail = max(state.tail, head - limit.amount)
   local stop = first_after(mark_us, entry, tail, head)
@@ -105,7 +113,7 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   if stop == head then newest_us = cut > tail and entry(cut - 1) or fill_us or NEVER_US end
   if not fill_us then head = head - units end
   return { size = state.size, entry = entry, head = head, tail = tail, newest_us = newest_us, stamp_us = time_us,
-    ahead_us = time_us - now_us, cut = cut, cut_count = units, fill_us = fill_us }
+    ahead_us = ahead_us, cut = cut, cut_count = units, fill_us = fill_us }
 end
 
 --@parity

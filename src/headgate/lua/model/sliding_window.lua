@@ -43,7 +43,19 @@ local function ended(state)
 end
 
 function M.ttl_ms(_, state, now_us)
-  return math.max(0, math.ceil((ended(state) * state.cell_us - now_us) / 1000))
+  return math.max(0, math.ceil((ended(state) * state.cell_us - now_us) / 1000) + 100)
+end
+
+local SWING_US = 100000
+
+-- The latest instant that the state proves.
+local function stamp_of(state) return (state.tail - state.ahead) * state.cell_us end
+
+-- The instant that a charge is judged as at: now, or what the state proves if the clock swings.
+local function as_at(state, now_us)
+  if not state then return now_us end
+  local stamp_us = stamp_of(state)
+  return stamp_us > now_us and stamp_us <= now_us + SWING_US and stamp_us or now_us
 end
 
 -- A copy whose frame, of the limit's cut, ends with `to`, from the first count in use; and the sum of its counts.
@@ -73,10 +85,10 @@ local function slid(limit, state, tail, to)
 end
 
 -- The frame that ends with the tail or the current cell, and the sum of its counts.
-local function settled(limit, state, now_us, current)
+local function settled(limit, state, at_us, current)
   if not state then return slid(limit, nil, current, current) end
   local old_us, cell_us, cells = state.cell_us, limit.cell_us, limit.cells
-  local past = old_us == cell_us and current or over(now_us, old_us)
+  local past = old_us == cell_us and current or over(at_us, old_us)
   local tail = math.min(state.tail, past + state.ahead)
   if old_us == cell_us and state.cells == cells then
     return slid(limit, state, tail, tail > current and tail or current)
@@ -96,8 +108,9 @@ end
 
 function M.decide(limit, state, now_us, cost, patience_us)
   local amount, cell_us, cells = limit.amount, limit.cell_us, limit.cells
-  local current = over(now_us, cell_us)
-  local frame, sum = settled(limit, state, now_us, current)
+  local at_us = as_at(state, now_us)
+  local current = over(at_us, cell_us)
+  local frame, sum = settled(limit, state, at_us, current)
   local tail = frame.tail
   local cell, excess = tail, sum + (cost > 0 and cost or 1) - amount
   for i = 1, frame.n do
@@ -115,14 +128,17 @@ function M.decide(limit, state, now_us, cost, patience_us)
     local remaining = wait_us == 0 and amount - sum - cost or 0
     return { 1, remaining, 0, (cell + cells) * cell_us - now_us, wait_us, now_us, cell }, frame
   end
-  frame.ahead = tail - current
   local remaining = tail == current and math.max(0, amount - sum) or 0
   local reset_us = math.max(0, ended(frame) * cell_us - now_us)
   local reply = {
     (cost == 0 and wait_us == 0) and 1 or 0, remaining, cost <= amount and wait_us or -1, reset_us, 0, now_us, tail,
   }
-  if not state or reset_us == 0 or state.tail - state.ahead <= over(now_us, state.cell_us) then return reply, state end
-  return reply, frame
+  if not state or reset_us == 0 or at_us >= stamp_of(state) then return reply, state end
+  -- The clock was set back behind the state, which moves along with it.
+  local after = { cell_us = state.cell_us, cells = state.cells, ahead = state.ahead, n = state.n }
+  for i = 1, state.n do after[i] = state[i] end
+  after.tail = over(now_us, state.cell_us) + state.ahead
+  return reply, after
 end
 
 --@refund
@@ -132,7 +148,9 @@ function M.refund(_, state, now_us, units, receipt, cancel)
   local served_us, mark = receipt.at_us + receipt.delay_us, receipt.mark
   if not state or given <= 0 or (cancel and served_us < now_us) then return nil end
   local cell_us, place = state.cell_us, mark - state.tail + state.n
-  if over(served_us, cell_us) ~= mark or mark + state.cells <= over(now_us, cell_us) then return nil end
+  -- A charge that was judged as at a later instant carries a later cell.
+  if served_us < mark * cell_us - SWING_US or served_us >= (mark + 1) * cell_us then return nil end
+  if mark + state.cells <= over(now_us, cell_us) then return nil end
   if place < 1 or place > state.n or state[place] == 0 then return nil end
   local after = slid(state, state, state.tail, state.tail)
   place = mark - after.tail + after.n

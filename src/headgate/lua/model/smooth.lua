@@ -7,6 +7,8 @@ local M = { width = 3 }
 
 local DAY = 86400 * 1000000
 local HORIZON_US = 366 * DAY
+local SWING_US = 100000
+local EXACT, DEEPEST = 2 ^ 53, 2 ^ 52
 
 -- Guava's fields, for the numbers of a limit or for those a state was written under.
 local function numbers(rate, warmup_us, shape)
@@ -14,6 +16,7 @@ local function numbers(rate, warmup_us, shape)
   local n = { rate = rate, warmup_us = warmup_us, shape = shape, interval_us = interval_us }
   if warmup_us == 0 then
     n.store, n.cool_us, n.fresh, n.dearest_us = shape * rate, interval_us, 0, interval_us
+    n.prices = 2 * floor(max(n.store, 1) * interval_us) + 2
     return n
   end
   local cold_us = interval_us * shape
@@ -21,7 +24,7 @@ local function numbers(rate, warmup_us, shape)
   n.store = n.threshold + 2.0 * warmup_us / (interval_us + cold_us)
   n.cool_us = warmup_us / n.store
   n.slope = (cold_us - interval_us) / (n.store - n.threshold)
-  n.fresh, n.dearest_us = n.store, cold_us
+  n.fresh, n.dearest_us, n.prices = n.store, cold_us, EXACT
   return n
 end
 
@@ -30,22 +33,25 @@ function M.limit(argv, i)
 end
 
 function M.unpack(text)
-  local stored, free_us, stamp_us, rate, warmup_us, shape =
-    string.match(text, "^([^:]+):([^:]+):([^:]+):([^:]+):([^:]+):([^:]+)$")
+  local stored, free_us, stamp_us, rate, warmup_us, shape, rest =
+    string.match(text, "^([^:]+):([^:]+):([^:]+):([^:]+):([^:]+):([^:]+):?(.*)$")
+  local given_us, claims_us = string.match(rest, "^(%d+):(%d+)$")
   return {
     stored = tonumber(stored), free_us = tonumber(free_us), stamp_us = tonumber(stamp_us),
     rate = tonumber(rate), warmup_us = tonumber(warmup_us), shape = tonumber(shape),
+    given_us = tonumber(given_us) or 0, claims_us = tonumber(claims_us) or 0,
   }
 end
 
 function M.pack(state)
-  return string.format("%.17g:%.0f:%.0f:%.17g:%.0f:%.17g",
+  local text = string.format("%.17g:%.0f:%.0f:%.17g:%.0f:%.17g",
     state.stored, state.free_us, state.stamp_us, state.rate, state.warmup_us, state.shape)
+  return state.given_us > 0 and string.format("%s:%.0f:%.0f", text, state.given_us, state.claims_us) or text
 end
 
-local function saved(limit, stored, free_us, now_us)
+local function saved(limit, stored, free_us, at_us, given_us, claims_us)
   return {
-    stored = stored, free_us = free_us, stamp_us = now_us,
+    stored = stored, free_us = free_us, stamp_us = at_us, given_us = given_us, claims_us = claims_us,
     rate = limit.rate, warmup_us = limit.warmup_us, shape = limit.shape,
   }
 end
@@ -58,19 +64,29 @@ end
 function M.ttl_ms(limit, state, now_us)
   local life_us = fill_us(limit, state.stored)
   if limit.warmup_us == 0 then life_us = limit.store > 0 and max(life_us, DAY) or 0 end
-  return math.ceil((state.free_us + life_us - now_us) / 1000) + 0 -- never -0
+  return math.ceil((max(state.free_us + life_us, state.claims_us) - now_us) / 1000) + SWING_US / 1000
+end
+
+local function under(limit, state)
+  return state.rate == limit.rate and state.warmup_us == limit.warmup_us and state.shape == limit.shape
+end
+
+-- The instant that a state is judged as at: now, or that of its writing if the clock swings.
+local function as_at(state, now_us)
+  if state and state.stamp_us > now_us and state.stamp_us <= now_us + SWING_US then return state.stamp_us end
+  return now_us
 end
 
 -- What is stored, and from when on it is free.
-local function settled(limit, state, now_us)
-  if not state then return limit.fresh, now_us end
+local function settled(limit, state, at_us)
+  if not state then return limit.fresh, at_us end
   local stored, free_us = state.stored, state.free_us
-  local same = state.rate == limit.rate and state.warmup_us == limit.warmup_us and state.shape == limit.shape
+  local same = under(limit, state)
   local old = same and limit or numbers(state.rate, state.warmup_us, state.shape)
-  if state.stamp_us > now_us then free_us = free_us - (state.stamp_us - now_us) end
-  if now_us > free_us then
-    stored = min(old.store, stored + (now_us - free_us) / old.cool_us)
-    free_us = now_us
+  if state.stamp_us > at_us then free_us = free_us - (state.stamp_us - at_us) end
+  if at_us > free_us then
+    stored = min(old.store, stored + (at_us - free_us) / old.cool_us)
+    free_us = at_us
   end
   if not same then
     if (old.warmup_us > 0) ~= (limit.warmup_us > 0) then
@@ -83,8 +99,9 @@ local function settled(limit, state, now_us)
 end
 
 function M.retune(limit, state, now_us)
-  local stored, free_us = settled(limit, state, now_us)
-  return saved(limit, stored, free_us, now_us)
+  local at_us = as_at(state, now_us)
+  local stored, free_us = settled(limit, state, at_us)
+  return saved(limit, stored, free_us, at_us, state and state.given_us or 0, state and state.claims_us or 0)
 end
 
 -- What a charge costs, `spent` of it out of the store.
@@ -107,62 +124,104 @@ local function remaining(limit, stored, wait_us)
   return limit.warmup_us > 0 and 1 or floor(stored) + 1
 end
 
+-- The price of a charge, and above it what was given back before.
+local function marked(limit, price_us, given_us)
+  local mark = price_us + given_us * limit.prices
+  if price_us < limit.prices and mark < DEEPEST then return mark end
+  return price_us + DEEPEST
+end
+
 function M.decide(limit, state, now_us, cost, patience_us)
-  local stored, free_us = settled(limit, state, now_us)
-  local wait_us = free_us - now_us
+  local at_us, given_us, claims_us = as_at(state, now_us), 0, 0
+  if state and state.claims_us > now_us and limit.warmup_us == 0 then
+    given_us, claims_us = state.given_us, state.claims_us
+  end
+  local stored, free_us = settled(limit, state, at_us)
+  local wait_us = free_us > at_us and free_us - now_us or 0
   local never = cost > floor(HORIZON_US / limit.dearest_us)
   if cost > 0 and not never and (wait_us == 0 or wait_us <= patience_us) then
     local spent = min(cost, stored)
-    local price_us, mark = price(limit, stored, spent, cost)
-    if wait_us + price_us <= HORIZON_US then
+    local price_us, paid_us = price(limit, stored, spent, cost)
+    local shut_us = free_us + price_us - at_us
+    if shut_us <= HORIZON_US then
       stored, free_us = stored - spent, free_us + price_us
-      local shut_us = free_us - now_us
-      return { 1, remaining(limit, stored, shut_us), 0, shut_us + fill_us(limit, stored), wait_us, now_us, mark },
-        saved(limit, stored, free_us, now_us)
+      local reset_us, mark = free_us - now_us + fill_us(limit, stored), marked(limit, paid_us, given_us)
+      return { 1, remaining(limit, stored, shut_us), 0, reset_us, wait_us, now_us, mark },
+        saved(limit, stored, free_us, at_us, given_us, claims_us)
     end
   end
   local allowed = (cost == 0 and wait_us == 0) and 1 or 0
-  local reset_us = wait_us + fill_us(limit, stored)
-  local verdict = { allowed, remaining(limit, stored, wait_us), never and -1 or wait_us, reset_us, 0, now_us, 0 }
-  if not state or state.stamp_us <= now_us then return verdict, state end
-  -- The clock stepped back behind the state: it goes on from here.
-  return verdict, saved(limit, stored, free_us, now_us)
+  local reset_us, mark = free_us - now_us + fill_us(limit, stored), marked(limit, 0, given_us)
+  local left = remaining(limit, stored, wait_us)
+  local verdict = { allowed, left, never and -1 or wait_us, reset_us, 0, now_us, mark }
+  if not state or state.stamp_us <= at_us then return verdict, state end
+  -- The clock was set back behind the state, which moves along with it.
+  local moved_us = state.free_us - (state.stamp_us - now_us)
+  return verdict, saved(state, state.stored, moved_us, now_us, state.given_us, state.claims_us)
+end
+
+-- A charge's time, given back: as permits; that of the last charge first as time for which the window is shut.
+local function refund_of_burst(limit, state, stored, free_us, at_us, units, receipt, cancel)
+  local cost, returned, given_us, claims_us = receipt.cost, receipt.returned, state.given_us, state.claims_us
+  local given_before_us, paid_us = 0, receipt.mark - DEEPEST
+  if paid_us < 0 then
+    paid_us = math.fmod(receipt.mark, limit.prices)
+    given_before_us = (receipt.mark - paid_us) / limit.prices
+  end
+  if not under(limit, state) or given_before_us > given_us then return nil end
+  local back_us = floor(paid_us * ((returned + units) / cost)) - floor(paid_us * (returned / cost))
+  -- Until when the charge delays a full store, less what was given back since; and until when all of them do.
+  local since_us = max(given_us - given_before_us, math.ceil(returned * limit.interval_us))
+  local end_us = receipt.at_us + receipt.reset_after_us - since_us
+  local full_us = free_us + fill_us(limit, stored)
+  local last = full_us == end_us
+  if cancel and not last then return nil end
+  -- The reset is counted one microsecond late, for doubles round; the charge does not hold that one. And whatever was
+  -- given back, no more can have drained of it than drained in all since it was charged.
+  local left_us = paid_us - floor(paid_us * (returned / cost)) - max(0, at_us - receipt.at_us)
+  local holds_us = max(end_us - 1 - at_us, left_us)
+  back_us = min(back_us, holds_us)
+  if not last then
+    -- No charge is served later than a full store before the highest there was.
+    local ahead_us = max(full_us, claims_us) - floor(limit.store * limit.interval_us) - at_us
+    back_us = min(back_us, holds_us - max(0, ahead_us), full_us - 1 - at_us)
+  end
+  if back_us <= 0 then return nil end
+  if not last or returned + units < cost then -- Something is left above the gap, or of the charge itself.
+    given_us = given_us + back_us
+    claims_us = max(claims_us, full_us)
+    if (given_us + 1) * limit.prices > DEEPEST then return nil end
+  end
+  -- Only the last charge's own time opens the window earlier: another one may be promised for when it opens.
+  local served_us = receipt.at_us + receipt.delay_us
+  local shut_us = last and min(back_us, free_us - max(at_us, served_us)) or 0
+  stored = min(limit.store, stored + (back_us - shut_us) / limit.interval_us)
+  return saved(limit, stored, free_us - shut_us, at_us, given_us, claims_us)
 end
 
 -- receipt: cost, at_us, reset_after_us, delay_us, mark, returned
 function M.refund(limit, state, now_us, units, receipt, cancel)
-  if not state then return nil end
-  local stored, free_us = settled(limit, state, now_us)
+  local served_us = receipt.at_us + receipt.delay_us
+  if not state or (cancel and served_us < now_us) then return nil end
+  local at_us = as_at(state, now_us)
+  local stored, free_us = settled(limit, state, at_us)
   local cost, returned = receipt.cost, receipt.returned
   units = min(units, cost - returned)
+  if limit.warmup_us == 0 then
+    return refund_of_burst(limit, state, stored, free_us, at_us, units, receipt, cancel)
+  end
   local returned_us = floor(receipt.mark * (returned / cost))
-  local given_us = floor(receipt.mark * ((returned + units) / cost)) - returned_us
-  local served_us = receipt.at_us + receipt.delay_us
+  local back_us = floor(receipt.mark * ((returned + units) / cost)) - returned_us
   local shut_until_us = served_us + receipt.mark - returned_us
-  local end_us = receipt.at_us + receipt.reset_after_us - returned_us
-  local warm = limit.warmup_us > 0
-  local last
-  if warm then
-    last = free_us == shut_until_us
-  else
-    last = free_us + fill_us(limit, stored) == end_us
+  local last = free_us == shut_until_us
+  if cancel and not last then return nil end
+  local cooled = min(limit.store, stored + units)
+  back_us = min(back_us, free_us - at_us, shut_until_us - at_us)
+  if not last or units < cost then
+    back_us = min(back_us, (price(limit, cooled, min(units, cooled), units)))
   end
-  if cancel and (served_us < now_us or not last) then return nil end
-  local ahead_us = free_us - now_us
-  if warm then
-    local cooled = min(limit.store, stored + units)
-    given_us = min(given_us, ahead_us, shut_until_us - now_us)
-    if not last or units < cost then
-      given_us = min(given_us, (price(limit, cooled, min(units, cooled), units)))
-    end
-    if given_us <= 0 then return nil end
-    return saved(limit, cooled, free_us - given_us, now_us)
-  end
-  given_us = min(given_us, end_us - 1 - now_us)
-  if given_us <= 0 then return nil end
-  local shut_us = min(given_us, ahead_us)
-  stored = min(limit.store, stored + (given_us - shut_us) / limit.interval_us)
-  return saved(limit, stored, free_us - shut_us, now_us)
+  if back_us <= 0 then return nil end
+  return saved(limit, cooled, free_us - back_us, at_us, 0, 0)
 end
 
 return M

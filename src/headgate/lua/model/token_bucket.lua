@@ -16,7 +16,7 @@ end
 
 local exactly
 
-function M.unpack(text, limit, now_us)
+function M.unpack(text, limit)
   local pace = limit and limit.pace or ""
   if pace == "" then
     local tat_us = tonumber(text)
@@ -26,32 +26,63 @@ function M.unpack(text, limit, now_us)
     if tat_us then return tat_us end
   end
   local _, _, kept = exactly()
-  return kept(text, limit, pace, now_us)
+  return kept(text, pace)
 end
 
 function M.pack(state, limit)
   local pace = limit and limit.pace or ""
   if type(state) == "number" then return pace == "" and state or string.format("%.0f%.3s", state, pace) end
-  if not state.stamp_us then return string.format("%.0f%.3s:%.0f", state.tat_us, pace, state.grains) end
-  return string.format("%.0f%.3s:%.0f:%.0f", state.tat_us, pace, state.grains, state.stamp_us)
+  local _, _, _, packed = exactly()
+  return packed(state, pace)
 end
 
-function M.ttl_ms(_, state, now_us)
-  if type(state) == "number" then return math.ceil((state - now_us) / 1000) end
-  return math.ceil((state.tat_us - now_us + (state.grains > 0 and 1 or 0)) / 1000)
+function M.ttl_ms(limit, state, now_us)
+  if type(state) == "number" then return math.ceil((state - now_us) / 1000) + 100 end
+  local _, _, _, _, dead_at_us = exactly()
+  return math.ceil((dead_at_us(limit, state) - now_us) / 1000)
 end
 
 -- What is not simply allowed in whole microseconds. Made only when it is needed: every call of a script makes its
 -- functions anew, and that takes longer than deciding.
 function exactly()
-  local function state_of(tat_us, grains, stamp_us)
-    if grains == 0 and not stamp_us then return tat_us end
-    return { tat_us = tat_us, grains = grains, stamp_us = stamp_us }
+  local fmod, max, min = math.fmod, math.max, math.min
+  local MAX_RETURNS, SWING_US, HORIZON_US, EXACT = 8, 100000, 366 * 86400 * 1000000, 9007199254740992
+
+  local function full_of(state)
+    return type(state) == "number" and { tat_us = state, grains = 0 } or state
+  end
+
+  -- returns and claims_us are nil where nothing was given back. A return: after, end_us, number, us and grains.
+  local function state_of(tat_us, grains, stamp_us, returns, claims_us)
+    if not returns and grains == 0 and not stamp_us then return tat_us end
+    return { tat_us = tat_us, grains = grains, stamp_us = stamp_us, returns = returns, claims_us = claims_us }
+  end
+
+  local function last_return(returns) return returns and returns[#returns].number or 0 end
+
+  -- The state with other fields.
+  local function changed(full, with)
+    for _, name in ipairs { "tat_us", "grains", "stamp_us", "capped_us", "returns", "claims_us", "pace" } do
+      if with[name] == nil then with[name] = full[name] end
+    end
+    return with
+  end
+
+  local function less(a_us, a, b_us, b) return a_us < b_us or (a_us == b_us and a < b) end
+
+  local function least(a_us, a, b_us, b)
+    if less(a_us, a, b_us, b) then return a_us, a end
+    return b_us, b
+  end
+
+  local function most(a_us, a, b_us, b)
+    if less(a_us, a, b_us, b) then return b_us, b end
+    return a_us, a
   end
 
   -- The arithmetic of pairs under one limit.
   local function exact(limit)
-    local amount, period_us, fmod = limit.amount, limit.period_us, math.fmod
+    local amount, period_us = limit.amount, limit.period_us
     local part = fmod(period_us, amount)
     local whole = (period_us - part) / amount
 
@@ -84,111 +115,238 @@ function exactly()
       return units
     end
 
-    -- The water in the bucket now.
-    local function level(state, now_us)
-      if not state then return 0, 0 end
-      local us, grains, stamp_us = state, 0, nil
-      if type(state) ~= "number" then us, grains, stamp_us = state.tat_us, state.grains, state.stamp_us end
-      us = us - now_us
-      if stamp_us and stamp_us > now_us then us = us - (stamp_us - now_us) end
-      if grains >= amount then us, grains = us + 1, 0 end
-      if us < 0 then return 0, 0 end
-      local full_us, full = drain(limit.burst)
-      if not stamp_us and (us > full_us or (us == full_us and grains > full)) then return full_us, full end
-      return us, grains
-    end
+    return drain, minus, units_in
+  end
 
-    return drain, minus, units_in, level
+  -- A length of time; grains of a limit that was finer than this one are rounded up.
+  local function length(limit, us, grains)
+    if grains >= limit.amount then return us + 1, 0 end
+    return us, grains
+  end
+
+  -- The state, moved to now if the clock was set back behind its stamp.
+  local function moved(full, now_us)
+    local stamp_us = full.capped_us or full.stamp_us
+    if not stamp_us or stamp_us - now_us <= SWING_US then return full end
+    local tat_us = full.tat_us - (stamp_us - now_us)
+    if full.capped_us then return changed(full, { tat_us = tat_us, capped_us = now_us }) end
+    return changed(full, { tat_us = tat_us, stamp_us = now_us })
+  end
+
+  -- The least time that a unit takes at this pace.
+  local function unit_us(pace)
+    local step = fmod(pace - 100, 16)
+    return (16 + step) * 2 ^ ((pace - 100 - step) / 16 - 8)
+  end
+
+  -- The water now, also of a state in debt, one that the clock was set back behind, or one of another limit.
+  local function level(limit, full, now_us)
+    local drain = exact(limit)
+    full = moved(full, now_us)
+    local since_us = full.capped_us or now_us
+    local us, grains = length(limit, full.tat_us - since_us, full.grains)
+    if full.pace then
+      local used_us = max(0, full.tat_us - since_us + (full.grains > 0 and 1 or 0))
+      us, grains = drain(min(limit.burst, math.ceil(used_us / unit_us(full.pace))))
+    elseif not full.stamp_us then
+      local full_us, beyond = drain(limit.burst)
+      if less(full_us + (full.capped_us and 0 or SWING_US), beyond, us, grains) then us, grains = full_us, beyond end
+    end
+    us = us - (now_us - since_us)
+    if us < 0 then return 0, 0 end
+    return us, grains
+  end
+
+  -- What a refusal leaves: the very state, or one that says since when the bucket counts as full.
+  local function noted(limit, state, now_us, cost)
+    local full = full_of(state)
+    if full.capped_us or (full.stamp_us and not full.pace) then
+      local after = moved(full, now_us)
+      return after == full and state or after
+    elseif full.pace then
+      return cost > 0 and changed(full, { capped_us = now_us }) or state
+    end
+    local drain = exact(limit)
+    local full_us, beyond = drain(limit.burst)
+    local us, grains = length(limit, full.tat_us - now_us, full.grains)
+    if less(full_us + SWING_US, beyond, us, grains) then return changed(full, { capped_us = now_us }) end
+    return state
   end
 
   -- Grains, a peek, a refusal, a reservation.
   local function decide(limit, state, now_us, cost, patience_us)
-    local drain, minus, units_in, level = exact(limit)
+    local drain, minus, units_in = exact(limit)
     local full_us, full = drain(limit.burst)
-    local us, grains = level(state, now_us)
+    local before = full_of(state or now_us)
+    local us, grains = level(limit, before, now_us)
     local left_us, left = minus(full_us, full, us, grains)
-    local before = state
-    local stored_us, stored = state, 0
-    if state and type(state) ~= "number" then stored_us, stored = state.tat_us, state.grains end
-    if stored >= limit.amount then stored_us, stored = stored_us + 1, 0 end
-    if state and (stored_us - now_us > us or (stored_us - now_us == us and stored > grains)) then
-      -- The clock stepped back behind the state, or the limit shrank: it starts to drain from here.
-      before = state_of(now_us + us, grains, left_us < 0 and now_us or nil)
-    end
-    if cost > limit.burst then
-      return { 0, units_in(left_us, left), -1, us + (grains > 0 and 1 or 0), 0, now_us, grains }, before
-    end
-    local after_us, after = drain(cost > 0 and cost or 1)
+    local returns, claims_us = before.returns, before.claims_us
+    if not returns or claims_us <= now_us then returns, claims_us = nil, nil end
+    local marked = last_return(returns) * limit.amount
+    local never = cost > limit.burst
+    local after_us, after = drain((never or cost == 0) and 1 or cost)
     after_us, after = after_us + us, after + grains
     if after >= limit.amount then after_us, after = after_us + 1, after - limit.amount end
     local room_us, room = minus(full_us, full, after_us, after)
     local wait_us = room_us < 0 and -room_us or 0
-    local horizon_us = 366 * 86400 * 1000000
 
-    if cost > 0 and (wait_us == 0 or (wait_us <= patience_us and wait_us <= horizon_us)) then
-      return { 1, units_in(room_us, room), 0, after_us + (after > 0 and 1 or 0), wait_us, now_us, after },
-        state_of(now_us + after_us, after, wait_us > 0 and now_us or nil)
+    if cost > 0 and not never and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
+      local stamp_us = wait_us > 0 and max(now_us, before.stamp_us or 0) or nil
+      return { 1, units_in(room_us, room), 0, after_us + (after > 0 and 1 or 0), wait_us, now_us, marked + after },
+        state_of(now_us + after_us, after, stamp_us, returns, claims_us)
     end
     local allowed = (cost == 0 and wait_us == 0) and 1 or 0
-    return { allowed, units_in(left_us, left), wait_us, us + (grains > 0 and 1 or 0), 0, now_us, grains }, before
+    local reset_us = us + (grains > 0 and 1 or 0)
+    return { allowed, units_in(left_us, left), never and -1 or wait_us, reset_us, 0, now_us, marked + grains },
+      state and noted(limit, state, now_us, cost)
+  end
+
+  local function added(limit, a_us, a, b_us, b)
+    if a + b >= limit.amount then return a_us + b_us + 1, a + b - limit.amount end
+    return a_us + b_us, a + b
+  end
+
+  local function is_below(a, b) return a.after < b.after or (a.after == b.after and a.end_us <= b.end_us) end
+
+  -- What was given back since, from below this charge: a table as a return is, with after and end_us.
+  local function given_below(limit, returns, charge)
+    local us, grains = 0, 0
+    for _, each in ipairs(returns or {}) do
+      if each.number > charge.after and is_below(each, charge) then
+        us, grains = added(limit, us, grains, each.us, each.grains)
+      end
+    end
+    return us, grains
+  end
+
+  -- The refunds with one more; the two oldest as one if they are too many.
+  local function with_return(limit, returns, new)
+    local after, first = {}, 1
+    if returns and #returns == MAX_RETURNS then
+      local one, two = returns[1], returns[2]
+      local lowest = is_below(one, two) and one or two
+      local us, grains = added(limit, one.us, one.grains, two.us, two.grains)
+      after[1] = { after = lowest.after, end_us = lowest.end_us, number = two.number, us = us, grains = grains }
+      first = 3
+    end
+    for i = first, returns and #returns or 0 do after[#after + 1] = returns[i] end
+    after[#after + 1] = new
+    return after
   end
 
   -- receipt: cost, at_us, reset_after_us, delay_us, mark, returned
   local function refund(limit, state, now_us, units, receipt, cancel)
-    local drain, minus, _, level = exact(limit)
-    local function less(a_us, a, b_us, b) return a_us < b_us or (a_us == b_us and a < b) end
-    local function least(a_us, a, b_us, b)
-      if less(a_us, a, b_us, b) then return a_us, a end
-      return b_us, b
-    end
-    local full_us, full = drain(limit.burst)
-    local us, grains = level(state, now_us)
+    local drain, minus = exact(limit)
+    local full = moved(full_of(state or now_us), now_us)
+    local mark = fmod(receipt.mark, limit.amount)
+    local returns = full.returns
+    local charge = {
+      after = (receipt.mark - mark) / limit.amount,
+      end_us = receipt.at_us + receipt.reset_after_us - (mark > 0 and 1 or 0),
+      number = last_return(returns) + 1,
+    }
+    if full.pace or full.capped_us or charge.after >= charge.number then return nil end
+    local full_us, beyond = drain(limit.burst)
+    local us, grains = level(limit, full, now_us)
     local held = receipt.cost - receipt.returned
-    local given_us, given = drain(math.min(units, held))
-    -- Where the charge's own water ends, seen from now.
-    local until_us, until_ = receipt.at_us + receipt.reset_after_us - now_us, receipt.mark
-    if until_ > 0 then until_us = until_us - 1 end
-    if until_ >= limit.amount then until_us, until_ = until_us + 1, 0 end
-    until_us, until_ = minus(until_us, until_, drain(receipt.returned))
-
-    if cancel then
-      local served_us, served = minus(until_us, until_, full_us, full)
-      if less(served_us, served, receipt.at_us - now_us, 0) then served_us, served = receipt.at_us - now_us, 0 end
-      if served_us < 0 then return nil end
-      local built_us, built = minus(us, grains, full_us, full)
-      if built_us < 0 then built_us, built = 0, 0 end
-      built_us, built = minus(built_us, built, served_us, served)
-      if built_us < 0 then built_us, built = 0, 0 end
-      local own_us, own = drain(held)
-      own_us, own = minus(own_us, own, built_us, built)
-      given_us, given = least(given_us, given, own_us, own)
-    else
-      given_us, given = least(given_us, given, until_us, until_)
+    local held_us, held_grains = drain(held)
+    local back_us, back = drain(min(units, held))
+    -- Where the charge's own water ended, seen from now; and where it ends, lower by what was given back since.
+    local ended_us, ended = length(limit, charge.end_us - now_us, mark)
+    local below_us, below = given_below(limit, returns, charge)
+    local end_us, end_ = minus(ended_us, ended, most(below_us, below, drain(receipt.returned)))
+    local top = end_us == us and end_ == grains
+    -- No reservation was promised for later than a bucketful below the highest water that there was.
+    local claims_after_us, ahead_us, ahead = (full.claims_us or now_us) - now_us, us, grains
+    if not less(claims_after_us - 1, 0, full_us, beyond) then
+      ahead_us, ahead = most(us, grains, claims_after_us, 0)
     end
-    given_us, given = least(given_us, given, us, grains)
-    if given_us < 0 or (given_us == 0 and given == 0) then return nil end
-    us, grains = minus(us, grains, given_us, given)
-    return state_of(now_us + us, grains, less(full_us, full, us, grains) and now_us or nil)
+    ahead_us, ahead = minus(ahead_us, ahead, full_us, beyond)
+    if ahead_us < 0 then ahead_us, ahead = 0, 0 end
+
+    -- Whatever was given back, no more can have drained of it than drained in all since it was charged.
+    local holds_us, holds = minus(held_us, held_grains, max(0, now_us - receipt.at_us), 0)
+    holds_us, holds = most(end_us, end_, holds_us, holds)
+    if not cancel then
+      back_us, back = least(back_us, back, minus(holds_us, holds, ahead_us, ahead))
+    else
+      local served_us = minus(ended_us, ended, full_us, beyond)
+      if served_us < 0 and receipt.at_us < now_us then return nil end -- it was served
+      if not top then
+        local promised_us, promised = minus(holds_us, holds, full_us, beyond)
+        if promised_us < 0 then promised_us, promised = 0, 0 end
+        ahead_us, ahead = minus(ahead_us, ahead, promised_us, promised)
+        if ahead_us < 0 then ahead_us, ahead = 0, 0 end
+        back_us, back = least(back_us, back, minus(held_us, held_grains, ahead_us, ahead))
+      end
+    end
+    back_us, back = least(back_us, back, us, grains)
+    if back_us < 0 or (back_us == 0 and back == 0) then return nil end
+    local claims_us = full.claims_us
+    if not top or less(back_us, back, least(held_us, held_grains, end_us, end_)) then
+      -- Something is left above the gap, or of the charge itself.
+      if (charge.number + 1) * limit.amount > EXACT then return nil end
+      charge.us, charge.grains = back_us, back
+      returns = with_return(limit, returns, charge)
+      claims_us = max(claims_us or 0, now_us + us + (grains > 0 and 1 or 0))
+    end
+    us, grains = minus(us, grains, back_us, back)
+    local stamp_us = less(full_us, beyond, us, grains) and max(now_us, full.stamp_us or 0) or nil
+    return state_of(now_us + us, grains, stamp_us, returns, claims_us)
   end
 
-  -- A state as it is kept. One that was written at another pace is carried over in units.
-  local function kept(text, limit, own, now_us)
-    local whole, beyond, stamp = string.match(text, "^(%d+):?(%d*):?(%d*)$")
-    local pace = string.sub(own, 4, 6)
-    if #whole > 16 then whole, pace = string.sub(whole, 1, -4), string.sub(whole, -3) end
-    local tat_us, grains, stamp_us = tonumber(whole), tonumber(beyond) or 0, tonumber(stamp)
-    if own == "" or pace == "" or pace == string.sub(own, 1, 3) then return state_of(tat_us, grains, stamp_us) end
-    if stamp_us and stamp_us > now_us then tat_us = tat_us - (stamp_us - now_us) end
-    local used_us = tat_us - now_us + (grains > 0 and 1 or 0)
-    if used_us <= 0 then return now_us end
-    local step = math.fmod(pace - 100, 16)
-    local unit_us = (16 + step) * 2 ^ ((pace - 100 - step) / 16 - 8)
-    local drain = exact(limit)
-    local us, rest = drain(math.min(limit.burst, math.ceil(used_us / unit_us)))
-    return state_of(now_us + us, rest)
+  -- A state as it is kept, with the pace that it was written at, if that is not the limit's own.
+  local function kept(text, own)
+    local whole, rest = string.match(text, "^(%d+):?(.*)$")
+    local written = string.sub(own, 4, 6)
+    if #whole > 16 then whole, written = string.sub(whole, 1, -4), string.sub(whole, -3) end
+    local grains, stamp, capped, claims, list = string.match(rest, "^(%d*):?(%d*):?(%d*):?(%d*):?([%d+,]*)$")
+    local state = {
+      tat_us = tonumber(whole), grains = tonumber(grains) or 0, stamp_us = tonumber(stamp),
+      capped_us = tonumber(capped), claims_us = tonumber(claims),
+    }
+    for after, end_us, number, us, part in string.gmatch(list, "(%d+)%+(%d+)%+(%d+)%+(%d+)%+(%d+)") do
+      state.returns = state.returns or {}
+      state.returns[#state.returns + 1] = {
+        after = tonumber(after), end_us = tonumber(end_us), number = tonumber(number), us = tonumber(us),
+        grains = tonumber(part),
+      }
+    end
+    if own ~= "" and written ~= "" and written ~= string.sub(own, 1, 3) then
+      state.pace = written
+    elseif rest == "" then
+      return state.tat_us
+    end
+    return state
   end
 
-  return decide, refund, kept
+  local function packed(state, pace)
+    local text, gap = string.format("%.0f%.3s", state.tat_us, state.pace or pace), ""
+    local more = state.grains > 0 or state.stamp_us or state.capped_us or state.claims_us
+    local fields = { more and state.grains or false, state.stamp_us or false, state.capped_us or false,
+      state.claims_us or false }
+    for i = 1, 4 do
+      if fields[i] then text, gap = string.format("%s%s:%.0f", text, gap, fields[i]), "" else gap = gap .. ":" end
+    end
+    local between = gap .. ":"
+    for _, each in ipairs(state.returns or {}) do
+      text = string.format("%s%s%.0f+%.0f+%.0f+%.0f+%.0f", text, between, each.after, each.end_us, each.number, each.us,
+        each.grains)
+      between = ","
+    end
+    return text
+  end
+
+  local function dead_at_us(limit, full)
+    local dry_us = full.tat_us + (full.grains > 0 and 1 or 0)
+    if full.capped_us then
+      local us, grains = level(limit, full, full.capped_us)
+      dry_us = max(dry_us, full.capped_us + us + (grains > 0 and 1 or 0))
+    end
+    return max(dry_us, full.claims_us or 0) + SWING_US
+  end
+
+  return decide, refund, kept, packed, dead_at_us
 end
 
 local decide_exactly

@@ -69,7 +69,8 @@ local function unit_end(own, stock, left)
   local product = left * spread
   local before = ceil(product / own.rate)
   if product >= EXACT then before = before + 1 end
-  return stock.reset_us - (stock.mark > 0 and 1 or 0) - before, 0
+  local part = math.fmod(stock.mark, own.rate)
+  return stock.reset_us - (part > 0 and 1 or 0) - before, stock.mark - part
 end
 
 -- The facts of a call after which so many units are left: aged, as if it had been asked just now.

@@ -14,6 +14,8 @@
 --
 -- Law: a question may be asked again only where `again` says why it surely was not charged.
 
+local naming = require "resty.headgate.naming"
+
 local find, lower, match = string.find, string.lower, string.match
 
 local M = {}
@@ -69,7 +71,8 @@ local IN_SCRIPTS = "+time +get +mget +set +del +getrange +setrange +pexpire +pex
 
 local function right(prefix, text, folded)
   if any(folded, KEYS) then
-    return "its user may not touch our keys (" .. text .. "). Grant them: ACL SETUSER <user> ~" .. prefix .. "1:*"
+    local pattern = naming.pattern(prefix)
+    return "its user may not touch our keys (" .. text .. "). Grant them: ACL SETUSER <user> ~" .. pattern
   end
   local missing = match(folded, "to run the '([^']+)'") or match(folded, "run the '?([%w_|]+)'? command")
   return "its user lacks the right to run " .. (missing or "a command of our scripts") .. " (" .. text

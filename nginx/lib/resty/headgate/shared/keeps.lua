@@ -57,10 +57,11 @@ end
 
 local function digits(number) return #string.format("%.17g", number) end
 
--- The bytes of the largest state that a limit can have. Instants have 16 digits, of milliseconds 13.
+-- The bytes of the largest state that charges leave behind; a refund, a clock that was set back and a changed limit may
+-- leave larger ones. Instants have 16 digits, of milliseconds 13.
 local WIDTHS = {
   token_bucket = function(limit) return 16 + 3 + 1 + digits(limit.amount) end,
-  fixed_window = function(limit) return 16 + 1 + digits(limit.amount) end,
+  fixed_window = function(limit) return 16 + 1 + digits(limit.amount) + 1 + 16 end,
   leaky_bucket = function(limit) return digits(limit.capacity) + 1 + 13 end,
   sliding_window = function(limit)
     return digits(limit.cell_us) + digits(limit.cells) + 16 + 3 + limit.cells * (digits(limit.amount) + 1)

@@ -1,0 +1,127 @@
+"""Limits that are changed and changed back: a refused charge gives nothing back, and the wait it is told is true.
+
+All limits of one algorithm can follow each other on one count. The state is carried along as an engine does it: as
+it is, and of a token bucket with the pace that it was written at.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headgate.calendar import resolve
+from headgate.model import algorithm
+from headgate.model.decision import Facts
+from headgate.model.limit import Limit
+from headgate.text import parse
+
+START_US = 1_700_000_000_000_000
+LONGEST_US = 3600 * 10**6
+
+FAMILIES = {
+    "token bucket": (
+        "100/s burst 200",
+        "100/s burst 3",
+        "10/hour",
+        "10/minute",
+        "7/s burst 9",
+        "1000/hour burst 5",
+    ),
+    "leaky bucket": ("10/s queue 9", "10/s queue 0", "1/s queue 100 nodelay", "100/s queue 3"),
+    "fixed window": ("1000/hour fixed", "1/minute fixed", "100/s fixed", "10000/week fixed", "3/90s fixed"),
+    "sliding window": ("600/minute sliding", "3/s sliding", "1000/hour sliding", "10/minute sliding cells 5"),
+    "sliding log": ("3/minute log", "100/s log", "1/hour log", "50/minute log"),
+    "smooth": ("10/s smooth", "1/s smooth burst 5s", "10/s smooth warmup 5s", "100/s smooth burst 0s"),
+}
+PAIRS = [(one, other) for family in FAMILIES.values() for one in family for other in family if one != other]
+
+
+class Count:
+    """One count, judged by whichever limit asks."""
+
+    def __init__(self) -> None:
+        self.state: Any = None
+        self.written: Limit | None = None
+        self.now_us = START_US
+
+    def copy(self) -> Count:
+        other = Count()
+        other.state, other.written, other.now_us = deepcopy(self.state), self.written, self.now_us
+        return other
+
+    def ask(self, limit: Limit, cost: int) -> Facts:
+        model = algorithm(limit)
+        seen = self.state
+        if seen is not None and model.carried is not None and self.written is not None:
+            seen = model.carried(limit, seen, self.written.pace)  # type: ignore[attr-defined]
+        facts, after = model.decide(resolve(limit, self.now_us), seen, self.now_us, cost)
+        if after is not seen:
+            self.state, self.written = after if model.settle is None else model.settle(limit, after), limit
+        return facts
+
+
+# Charges of so many units, after so long.
+charges = st.lists(st.tuples(st.integers(0, 2 * 10**6) | st.just(0), st.integers(1, 40)), min_size=1, max_size=12)
+pauses = st.sampled_from([0, 0, 1, 10**6, 61 * 10**6]) | st.integers(0, 10**8)
+
+
+def used(limit: Limit, history: list[tuple[int, int]]) -> Count:
+    count = Count()
+    for gap_us, cost in history:
+        count.now_us += gap_us
+        count.ask(limit, cost)
+    return count
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+@example(history=[(0, 3)] * 12, pause_us=0, refusals=[(0, 3)], cost=1)
+@given(
+    history=charges,
+    pause_us=pauses,
+    refusals=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 40)), max_size=4),
+    cost=st.integers(0, 40),
+)
+def test_a_refused_charge_gives_nothing_back(
+    one: str, other: str, history: list[tuple[int, int]], pause_us: int, refusals: list[tuple[int, int]], cost: int
+) -> None:
+    before, between = parse(one), parse(other)
+    count = used(before, history)
+    count.now_us += pause_us
+    untouched = count.copy()
+    for gap_us, units in refusals:
+        count.now_us += gap_us
+        kept = count.copy()
+        if count.ask(between, units)[0]:
+            count = kept  # Only refusals are told here.
+        untouched.now_us = count.now_us
+    assert count.ask(before, cost) == untouched.ask(before, cost)
+
+
+@pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if "sliding" not in pair[0]])
+@given(history=charges, pause_us=pauses, cost=st.integers(1, 40))
+def test_after_a_change_the_wait_that_is_told_is_true(
+    one: str, other: str, history: list[tuple[int, int]], pause_us: int, cost: int
+) -> None:
+    """Of a sliding window it is true to within a cell of the limit that it was counted under."""
+    count, limit = used(parse(one), history), parse(other)
+    count.now_us += pause_us
+    allowed, _, retry_us, *_ = count.ask(limit, cost)
+    if allowed or retry_us is None or retry_us > LONGEST_US:
+        return
+    count.now_us += retry_us
+    assert count.ask(limit, cost)[0]
+
+
+def test_a_quota_survives_a_minute_under_another_limit() -> None:
+    """1000/hour used up, changed to 1/minute, refused, changed back: nothing is left; also half an hour later."""
+    hour, minute = parse("1000/hour fixed"), parse("1/minute fixed")
+    for later_us in (0, 1_000_000):
+        count = used(hour, [(0, 1000)])
+        count.now_us += later_us
+        refused = count.ask(minute, 1)
+        assert refused[:2] == (False, 0)
+        assert count.ask(hour, 0)[1] == 0
