@@ -79,7 +79,7 @@ class World:
         )
         assert len(self.state.holders) <= HOLDERS
         assert all(0 < len(holder.parts) <= PARTS for holder in self.state.holders)
-        assert dead_at_us(self.state) <= now_us + LIVE_US
+        assert dead_at_us(self.state) <= max(now_us, self.state.stamp_us) + LIVE_US
         if told is None:
             return
         assert (told.units > 0) == (told.burst > 0)

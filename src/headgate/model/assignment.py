@@ -46,8 +46,9 @@ Laws (tests/model/test_assignment_laws.py):
     comes when it is full is told 0. For each, at most PARTS parts are kept: two older ones are merged into one, as
     large as the larger, which ends as late as the later;
   - listening ends by itself, and nothing is told before;
-  - a clock that steps back leaves every part the time that it had left when a report was last noted, and mints
-    nothing. One that steps forward ends parts early, here as everywhere: at most the limit once more is out then,
+  - a clock that swings by up to MAX_CLOCK_SWING_US ends no part earlier; one that is set back leaves every part
+    the time that it had left when a report was last noted, and mints nothing. One that steps forward ends parts
+    early, here as everywhere: at most the limit once more is out then,
     for at most ttl + grace.
 
 Cost: one look at each holder and about four at each busy one (at most 50: see `_level`). In Redis that is about a
@@ -61,7 +62,7 @@ from typing import NamedTuple
 
 from headgate.errors import InvalidRule
 from headgate.model.division import WHOLE, Division
-from headgate.model.limit import SECOND
+from headgate.model.limit import MAX_CLOCK_SWING_US, SECOND
 
 HOLDERS = 1000
 PARTS = 4
@@ -142,6 +143,7 @@ def tell(
     """The same in grains: `live_us` is how long the part counts, ttl and grace together."""
     if state is None:
         state = State(now_us, min(unknown_until_us, now_us + live_us) if unknown_until_us > now_us else 0, ())
+    now_us = _as_at(state, now_us)
     listens_us, holders = _settled(state, now_us)
     rank = next((rank for rank, holder in enumerate(holders) if holder.name == name), len(holders))
     if rank == len(holders):
@@ -167,6 +169,7 @@ def leave(state: State | None, now_us: int, name: str) -> State | None:
     """A holder says goodbye: it wants no part, not even a standby. What it may be using still ends by itself."""
     if state is None:
         return None
+    now_us = _as_at(state, now_us)
     listens_us, holders = _settled(state, now_us)
     gone = (holder._replace(noted=LEFT) if holder.name == name else holder for holder in holders)
     return State(now_us, listens_us, tuple(gone))
@@ -225,8 +228,13 @@ def dead_at_us(state: State) -> int:
     return max([state.listens_us, *(holder.parts[-1][1] for holder in state.holders)])
 
 
+def _as_at(state: State, now_us: int) -> int:
+    """The instant that a ledger is judged as at: now, or that of its last writing if the clock swings."""
+    return state.stamp_us if now_us < state.stamp_us <= now_us + MAX_CLOCK_SWING_US else now_us
+
+
 def _settled(state: State, now_us: int) -> tuple[int, list[Holder]]:
-    """What still counts, also after the clock stepped back."""
+    """What still counts, also after the clock was set back."""
     stamp_us, listens_us, holders = state
     back_us = max(0, stamp_us - now_us)
     found = []

@@ -7,6 +7,13 @@ local find, format, match, sub = string.find, string.format, string.match, strin
 local M = { width = 1 }
 
 local WHOLE, HOLDERS, PARTS, LEFT = 1081080000, 1000, 4, -1
+local SWING_US = 100000
+
+-- The instant that a ledger is judged as at: now, or that of its last writing if the clock swings.
+local function as_at(text, now_us)
+  local stamp_us = tonumber(text and match(text, "^%d+")) or now_us
+  return stamp_us > now_us and stamp_us <= now_us + SWING_US and stamp_us or now_us
+end
 
 -- Grains and ends, in turn, of those parts that have not ended; and whether that is all as it was.
 local function alive(text, back_us, now_us)
@@ -29,7 +36,7 @@ local function line(name, noted, parts)
   return format("%s %.0f %s\n", name, noted, table.concat(words, " "))
 end
 
--- What still counts of a ledger, also after the clock stepped back.
+-- What still counts of a ledger, also after the clock was set back.
 --   text, body       as it is stored, and where the holders' lines begin; `same` if all of them still hold
 --   noted            by rank; likewise firsts and lasts, where a line stands, and lines, those that changed
 --   held, dead_us    the sum of all largest parts, and when the last part ends
@@ -169,6 +176,7 @@ end
 -- Note what a holder wants (nil: it cannot know), and tell it its part. Answers the grains (-1: listening), the
 -- ledger, its death, and how many holders it has. Without a `text` there is no ledger yet.
 function M.tell(least, text, now_us, name, wants, live_us, unknown_until_us)
+  now_us = as_at(text, now_us)
   local ledger = settled(text, now_us, name)
   if not text and unknown_until_us > now_us then ledger.listens_us = min(unknown_until_us, now_us + live_us) end
   local listens, noted, count = now_us < ledger.listens_us, ledger.noted, ledger.count
@@ -202,6 +210,7 @@ end
 
 -- A holder says goodbye. Answers the ledger and its death.
 function M.leave(text, now_us, name)
+  now_us = as_at(text, now_us)
   local ledger = settled(text, now_us, name)
   local rank = ledger.rank
   if not rank then return written(ledger, now_us, ledger.count + 1, ""), ledger.dead_us end
