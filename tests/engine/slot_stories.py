@@ -375,3 +375,48 @@ def a_clock_that_steps_forward_is_time_that_passed(room: Room) -> None:
     room.at(3600)
     assert room.renews(fence) is None
     assert room.free() == 2
+
+
+@story
+def a_fence_does_not_come_again_when_the_clock_is_set_back_after_the_release(room: Room) -> None:
+    room.at(3600)
+    first = room.gets()
+    assert room.releases(first)
+    for seconds in (3599.999_999, 3599, 0):
+        room.at(seconds)
+        later = room.gets()
+        assert later > first
+        assert room.releases(later)
+        first = later
+
+
+@story
+def a_waiter_that_gives_up_removes_nobody_else(room: Room) -> None:
+    """What has expired is in line again if the clock is set back: nothing was given meanwhile."""
+    for back_to in (0.999_999, 0.5):
+        held = [room.gets(), room.gets()]
+        a = room.waits()
+        room.at(0.999_999)
+        b = room.waits()
+        room.at(1)
+        facts, given = room.ask(b, wait=False)
+        assert (facts[0], given) == (False, None)
+        room.at(back_to)
+        assert room.waits(a) == a
+        assert room.leaves(a)
+        for fence in held:
+            assert room.releases(fence)
+        room.at(0)
+
+
+@story
+def a_clock_that_swings_shortens_no_lease(room: Room) -> None:
+    """Two processes read clocks that differ by a tenth of a second, a hundred times each."""
+    room.limit = Slots(2, ttl=2)
+    room.at(0.1)
+    first = room.gets()
+    for swing in range(100):
+        room.at(0.1 * (swing % 2))
+        room.releases(room.gets())
+    room.at(2.09)
+    assert room.renews(first) is not None

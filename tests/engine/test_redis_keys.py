@@ -14,7 +14,7 @@ from headgate.engine.redis.blocking import RedisEngine
 from headgate.engine.redis.wire import Questions
 from headgate.errors import InvalidRule
 from headgate.limiter import Limiter
-from headgate.model.limit import HORIZON_US, Limit
+from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
 from headgate.text import parse
 from tests.servers import BASE_US, RedisServer
 
@@ -70,7 +70,7 @@ def test_the_hash_tag_is_the_whole_key(name: str, key: str) -> None:
     whole = redis_key(name, key)
     assert hash_tag(whole) == naming.escaped(key)
     assert whole.endswith(b":{" + hash_tag(whole) + b"}")
-    assert whole.startswith(b"hg1:")
+    assert whole.startswith(b"hg2:")
     assert not re.search(rb"[\s\x00]", whole)
 
 
@@ -123,7 +123,7 @@ def test_prefixes_keep_programs_apart(server: RedisServer) -> None:
         assert theirs.take("key")
         assert not ours.take("key")
     ours_key, theirs_key = sorted(_keys(server))
-    assert (ours_key[:4], theirs_key) == (b"hg1:", b"other1:" + ours_key[4:])
+    assert (ours_key[:4], theirs_key) == (b"hg2:", b"other2:" + ours_key[4:])
 
 
 # What is taken at BASE_US, which is a whole second, and how long the state matters after it.
@@ -159,7 +159,9 @@ def test_a_key_lives_as_long_as_it_matters(
         (key,) = _keys(driven_server)
         life_ms = driven_server.call("PTTL", key)
         assert isinstance(life_ms, int)
-        assert 0 <= life_ms / 1000 - seconds <= 0.001
+        # A clock that swings may read that much less again; the numbers of slots are remembered for a day.
+        seconds = 86_400 if "slots" in text else seconds + MAX_CLOCK_SWING_US / 1_000_000
+        assert -1e-6 <= life_ms / 1000 - seconds <= 0.0011
         driven_server.clock.advance_us(round(seconds * 1_000_000) + 2000)
         assert _keys(driven_server) == []
 

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headgate.engine.slot_table import SlotTable
 from headgate.model.decision import Facts
+from headgate.model.limit import MAX_CLOCK_SWING_US
 from headgate.model.slots import TICKET_US, Slots
 from tests.engine.slot_room import BASE_US, SECOND, Room
 from tests.engine.slot_stories import Story, stories
@@ -105,12 +106,14 @@ class Truth:
         self.tickets: dict[int, int] = {}
         self.written_us = 0
 
-    def settle(self, now_us: int) -> None:
+    def settle(self, now_us: int) -> int:
+        """The instant that all is judged as at: now, unless the clock swings."""
         stepped_us = self.written_us - now_us
-        if stepped_us > 0:
+        if stepped_us > MAX_CLOCK_SWING_US:
             self.written_us = now_us
             self.leases = {number: end_us - stepped_us for number, end_us in self.leases.items()}
             self.tickets = {number: end_us - stepped_us for number, end_us in self.tickets.items()}
+        return max(now_us, self.written_us)
 
     def held(self, now_us: int) -> list[int]:
         return [number for number, end_us in self.leases.items() if end_us > now_us]
@@ -145,11 +148,9 @@ class SlotMachine(RuleBasedStateMachine):
     def time_passes(self, by_us: int) -> None:
         self.now_us += by_us
 
-    @rule(by_us=st.sampled_from([1, 500_000, 3600 * SECOND]))
+    @rule(by_us=st.sampled_from([1, 99_999, 100_000, 100_001, 500_000, 3600 * SECOND]))
     def the_clock_steps_back(self, by_us: int) -> None:
         self.now_us -= by_us
-        if not len(self.table):
-            self.highest = 0
 
     @rule(amount=st.integers(1, 4), ttl=st.sampled_from([0.5, 2, 30]))
     def the_limit_changes(self, amount: int, ttl: float) -> None:
@@ -166,20 +167,19 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(nth=st.integers(0, 50))
     def a_holder_renews(self, nth: int) -> None:
         fence = self.fences[nth % len(self.fences)]
-        self.truth.settle(self.now_us)
+        at_us = self.truth.settle(self.now_us)
         expires_us = self.table.renew("key", self.limit, fence, self.now_us)
-        if fence in self.truth.held(self.now_us):
-            assert expires_us == self.now_us + self.limit.ttl_us
+        if fence in self.truth.held(at_us):
+            assert expires_us == at_us + self.limit.ttl_us
             self.truth.leases[fence] = expires_us
-            self.truth.written_us = self.now_us
+            self.truth.written_us = at_us
         else:
             assert expires_us is None
 
     @rule(nth=st.integers(0, 50))
     def a_holder_releases(self, nth: int) -> None:
         fence = self.fences[nth % len(self.fences)]
-        self.truth.settle(self.now_us)
-        held = fence in self.truth.held(self.now_us)
+        held = fence in self.truth.held(self.truth.settle(self.now_us))
         assert self.table.release("key", fence, self.now_us) == held
         if held:
             del self.truth.leases[fence]
@@ -193,11 +193,11 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule()
     def somebody_looks(self) -> None:
-        self.truth.settle(self.now_us)
-        free = self.limit.amount - len(self.truth.held(self.now_us)) - len(self.truth.line(self.now_us))
+        at_us = self.truth.settle(self.now_us)
+        free = self.limit.amount - len(self.truth.held(at_us)) - len(self.truth.line(at_us))
         allowed, remaining, retry_us, *_ = self.table.peek("key", self.limit, self.now_us)
         assert (allowed, remaining) == (free > 0, max(0, free))
-        assert retry_us == self.truth.opens_us(self.limit.amount, self.now_us) - self.now_us
+        assert retry_us == (0 if allowed else self.truth.opens_us(self.limit.amount, at_us) - self.now_us)
 
     @rule()
     def the_table_sweeps(self) -> None:
@@ -212,14 +212,14 @@ class SlotMachine(RuleBasedStateMachine):
 
     def ask(self, ticket: int | None, wait: bool) -> None:
         now_us, amount, truth = self.now_us, self.limit.amount, self.truth
-        truth.settle(now_us)
-        line = truth.line(now_us)
+        moment_us = truth.settle(now_us)
+        line = truth.line(moment_us)
         mine = ticket if ticket in line else None
-        ahead = len(truth.held(now_us)) + (len(line) if mine is None else line.index(mine))
+        ahead = len(truth.held(moment_us)) + (len(line) if mine is None else line.index(mine))
         if mine is not None:
             del truth.tickets[mine]
-        free = amount - len(truth.held(now_us)) - len(truth.line(now_us))
-        opens_us = truth.opens_us(amount, now_us)
+        free = amount - len(truth.held(moment_us)) - len(truth.line(moment_us))
+        opens_us = truth.opens_us(amount, moment_us)
 
         facts, given = self.table.acquire("key", self.limit, now_us, ticket, wait)
         allowed, remaining, retry_us, _, delay_us, at_us, fence = facts
@@ -229,8 +229,8 @@ class SlotMachine(RuleBasedStateMachine):
             assert (remaining, retry_us, given) == (max(0, free - 1), 0, None)
             self.number(fence)
             self.fences.append(fence)
-            truth.leases[fence] = now_us + self.limit.ttl_us
-            assert len(truth.held(now_us)) <= amount
+            truth.leases[fence] = moment_us + self.limit.ttl_us
+            assert len(truth.held(moment_us)) <= amount
         else:
             assert (remaining, retry_us, fence) == (0, opens_us - now_us, ahead - amount + 1)
             assert (given is not None) == wait
@@ -239,9 +239,9 @@ class SlotMachine(RuleBasedStateMachine):
                 self.number(given)
                 self.tickets.append(given)
             if given is not None:
-                truth.tickets[given] = now_us + TICKET_US
+                truth.tickets[given] = moment_us + TICKET_US
         if allowed or given is not None:
-            truth.written_us = now_us
+            truth.written_us = moment_us
 
     def number(self, number: int) -> None:
         assert number > self.highest

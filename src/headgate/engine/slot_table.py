@@ -26,20 +26,21 @@ class _Key:
 
     __slots__ = ("ends", "expires_us", "fresh", "line", "stamp_us")
 
-    def __init__(self) -> None:
+    def __init__(self, fresh: int = 0) -> None:
         self.expires_us: dict[int, int] = {}  # by number, of leases and tickets alike
         self.ends: list[tuple[int, int]] = []  # the same as (expires_us, number), the earliest first
         self.line: list[int] = []  # which of the numbers are tickets
-        self.fresh = 0
+        self.fresh = fresh
         self.stamp_us = 0
 
-    def settle(self, now_us: int) -> None:
-        """Follow a clock that stepped back."""
+    def settle(self, now_us: int) -> int:
+        """Follow a clock that was set back; the instant that the key is judged as at."""
         stepped_us = slots.stepped_us(self.stamp_us, now_us)
         if stepped_us:
             self.stamp_us = now_us
             self.ends = [(expires_us - stepped_us, number) for expires_us, number in self.ends]
             self.expires_us = {number: expires_us for expires_us, number in self.ends}
+        return slots.as_at(self.stamp_us, now_us)
 
     def put(self, number: int, expires_us: int, now_us: int) -> None:
         self.expires_us[number] = expires_us
@@ -50,8 +51,8 @@ class _Key:
     def stand(self, ticket: int | None, now_us: int) -> int:
         """Stand in line with this ticket, or with a new one."""
         drawn, expires_us = slots.draw(self.fresh, now_us)
+        self.prune(now_us)
         if ticket is None:
-            self.prune(now_us)
             self.line.append(drawn)
             ticket = drawn
         self.put(ticket, expires_us, now_us)
@@ -80,13 +81,18 @@ class _Key:
     def holds(self, fence: int, now_us: int) -> bool:
         return self.expires_us.get(fence, 0) > now_us and not self.waits(fence)
 
-    def judge(self, limit: Slots, now_us: int, cost: int, ticket: int | None) -> tuple[Facts, slots.Held | None]:
-        dead = self._dead(now_us)
+    def judge(
+        self, limit: Slots, now_us: int, at_us: int, cost: int, ticket: int | None
+    ) -> tuple[Facts, slots.Held | None]:
+        dead = self._dead(at_us)
         alive = len(self.ends) - dead
-        behind = 0 if ticket is None else len(self.line) - bisect_right(self.line, ticket)
+        behind = 0
+        if ticket is not None:
+            others = self.line[bisect_right(self.line, ticket) :]
+            behind = sum(self.expires_us[number] > at_us for number in others)
         turn = slots.turn(limit, alive)
         opens_us = 0 if turn is None else self.ends[dead + turn][0]
-        return slots.decide(limit, (alive, behind, opens_us, self.last_us, self.fresh), now_us, cost)
+        return slots.decide(limit, (alive, behind, opens_us, self.last_us, self.fresh), now_us, cost, at_us)
 
     @property
     def last_us(self) -> int:
@@ -95,17 +101,18 @@ class _Key:
     def dead(self, now_us: int) -> bool:
         return slots.dead_at_us(self.last_us, self.fresh) <= now_us
 
-    def _dead(self, now_us: int) -> int:
-        return bisect_right(self.ends, (now_us, inf))
+    def _dead(self, at_us: int) -> int:
+        return bisect_right(self.ends, (at_us, inf))
 
 
 class SlotTable:
-    """The keys of one name."""
+    """The keys of one name. The least number that none of them was ever given outlives them: no fence repeats."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_fresh", "_keys")
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str, _Key] = OrderedDict()
+        self._fresh = 0
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -117,24 +124,24 @@ class SlotTable:
 
         Asking again with the ticket keeps the place; asking with it and not waiting any more gives it up.
         """
-        kept = self._at(key, now_us) or _Key()
-        if ticket is not None and kept.waits(ticket) and kept.expires_us[ticket] > now_us:
-            # Only the others count, and the dead must have left the line before it is counted.
-            kept.remove(ticket)
-            kept.prune(now_us)
+        kept = self._keys.get(key) or _Key(self._fresh)
+        at_us = kept.settle(now_us)
+        if ticket is not None and kept.waits(ticket) and kept.expires_us[ticket] > at_us:
+            kept.remove(ticket)  # Only the others count.
         else:
             ticket = None
-        facts, held = kept.judge(limit, now_us, 1, ticket)
+        facts, held = kept.judge(limit, now_us, at_us, 1, ticket)
         if ticket is not None and (held or not wait):
             kept.quit(ticket)
         if held is not None:
             ticket = None
-            kept.prune(now_us)
-            kept.put(*held, now_us)
+            kept.prune(at_us)
+            kept.put(*held, at_us)
         elif wait:
-            ticket = kept.stand(ticket, now_us)
+            ticket = kept.stand(ticket, at_us)
         else:
-            return facts, None
+            return facts, None  # Nothing was given, so nothing that is dead is removed: it may live again.
+        self._fresh = max(self._fresh, kept.fresh)
         if key not in self._keys:
             self._keys[key] = kept
             self.sweep(now_us)
@@ -142,18 +149,21 @@ class SlotTable:
 
     def renew(self, key: str, limit: Slots, fence: int, now_us: int) -> int | None:
         """When the lease expires now; None if it is gone."""
-        kept = self._at(key, now_us)
-        if kept is None or not kept.holds(fence, now_us):
+        kept = self._keys.get(key)
+        if kept is None:
+            return None
+        at_us = kept.settle(now_us)
+        if not kept.holds(fence, at_us):
             return None
         kept.remove(fence)
-        expires_us = slots.renewed_us(limit, now_us)
-        kept.put(fence, expires_us, now_us)
+        expires_us = slots.renewed_us(limit, at_us)
+        kept.put(fence, expires_us, at_us)
         return expires_us
 
     def release(self, key: str, fence: int, now_us: int) -> bool:
         """Whether the lease was still held."""
-        kept = self._at(key, now_us)
-        if kept is None or not kept.holds(fence, now_us):
+        kept = self._keys.get(key)
+        if kept is None or not kept.holds(fence, kept.settle(now_us)):
             return False
         kept.remove(fence)
         if kept.dead(now_us):
@@ -171,7 +181,8 @@ class SlotTable:
 
     def peek(self, key: str, limit: Slots, now_us: int) -> Facts:
         """How things stand; allowed says whether a newcomer would get a slot."""
-        return (self._at(key, now_us) or _Key()).judge(limit, now_us, 0, None)[0]
+        kept = self._keys.get(key) or _Key()
+        return kept.judge(limit, now_us, kept.settle(now_us), 0, None)[0]
 
     def reset(self, key: str) -> None:
         """End all leases and tickets of the key. Its numbers go on, so no fence comes twice."""
@@ -189,9 +200,3 @@ class SlotTable:
                 del self._keys[key]
             else:
                 self._keys.move_to_end(key)
-
-    def _at(self, key: str, now_us: int) -> _Key | None:
-        kept = self._keys.get(key)
-        if kept is not None:
-            kept.settle(now_us)
-        return kept

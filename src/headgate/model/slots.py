@@ -12,7 +12,13 @@ that died drops out by itself and holds the line up no longer than that.
 The numbers of leases and tickets come from one sequence that never repeats for a key: the next one is at
 least the clock's microseconds, so it is beyond all earlier ones even when the key was long forgotten. A
 lease's number is its fence: storage that remembers the highest it has seen can turn away a holder that does
-not know yet that its lease is gone.
+not know yet that its lease is gone. A clock that is set back must not undo that, so the highest number is
+remembered beyond the last lease: in memory and on a shared dict for as long as those live, in Redis for
+FENCE_MEMORY_US with each key.
+
+The clock. A key proves the instant at which a lease or ticket was last written. If that lies up to
+MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and all is judged as at that instant. If it lies further
+ahead, the clock was set back, and all ends move along with it.
 
 What a key holds is a collection, and the keeper's (engine/slot_table.py; a sorted set in Redis). The model
 sees five numbers of it and judges by those, and it alone knows what they mean.
@@ -23,16 +29,17 @@ newcomer that came in between did not.
 
 Laws (tests/model/test_slots.py; of the keepers, tests/engine/slot_stories.py and test_slot_table.py):
   - at no instant are more than `amount` leases alive;
-  - fences strictly increase for a key, also across its death (unless the clock steps back after it died);
+  - fences strictly increase for a key, also across its death, and whatever the clock does (in Redis: unless it is
+    set back by more than a day after nobody used the key for a day);
   - a lease that expired or was released can be neither renewed nor released, whoever has its slot now;
   - waiters are served in the order of their tickets, and nobody is served before a live waiter;
   - a denied attempt leaves no trace but a waiter's own ticket, and passes exactly retry_after later if
     nothing else came: no release, no renewal, and nobody in line asked again. (With waiters behind, it may
     pass earlier.)
-  - a clock that steps back leaves every lease the time that it had left when one was last given or renewed
-    (also one that expired since, if nothing was given since: nobody had its slot). The first question after
-    the step writes that down, even if it is denied: otherwise the clock would have to catch up before any
-    lease of a crashed holder could end;
+  - a clock that swings shortens no lease. One that is set back leaves every lease the time that it had left when
+    one was last given or renewed (also one that expired since, if nothing was given since: nobody had its slot; a
+    waiter that gives up gives nothing). The first question after the step writes that down, even if it is denied:
+    otherwise the clock would have to catch up before any lease of a crashed holder could end;
   - a lowered amount gives no new lease until fewer are held, a raised one at once; a changed ttl applies to a
     lease from its next renewal.
 """
@@ -41,7 +48,17 @@ from __future__ import annotations
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts
-from headgate.model.limit import EXACT, HORIZON_US, SECOND, Limit, microseconds, span, whole
+from headgate.model.limit import (
+    DAY,
+    EXACT,
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    SECOND,
+    Limit,
+    microseconds,
+    span,
+    whole,
+)
 
 # What the keeper counted, for one who asks:
 #   alive     leases and tickets of others that are alive
@@ -55,6 +72,7 @@ State = tuple[int, int, int, int, int]
 Held = tuple[int, int]
 
 TICKET_US = SECOND
+FENCE_MEMORY_US = DAY
 
 _TTL_US = 30 * SECOND
 
@@ -79,15 +97,23 @@ def turn(limit: Slots, alive: int) -> int | None:
     return alive - limit.amount if alive >= limit.amount else None
 
 
-def decide(limit: Slots, state: State | None, now_us: int, cost: int) -> tuple[Facts, Held | None]:
-    """Judge one who asks for a slot (cost 1) or just looks (cost 0). Pure: same arguments, same answer.
+def as_at(stamp_us: int, now_us: int) -> int:
+    """The instant that a key is judged as at: now, or that of its last writing if the clock swings."""
+    return stamp_us if now_us < stamp_us <= now_us + MAX_CLOCK_SWING_US else now_us
+
+
+def decide(
+    limit: Slots, state: State | None, now_us: int, cost: int, at_us: int | None = None
+) -> tuple[Facts, Held | None]:
+    """Judge one who asks for a slot (cost 1) or just looks (cost 0), as at `at_us`. Pure.
 
     The facts' mark is the fence of a lease; of one refused, how many have to go first: 1 is next in line.
     """
     alive, behind, opens_us, last_us, fresh = state or (0, 0, 0, 0, 0)
+    at_us = now_us if at_us is None else at_us
     free = limit.amount - alive
     if cost and free + behind > 0:
-        fence, expires_us = max(fresh, now_us), now_us + limit.ttl_us
+        fence, expires_us = max(fresh, at_us), at_us + limit.ttl_us
         facts = (True, max(0, free - 1), 0, max(last_us, expires_us) - now_us, 0, now_us, fence)
         return facts, (fence, expires_us)
     reset_us = max(0, last_us - now_us)
@@ -107,8 +133,8 @@ def renewed_us(limit: Slots, now_us: int) -> int:
 
 
 def stepped_us(stamp_us: int, now_us: int) -> int:
-    """How far the clock is behind the last lease or ticket written: so much earlier all of them end."""
-    return max(0, stamp_us - now_us)
+    """How far the clock was set back behind the last lease or ticket written: so much earlier all of them end."""
+    return stamp_us - now_us if stamp_us - now_us > MAX_CLOCK_SWING_US else 0
 
 
 def dead_at_us(last_us: int, fresh: int) -> int:

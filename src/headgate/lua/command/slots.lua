@@ -24,73 +24,78 @@ if verb == "leave" then
 end
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
-local now = string.format("%.0f", now_us)
 local limit = model.limit(ARGV, 2)
 
-local stamp = call("ZSCORE", key, "stamp")
-local stepped_us = model.stepped_us(tonumber(stamp or 0), now_us)
+local stamp_us = tonumber(call("ZSCORE", key, "stamp") or 0)
+local stepped_us = model.stepped_us(stamp_us, now_us)
 if stepped_us > 0 then
   for _, member in ipairs(call("ZRANGEBYSCORE", key, "(0", "+inf")) do
     call("ZINCRBY", key, string.format("-%.0f", stepped_us), member)
   end
+  stamp_us = now_us
 end
+local at_us = model.as_at(stamp_us, now_us)
+local at = string.format("%.0f", at_us)
 
 local function lives(member)
   local expires = call("ZSCORE", key, member)
-  return expires and model.alive(tonumber(expires), now_us)
+  return expires and model.alive(tonumber(expires), at_us)
 end
 
 -- Remove what is dead.
 local function prune()
-  for _, member in ipairs(call("ZRANGEBYSCORE", key, "(0", now)) do
+  for _, member in ipairs(call("ZRANGEBYSCORE", key, "(0", at)) do
     if member ~= "stamp" then call("ZREM", key, member, "q" .. string.sub(member, 2)) end
   end
 end
 
--- Let the key live exactly as long as it matters.
+-- Let the key live as long as it matters: a lease, a ticket, and for a day the last number.
 local function expire()
   local last = call("ZREVRANGE", key, 0, 0, "WITHSCORES")[2]
   local fresh = model.unpack_fresh(call("ZSCORE", key, "fence"))
-  local dead_at_ms = model.dead_at_ms(tonumber(last or 0), fresh, now_us)
+  local dead_at_ms = model.dead_at_ms(tonumber(last or 0), fresh, now_us, true)
   if dead_at_ms then call("PEXPIREAT", key, dead_at_ms) else call("DEL", key) end
 end
 
 local function judge(cost, ticket)
   local fence = call("ZSCORE", key, "fence")
   local state = { behind = 0, opens_us = 0, fresh = model.unpack_fresh(fence) }
-  state.alive = call("ZCOUNT", key, "(" .. now, "+inf")
+  state.alive = call("ZCOUNT", key, "(" .. at, "+inf")
   state.last_us = tonumber(call("ZREVRANGE", key, 0, 0, "WITHSCORES")[2] or 0)
-  if ticket then state.behind = call("ZCOUNT", key, "(" .. fence, "(-" .. ticket) end
+  if ticket then
+    state.behind = call("ZCOUNT", key, "(" .. fence, "(-" .. ticket)
+    for _, member in ipairs(call("ZRANGEBYSCORE", key, "(0", at)) do
+      local number_of_dead = string.match(member, "^t(%d+)$")
+      if number_of_dead and tonumber(number_of_dead) > tonumber(ticket) then state.behind = state.behind - 1 end
+    end
+  end
   local turn = model.turn(limit, state.alive)
   if turn then
-    local opens = call("ZRANGEBYSCORE", key, "(" .. now, "+inf", "WITHSCORES", "LIMIT", turn, 1)
+    local opens = call("ZRANGEBYSCORE", key, "(" .. at, "+inf", "WITHSCORES", "LIMIT", turn, 1)
     state.opens_us = tonumber(opens[2])
   end
-  return state.fresh, model.decide(limit, state, now_us, cost)
+  return state.fresh, model.decide(limit, state, now_us, cost, at_us)
 end
 
 if verb == "acquire" then
   local ticket = number ~= "" and lives("t" .. number) and number
-  if ticket then
-    -- Only the others count, and the dead must have left the line before it is counted.
-    call("ZREM", key, "t" .. ticket)
-    prune()
-  end
+  if ticket then call("ZREM", key, "t" .. ticket) end -- Only the others count.
   local fresh, verdict, fence, expires_us = judge(1, ticket)
   if ticket and (fence or ARGV[5] ~= "1") then call("ZREM", key, "q" .. ticket) end
+  -- Where nothing is given, nothing that is dead is removed: it may live again if the clock is set back.
   if fence then
-    if not ticket then prune() end
+    prune()
     local member = string.format("h%.0f", fence)
-    call("ZADD", key, now, "stamp", model.pack_fresh(fence), "fence", expires_us, member)
+    call("ZADD", key, at, "stamp", model.pack_fresh(fence), "fence", expires_us, member)
     expire()
   elseif ARGV[5] == "1" then
-    local drawn, until_us = model.draw(fresh, now_us)
+    prune()
+    local drawn, until_us = model.draw(fresh, at_us)
     if ticket then
-      call("ZADD", key, now, "stamp", until_us, "t" .. ticket)
+      call("ZADD", key, at, "stamp", until_us, "t" .. ticket)
     else
-      prune()
       ticket = string.format("%.0f", drawn)
-      call("ZADD", key, now, "stamp", model.pack_fresh(drawn), "fence")
+      call("ZADD", key, at, "stamp", model.pack_fresh(drawn), "fence")
       call("ZADD", key, until_us, "t" .. ticket, "-" .. ticket, "q" .. ticket)
     end
     verdict[8] = tonumber(ticket)
@@ -99,8 +104,8 @@ if verb == "acquire" then
   return verdict
 elseif verb == "renew" then
   if not lives("h" .. number) then return { 0, 0 } end
-  local expires_us = model.renewed_us(limit, now_us)
-  call("ZADD", key, now, "stamp", expires_us, "h" .. number)
+  local expires_us = model.renewed_us(limit, at_us)
+  call("ZADD", key, at, "stamp", expires_us, "h" .. number)
   expire()
   return { 1, expires_us }
 elseif verb == "release" then

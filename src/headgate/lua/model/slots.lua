@@ -4,6 +4,8 @@ local max = math.max
 local M = { width = 2 }
 
 local TICKET_US = 1000000
+local SWING_US = 100000
+local FENCE_MEMORY_US = 86400 * 1000000
 
 function M.limit(argv, i)
   return { amount = tonumber(argv[i]), ttl_us = tonumber(argv[i + 1]) }
@@ -20,10 +22,10 @@ end
 
 -- state: alive, behind, opens_us, last_us, fresh. Answers the seven facts (mark: the fence, or how many have to
 -- go first); then, of a lease: fence, expires_us.
-function M.decide(limit, state, now_us, cost)
+function M.decide(limit, state, now_us, cost, at_us)
   local free = limit.amount - state.alive
   if cost > 0 and free + state.behind > 0 then
-    local fence, expires_us = max(state.fresh, now_us), now_us + limit.ttl_us
+    local fence, expires_us = max(state.fresh, at_us), at_us + limit.ttl_us
     local reset_us = max(state.last_us, expires_us) - now_us
     return { 1, max(0, free - 1), 0, reset_us, 0, now_us, fence }, fence, expires_us
   end
@@ -41,9 +43,14 @@ function M.renewed_us(limit, now_us)
   return now_us + limit.ttl_us
 end
 
--- How far the clock is behind the last lease or ticket written: so much earlier all of them end.
+-- How far the clock was set back behind the last lease or ticket written: so much earlier all of them end.
 function M.stepped_us(stamp_us, now_us)
-  return max(0, stamp_us - now_us)
+  return stamp_us - now_us > SWING_US and stamp_us - now_us or 0
+end
+
+-- The instant that a key is judged as at: now, or that of its last writing if the clock swings.
+function M.as_at(stamp_us, now_us)
+  return stamp_us > now_us and stamp_us <= now_us + SWING_US and stamp_us or now_us
 end
 
 -- The sequence of numbers as it is stored: the least one that was never given, below zero (command/slots.lua).
@@ -55,9 +62,10 @@ function M.pack_fresh(number)
   return -(number + 1)
 end
 
--- In whole milliseconds, which is as finely as keys die; nil if that is not ahead.
-function M.dead_at_ms(last_us, fresh, now_us)
-  local dead_us = max(last_us, fresh)
+-- In whole milliseconds, which is as finely as keys die; nil if that is not ahead. `remembers`: nobody but the key
+-- remembers its last number.
+function M.dead_at_ms(last_us, fresh, now_us, remembers)
+  local dead_us = max(last_us, remembers and fresh + FENCE_MEMORY_US or fresh)
   if dead_us > now_us then return math.ceil(dead_us / 1000) end
 end
 

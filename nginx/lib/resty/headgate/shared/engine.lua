@@ -150,7 +150,8 @@ end
 function Engine:acquire(charge, deadline)
   local own = self:own(charge.hand)
   local name = named(own.head, charge.key)
-  local function ask(at_us) return slots.acquire(self.dict, name, own.limit, at_us) end
+  local fences = lock.fence_of(lock_of(charge.key))
+  local function ask(at_us) return slots.acquire(self.dict, self.dict, name, own.limit, at_us, fences) end
   local facts, trouble = locked(self, charge.key, deadline, ask)
   if not facts and not trouble and room.make(self.dict) then
     facts, trouble = locked(self, charge.key, deadline, ask)
@@ -160,7 +161,7 @@ function Engine:acquire(charge, deadline)
   local spare = own.spare
   room.tell("new keys are counted together, as " .. spare.name)
   facts, trouble = locked(self, spare.name, deadline, function(at_us)
-    return slots.acquire(spare, spare.name, own.limit, at_us)
+    return slots.acquire(self.dict, spare, spare.name, own.limit, at_us, lock.fence_of(lock_of(spare.name)))
   end)
   if not facts then return nil, trouble or full(spare.name) end
   facts.overflow = true

@@ -13,6 +13,7 @@ local ffi = require "ffi"
 
 local instants = require "resty.headgate.shared.instants"
 local keeps = require "resty.headgate.shared.keeps"
+local lock = require "resty.headgate.shared.lock"
 local lockout = require "resty.headgate.model.lockout"
 local naming = require "resty.headgate.naming"
 local room = require "resty.headgate.shared.room"
@@ -23,7 +24,7 @@ local M = {}
 -- One letter for all that this engine keeps: others share the dict.
 local OURS, SPARE = "c", "overflow"
 local MOST_UNITS, LONGEST_KEY = 1000, 200
-local STAMP = 17
+local NOTES = 4 * 17 -- what refunds, clocks that were set back and changed limits add to a state
 local PERCENT, HASH = 37, 35
 local byte = string.byte
 
@@ -52,7 +53,7 @@ end
 local function most_bytes(algorithm, limit, width)
   if algorithm == "sliding_log" then return instants.room(limit.amount + 3) * instants.WIDTH end
   if algorithm == "slots" then return instants.room(limit.amount * 2 + 3) * instants.WIDTH end
-  return width + STAMP
+  return width + NOTES
 end
 
 local function locking(dict, terms, prefix)
@@ -95,6 +96,7 @@ function M.bind(dict, hand, prefix)
     width = keeps.width(algorithm, limit), pace = 0, whole = false, calendar = said.calendar and said or nil,
     head = OURS .. hand.head, aside = terms.aside, lockout = locking(dict, terms, prefix), plain = not terms.lockout,
   }
+  if algorithm == "slots" then lock.lay_fences(dict) end
   if algorithm == "token_bucket" then
     own.pace, own.whole = tonumber(string.sub(limit.pace or "", 1, 3)) or 0, limit.amount == 1
   end
