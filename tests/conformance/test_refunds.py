@@ -90,7 +90,7 @@ def test_a_refund_belongs_to_its_decision(place: Place) -> None:
 
 @pytest.mark.parametrize("text", ["1/s burst 100", "1/s queue 99 nodelay"])
 def test_a_charge_holds_less_when_what_lay_below_it_was_given_back(text: str, place: Place) -> None:
-    """A takes 50, B takes 50, A is refunded; 50 s later B has drained, 100 are taken, and B's refund gives nothing."""
+    """A takes 50, B takes 50, A is refunded. 50 s later B has drained: 100 are taken, B gives nothing back."""
     limiter = place.limiter(text)
     a, b = limiter.take("key", 50), limiter.take("key", 50)
     limiter.refund(a)
