@@ -8,8 +8,9 @@ here reads a clock, draws a number or touches the world; engines load, ask and s
         cost 0 peeks: the facts as they stand, and whether one unit would pass. Without patience it judges a
         take; with patience a reservation, which is allowed if it would be served within that time.
         The state that comes back is the very one that was given if there is nothing to save: a peek or a
-        refusal leaves no trace. Only where the clock stepped back behind a state, that is put right at once:
-        else the state would wait for the clock to catch up, and everybody with it.
+        refusal leaves no trace. Only where the clock was set back behind a state, by more than
+        MAX_CLOCK_SWING_US, that is put right at once: else the state would wait for the clock to catch up, and
+        everybody with it. And a refusal that meets the count of another limit may note when.
     refund(limit, state, now_us, units, receipt, cancel) -> State | None
         None: nothing to give back. With `cancel` the charge is a reservation that must not have been served.
     dead_at_us(limit, state) -> int         from when on the state says no more than None does
