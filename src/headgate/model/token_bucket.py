@@ -21,9 +21,9 @@ need no pace, for another limit has another name.)
 Debt. A reservation may pour more than the bucket holds; it is served when the overflow has drained. Only then
 does the state also remember when it was stamped.
 
-The clock. A state proves an instant: the bucket cannot have run later than `run dry - capacity`, or than the
-stamp of a debt. If the clock reads up to MAX_CLOCK_SWING_US less, it swings (two processes never read the same
-time), and the charge is judged as at that instant: the water is what it is, and the wait includes the
+The clock. A state proves an instant: it was written no earlier than a full bucket before it runs dry, and a debt
+not before its stamp. If the clock reads up to MAX_CLOCK_SWING_US less, it swings (two processes never read the
+same time), and the charge is judged as at that instant: the water is what it is, and the wait includes the
 difference. If it reads less than that, the clock was set back or the burst was lowered. Then the bucket is full
 of water from now on, and even a refusal writes down since when (`capped_us`); the instant of running dry and its
 pace stay as they were, so a limit that is changed back finds all that was used.
@@ -160,6 +160,9 @@ def decide(
         room = capacity - after_us
         if room >= 0 and cost:
             return (True, room // period_us, 0, after_us, 0, now_us, 0), now_us + after_us
+        level_us = after_us - cost * period_us
+        if cost and patience_us is None and level_us <= capacity and cost <= limit.burst:
+            return (False, (capacity - level_us) // period_us, -room, level_us, 0, now_us, 0), state
     return _decide_exactly(limit, state, now_us, cost, patience_us)
 
 
@@ -173,7 +176,7 @@ def _decide_exactly(
     after = level + (cost or 1) * period_us
     wait_us = max(0, -((capacity - after) // amount))
     patience_us = 0 if patience_us is None else min(patience_us, HORIZON_US)
-    if full.claims_us <= now_us:
+    if full.returns and full.claims_us <= now_us:
         full = full._replace(returns=(), claims_us=0)
     if 0 < cost <= limit.burst and wait_us <= patience_us:
         us, grains = divmod(after, amount)
@@ -223,7 +226,8 @@ def _moved(full: Full, now_us: int) -> Full:
 
 def _level(limit: TokenBucket, full: Full, now_us: int) -> int:
     """The water now, also of a state in debt, one that the clock was set back behind, or one of another limit."""
-    full = _moved(full, now_us)
+    if full.stamp_us is not None or full.capped_us is not None:
+        full = _moved(full, now_us)
     since_us = now_us if full.capped_us is None else full.capped_us
     used = _grains(limit, full.tat_us - since_us, full.grains)
     if full.pace is not None:
