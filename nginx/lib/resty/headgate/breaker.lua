@@ -21,6 +21,7 @@
 --   - the log has one line when a breaker leaves CLOSED and one when it is back, whatever happens in between;
 --   - an answer or a failure of a question that was asked before the breaker last changed changes nothing.
 
+local naming = require "resty.headgate.naming"
 local questions = require "resty.headgate.redis.questions"
 
 local M = {}
@@ -147,7 +148,7 @@ end
 -- A probe: something is written where the failed question would have been, in no more time than that had.
 local function probe(self)
   local server, tag = self.all.server, questions.escaped(self.key)
-  return server:ask({ "SET", server.prefix .. "1:probe:{" .. tag .. "}", "1", "PX", "1000" }, tag, self.time)
+  return server:ask({ "SET", naming.probe(server.prefix, tag), "1", "PX", "1000" }, tag, self.time)
 end
 
 local function look_again(premature, self)
