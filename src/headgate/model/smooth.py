@@ -316,7 +316,7 @@ def _refund_of_burst(
     if not last:
         # No charge is served later than a full store before the highest there was.
         ahead_us = max(full_us, claims_us) - int(limit.store * limit.interval_us) - at_us
-        back_us = min(back_us, holds_us - max(0, ahead_us), full_us - 1 - at_us)
+        back_us = min(back_us, holds_us - max(0, ahead_us), full_us - at_us)
     if back_us <= 0:
         return None
     if not last or returned + units < cost:  # Something is left above the gap, or of the charge itself.

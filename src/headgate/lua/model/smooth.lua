@@ -184,7 +184,7 @@ local function refund_of_burst(limit, state, stored, free_us, at_us, units, rece
   if not last then
     -- No charge is served later than a full store before the highest there was.
     local ahead_us = max(full_us, claims_us) - floor(limit.store * limit.interval_us) - at_us
-    back_us = min(back_us, holds_us - max(0, ahead_us), full_us - 1 - at_us)
+    back_us = min(back_us, holds_us - max(0, ahead_us), full_us - at_us)
   end
   if back_us <= 0 then return nil end
   if not last or returned + units < cost then -- Something is left above the gap, or of the charge itself.
