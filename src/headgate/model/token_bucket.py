@@ -193,7 +193,7 @@ def _decide_exactly(
 
 
 def _noted(limit: TokenBucket, state: State, now_us: int, cost: int) -> State:
-    """What a refusal leaves: the very state, or one that says since when the bucket counts as full."""
+    """The state after a refusal: the very one, or one that says since when the bucket counts as full."""
     full = _full(state)
     if full.capped_us is not None or (full.stamp_us is not None and full.pace is None):
         moved = _moved(full, now_us)

@@ -38,10 +38,10 @@ function M.members(prefix) return prefix .. LAYOUT .. ":members" end
 function M.rules(prefix) return prefix .. LAYOUT .. ":rules" end
 function M.scripts(prefix) return prefix .. LAYOUT .. ":scripts" end
 
--- What is written to see whether a server takes writes, in the slot of this hash tag.
+-- The key that is written to see whether a server takes writes, in the slot of this hash tag.
 function M.probe(prefix, tag) return prefix .. LAYOUT .. ":probe:{" .. tag .. "}" end
 
--- What all our keys begin with, as a pattern.
+-- The pattern that all our keys match.
 function M.pattern(prefix) return prefix .. LAYOUT .. ":*" end
 
 return M

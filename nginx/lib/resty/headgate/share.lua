@@ -198,7 +198,7 @@ local function smooth(numbers, count)
   end
 end
 
--- What of so many units falls to this rank; without a rank, what falls to everybody.
+-- The units of so many that fall to this rank; without a rank, those that fall to everybody.
 local function units(whole, count, rank)
   return divided(whole, count) + (rank and rank < fmod(whole, count) and 1 or 0)
 end

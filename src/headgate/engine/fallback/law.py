@@ -18,7 +18,7 @@ _LAW = (
 
 
 def local_law(limit: Limit, nodes: int, given: int | None) -> str:
-    """What so many processes do with their shares. `given`: the number they were given; None: they are counted."""
+    """States how so many processes share a limit. `given`: the number they were given; None: they are counted."""
     gone = "while the engine gives no answer, "
     if given is None:
         return gone + _by_rank(limit, nodes)
@@ -43,7 +43,7 @@ def _by_rank(limit: Limit, nodes: int) -> str:
 
 
 def _together(limit: Limit, nodes: int, given: int) -> str:
-    """What equal shares of so many processes admit together."""
+    """States how much equal shares of so many processes admit together."""
     if nodes > given:
         return (
             f"the engine was given nodes={given}, so {nodes} processes together admit up to {nodes / given:.3g} "

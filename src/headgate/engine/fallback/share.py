@@ -81,7 +81,7 @@ def _divided(limit: Limit, part: int, count: int, sharers: int) -> Limit | None:
 
 
 def units(whole: int, count: int, rank: int | None) -> int:
-    """What of so many units falls to this rank; without a rank, what falls to everybody."""
+    """The units of so many that fall to this rank; without a rank, those that fall to everybody."""
     return whole // count + (rank is not None and rank < whole % count)
 
 

@@ -44,7 +44,7 @@ local function written(until_us, used, stamp_us, served_us, met_us)
   return { until_us = until_us, used = used, stamp_us = stamp_us, served_us = served_us, met_us = met_us or 0 }
 end
 
--- What is not simply allowed, around one instant: nil if that lies outside of the calendar.
+-- The windows around one instant, as functions; nil if that lies outside of the calendar.
 local function windows(limit, at_us)
   local period_us, first_us, place = limit.period_us, nil, nil
   if period_us > 0 then

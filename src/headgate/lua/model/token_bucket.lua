@@ -157,7 +157,7 @@ function exactly()
     return us, grains
   end
 
-  -- What a refusal leaves: the very state, or one that says since when the bucket counts as full.
+  -- The state after a refusal: the very one, or one that says since when the bucket counts as full.
   local function noted(limit, state, now_us, cost)
     local full = full_of(state)
     if full.capped_us or (full.stamp_us and not full.pace) then
@@ -208,7 +208,7 @@ function exactly()
 
   local function is_below(a, b) return a.after < b.after or (a.after == b.after and a.end_us <= b.end_us) end
 
-  -- What was given back since, from below this charge: a table as a return is, with after and end_us.
+  -- The water given back since, from below this charge: a table as a return is, with after and end_us.
   local function given_below(limit, returns, charge)
     local us, grains = 0, 0
     for _, each in ipairs(returns or {}) do

@@ -41,7 +41,7 @@ local function shift(kept, by_us, now_us)
   kept.stamp_us, kept.moved = now_us, true
 end
 
--- What is kept; `at_us` is the instant that it is judged as at.
+-- Loads a key; `at_us` is the instant that it is judged as at.
 local function load(store, name, now_us)
   local text = store:get(name)
   if not text then return { fresh = 0, stamp_us = 0, leases = "", n = 0, at_us = now_us } end
