@@ -26,6 +26,7 @@ local OURS, SPARE = "c", "overflow"
 local MOST_UNITS, LONGEST_KEY = 1000, 200
 local NOTES = 4 * 17 -- what refunds, clocks that were set back and changed limits add to a state
 local PERCENT, HASH = 37, 35
+local SWING_US = 100000
 local byte = string.byte
 
 -- The name of a key's count. A head ends with the only brace it has, so a key need not be escaped here to keep names
@@ -63,10 +64,11 @@ local function locking(dict, terms, prefix)
   return { own = own, limit = limit, head = OURS .. naming.head(prefix, "lockout", terms.rule), store = dict }
 end
 
--- The limit around now: a calendar's windows are worked out anew when it leaves them.
+-- The limit around now: a calendar's windows are worked out anew when it leaves them, or a worker whose clock is ahead
+-- by a swing may have.
 function M.limit_at(own, zones, now_us)
   local limit = own.limit
-  if not own.calendar or (limit[4] and limit[1] <= now_us and now_us < limit[4]) then return limit end
+  if not own.calendar or (limit[4] and limit[1] <= now_us and now_us < limit[4] - SWING_US) then return limit end
   local calendar = require "resty.headgate.calendar"
   own.limit = own.model.limit(calendar.numbers(own.calendar, zones, now_us), 1)
   return own.limit
