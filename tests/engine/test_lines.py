@@ -89,7 +89,11 @@ def test_many_at_once_open_few(redis_server: RedisServer) -> None:
 
 
 def test_many_at_once_and_nobody_there() -> None:
-    with RedisServer() as server, Proxy(server) as link, Limiter("10000/day", link.url) as limiter:
+    with (
+        RedisServer() as server,
+        Proxy(server) as link,
+        Limiter("10000/day", f"{link.url}?deadline=20s") as limiter,
+    ):
         link.refuse()
         answers = crowd(CROWD, lambda n: heard(limiter, n))
         assert all("the connection failed" in str(answer) for answer in answers)

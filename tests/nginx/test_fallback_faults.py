@@ -105,15 +105,15 @@ def test_what_is_wrong_with_one_key_concerns_nobody_else(server: RedisServer) ->
 
 def test_too_late_for_one_rule_is_in_time_for_another(server: RedisServer) -> None:
     rules = [
-        rule("hasty", "3/day fixed", when={"path": "/hasty"}, deadline="50ms"),
-        rule("patient", "1000/day fixed", when={"path": "/patient"}, deadline="2s"),
+        rule("hasty", "3/day fixed", when={"path": "/hasty"}, deadline="500ms"),
+        rule("patient", "1000/day fixed", when={"path": "/patient"}, deadline="10s"),
     ]
-    with Proxy(server) as link, gateway(link, *rules, deadline=2) as gate:
+    with Proxy(server) as link, gateway(link, *rules, deadline=10) as gate:
         assert statuses(gate, 2, "/hasty") + statuses(gate, 1, "/patient") == [200, 200, 200]
-        link.delay(100, "replies")
+        link.delay(1000, "replies")
         began = time.monotonic()
         assert Counter(statuses(gate, 6, "/hasty")) == {200: 3, 429: 3}  # a share of its own
-        assert time.monotonic() - began < 0.05 + 0.5
+        assert time.monotonic() - began < 0.5 + 2
         for left in (998, 997, 996):
             reply = gate.get("/patient")
             assert reply.headers["ratelimit"].startswith(f'"patient";r={left};')  # by Redis

@@ -32,8 +32,8 @@ def test_a_take_is_the_models(gate: Gate, server: RedisServer) -> None:
 
 @pytest.mark.parametrize("key", ["a b%{c}", "x" * 200, "y" * 201, "ü" * 150, "}", "\x7f\t", "user=ada"])
 def test_a_key_is_pythons(gate: Gate, server: RedisServer, key: str) -> None:
-    engine = gate.engine(server.url, {"login": "5/day fixed"})
-    there = RedisEngine(server.url).meter(parse("5/day fixed"), "login")
+    engine = gate.engine(f"{server.url}?deadline={PATIENCE_S}s", {"login": "5/day fixed"})
+    there = RedisEngine(server.url, deadline=PATIENCE_S).meter(parse("5/day fixed"), "login")
     assert engine.take("login", key)[1] == 4
     assert there.decide(key, 1)[1] == 3
     assert engine.take("login", key)[1] == 2
