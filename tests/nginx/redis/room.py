@@ -32,6 +32,9 @@ HTTP = "lua_socket_log_errors off;\n"
 _ids = itertools.count()
 
 
+PATIENCE_S = 20
+
+
 class Trouble(Exception):
     """What the engine said instead of an answer."""
 
@@ -71,7 +74,12 @@ class Gate:
         terms: Mapping[str, Any] | None = None,
         zones: Mapping[str, Any] | None = None,
     ) -> "Engine":
-        """Rules by name with a limit each; `terms` of those that have some."""
+        """Rules by name with a limit each; `terms` of those that have some.
+
+        Answers have time, unless the URL says how much: a busy machine is no fault.
+        """
+        if "deadline=" not in url:
+            url += f"{'&' if '?' in url else '?'}deadline={PATIENCE_S}s"
         return Engine(self, url, limits, terms or {}, zones or {})
 
     def __enter__(self) -> Self:
