@@ -42,7 +42,7 @@ steps = st.lists(
         st.integers(0, 11),
         st.booleans(),
     ),
-    max_size=16,
+    max_size=30,
 )
 
 
@@ -164,9 +164,38 @@ BEHIND = [
 ]
 
 
+# Refunds that are remembered no more when a charge that knows of them is given back, and others since.
+FORGOTTEN = [
+    ("take", 0, 3, 0, False),
+    ("refund", 0, 1, 0, False),
+    ("refund", 0, 1, 0, False),
+    ("take", 0, 40, 0, False),
+    ("take", 3.1, 30, 0, False),
+    ("take", 0, 10, 0, False),
+    ("refund", 0, 1, 3, False),
+    ("refund", 0, 1, 3, False),
+    ("refund", 0, 40, 1, False),
+    *(("take", 35 * (not n), 1, 0, False) for n in range(97)),
+    ("refund", 0, 30, 2, False),
+    *[("take", 0, 1, 0, False)] * 30,
+]
+# A part of a charge empties the bucket, and the rest of it is given back when others have filled it.
+EMPTIED = [
+    ("take", 0, 50, 0, False),
+    ("take", 0, 50, 0, False),
+    ("refund", 0, 49, 0, False),
+    ("refund", 26, 25, 1, False),
+    ("take", 0, 100, 0, False),
+    ("refund", 0, 25, 1, False),
+    ("take", 0, 25, 0, False),
+]
+
+
 @pytest.mark.parametrize("text", LIMITS)
 @example(history=HALVES)
 @example(history=BEHIND)
+@example(history=FORGOTTEN)
+@example(history=EMPTIED)
 @given(history=steps)
 def test_over_any_span_no_more_pass_than_the_limit_says(text: str, history: list[Step]) -> None:
     life = Life(text)
@@ -195,3 +224,18 @@ def test_what_drains_while_charges_are_given_back_is_not_lost() -> None:
         life.now_us += 100_000
         life.refund(which, 1, False)
     assert 1 - Fraction(1, 30) <= life.level(life.state, life.now_us) <= 1
+
+
+@pytest.mark.parametrize("text", ["100/s burst 100", "100/s queue 99 nodelay", "100/s smooth"])
+def test_a_charge_that_knows_of_a_refund_can_be_given_back_after_it_is_forgotten(text: str) -> None:
+    life = Life(text)
+    life.charge(1, False)
+    life.now_us += 100_000_000
+    life.charges.clear()
+    life.charge(2, False)
+    life.refund(0, 1, False)
+    life.charge(90, False)
+    life.now_us += 21_000
+    life.charge(1, False)
+    life.refund(1, 90, False)
+    assert life.level(life.state, life.now_us) <= 2

@@ -134,7 +134,11 @@ def decide(
     reset_us = (last_ms - (-after * 1000 // rate)) * 1000 - now_us
     delay_us = (after - limit.prompt) * 1000 // rate * 1000 if after > limit.prompt else 0
     remaining = (limit.capacity - after) // _UNIT
-    mark = _mark(limit, after - _UNIT, given) if given else after - _UNIT
+    if not given:
+        return (True, remaining, 0, reset_us, delay_us, now_us, after - _UNIT), (after, last_ms, 0, 0)
+    # This charge knows what was given back before: so that is kept as long as the charge holds water.
+    claims_ms = max(claims_ms, (now_us + reset_us) // 1000 + 1)
+    mark = _mark(limit, after - _UNIT, given)
     return (True, remaining, 0, reset_us, delay_us, now_us, mark), (after, last_ms, given, claims_ms)
 
 
@@ -163,6 +167,7 @@ def _wait(
         if wait_us <= min(patience_us, HORIZON_US) and after <= limit.most:
             reset_us = (last_ms - (-after * 1000 // rate)) * 1000 - now_us
             remaining = max(0, (capacity - after) // _UNIT)
+            claims_ms = max(claims_ms, (now_us + reset_us) // 1000 + 1) if given else 0
             return (True, remaining, 0, reset_us, wait_us, now_us, mark), (after, last_ms, given, claims_ms)
     reset_us = max(0, (stored_ms - (-stored * 1000 // rate)) * 1000 - now_us)
     remaining = max(0, (capacity - water) // _UNIT)
@@ -212,7 +217,8 @@ def refund(
     back = min(back, holds, level)
     if back <= 0:
         return None
-    if end != level or back < min(held, end):  # Something is left above the gap, or of the charge itself.
+    in_part = receipt.returned + units < receipt.cost
+    if end != level or in_part or back < min(held, end):  # Something is left above the gap, or of the charge.
         given += back
         claims_ms = max(claims_ms, now_ms - (-level * 1000 // limit.rate))
         if (given + 1) * 2 * limit.capacity > _DEEPEST:

@@ -189,6 +189,8 @@ def decide(
             remaining = 0 if shut_us else 1 if limit.warmup_us else int(stored) + 1
             reset_us = free_us + price_us - now_us + int((store - stored) * limit.cool_us) + 1
             verdict = (True, remaining, 0, reset_us, wait_us, now_us, marked(limit, paid_us, given_us))
+            if given_us:  # This charge knows what was given back before: kept as long as the charge holds any.
+                claims_us = max(claims_us, now_us + reset_us + 1)
             return verdict, (stored, free_us + price_us, at_us, args, given_us, claims_us)
     reset_us = free_us - now_us + int((store - stored) * limit.cool_us) + 1
     remaining = 0 if wait_us else 1 if limit.warmup_us else int(stored) + 1

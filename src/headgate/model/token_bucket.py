@@ -183,7 +183,9 @@ def _decide_exactly(
         remaining = max(0, (capacity - after) // period_us)
         facts = True, remaining, 0, us + (grains > 0), wait_us, now_us, full.last_return * amount + grains
         stamp_us = max(now_us, full.stamp_us or 0) if wait_us else None
-        return facts, _state(Full(now_us + us, grains, stamp_us, None, full.returns, full.claims_us))
+        # This charge knows the last refund by its number: so that is kept as long as the charge holds water.
+        claims_us = max(full.claims_us, now_us + us + 1) if full.returns else 0
+        return facts, _state(Full(now_us + us, grains, stamp_us, None, full.returns, claims_us))
     us, grains = divmod(level, amount)
     remaining = max(0, (capacity - level) // period_us)
     retry_us = wait_us if cost <= limit.burst else None
@@ -277,7 +279,8 @@ def refund(
     if back <= 0:
         return None
     returns, claims_us = full.returns, full.claims_us
-    if end != level or back < min(held, end):  # Something is left above the gap, or of the charge itself.
+    in_part = receipt.returned + units < receipt.cost
+    if end != level or in_part or back < min(held, end):  # Something is left above the gap, or of the charge.
         number = full.last_return + 1
         if (number + 1) * limit.amount > EXACT:
             return None

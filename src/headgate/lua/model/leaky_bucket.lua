@@ -109,6 +109,8 @@ function M.decide(limit, state, now_us, cost, patience_us)
       local reset_us = (last_ms + drain_ms(limit, after, ceil)) * 1000 - now_us
       local remaining = max(0, floor((capacity - after) / 1000))
       local mark = mark_of(limit, after - 1000, given)
+      -- This charge knows what was given back before: so that is kept as long as the charge holds water.
+      if given > 0 then claims_ms = max(claims_ms, floor((now_us + reset_us) / 1000) + 1) end
       return { 1, remaining, 0, reset_us, max(room_us, delay_us), now_us, mark },
         { water = after, last_ms = last_ms, given = given, claims_ms = claims_ms }
     end
@@ -151,7 +153,8 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   end
   back = min(back, holds, level)
   if back <= 0 then return nil end
-  if ends ~= level or back < min(held, ends) then -- Something is left above the gap, or of the charge itself.
+  local in_part = receipt.returned + units < receipt.cost
+  if ends ~= level or in_part or back < min(held, ends) then -- Something is left above the gap, or of the charge.
     given = given + back
     claims_ms = max(claims_ms, now_ms + drain_ms(limit, level, ceil))
     if (given + 1) * 2 * capacity > DEEPEST then return nil end

@@ -146,6 +146,8 @@ function M.decide(limit, state, now_us, cost, patience_us)
     if shut_us <= HORIZON_US then
       stored, free_us = stored - spent, free_us + price_us
       local reset_us, mark = free_us - now_us + fill_us(limit, stored), marked(limit, paid_us, given_us)
+      -- This charge knows what was given back before: so that is kept as long as the charge holds any.
+      if given_us > 0 then claims_us = max(claims_us, now_us + reset_us + 1) end
       return { 1, remaining(limit, stored, shut_us), 0, reset_us, wait_us, now_us, mark },
         saved(limit, stored, free_us, at_us, given_us, claims_us)
     end

@@ -192,6 +192,8 @@ function exactly()
 
     if cost > 0 and not never and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
       local stamp_us = wait_us > 0 and max(now_us, before.stamp_us or 0) or nil
+      -- This charge knows the last refund by its number: so that is kept as long as the charge holds water.
+      if returns then claims_us = max(claims_us, now_us + after_us + 1) end
       return { 1, units_in(room_us, room), 0, after_us + (after > 0 and 1 or 0), wait_us, now_us, marked + after },
         state_of(now_us + after_us, after, stamp_us, returns, claims_us)
     end
@@ -283,7 +285,8 @@ function exactly()
     back_us, back = least(back_us, back, us, grains)
     if back_us < 0 or (back_us == 0 and back == 0) then return nil end
     local claims_us = full.claims_us
-    if not top or less(back_us, back, least(held_us, held_grains, end_us, end_)) then
+    local in_part = receipt.returned + units < receipt.cost
+    if not top or in_part or less(back_us, back, least(held_us, held_grains, end_us, end_)) then
       -- Something is left above the gap, or of the charge itself.
       if (charge.number + 1) * limit.amount > EXACT then return nil end
       charge.us, charge.grains = back_us, back
