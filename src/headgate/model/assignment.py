@@ -234,7 +234,7 @@ def _as_at(state: State, now_us: int) -> int:
 
 
 def _settled(state: State, now_us: int) -> tuple[int, list[Holder]]:
-    """What still counts, also after the clock was set back."""
+    """The parts that still count, also after the clock was set back."""
     stamp_us, listens_us, holders = state
     back_us = max(0, stamp_us - now_us)
     found = []

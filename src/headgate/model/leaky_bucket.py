@@ -182,7 +182,7 @@ def _mark(limit: LeakyBucket, excess: int, given: int) -> int:
 
 
 def _unmarked(limit: LeakyBucket, mark: int) -> tuple[int, int]:
-    """What was given back before, and the excess."""
+    """Takes a mark apart: the thousandths given back before, and the excess."""
     return (0, mark - _DEEPEST) if mark >= _DEEPEST else divmod(mark, 2 * limit.capacity)
 
 

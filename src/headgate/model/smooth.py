@@ -210,7 +210,7 @@ def marked(limit: Smooth, price_us: int, given_us: int) -> int:
 
 
 def unmarked(limit: Smooth, mark: int) -> tuple[int, int]:
-    """What was given back before, and the price."""
+    """Takes a mark apart: the time given back before, and the price."""
     return (0, mark - _DEEPEST) if mark >= _DEEPEST else divmod(mark, limit.prices)
 
 
@@ -229,7 +229,7 @@ def _price_us(limit: Smooth, stored: float, spent: float, cost: int) -> int:
 
 
 def _settled(limit: Smooth, state: State, at_us: int) -> tuple[float, int]:
-    """What is stored and from when on it is free, also after the clock was set back or under another limit."""
+    """The stored permits and when it is free, also after the clock was set back or under another limit."""
     stored, free_us, stamp_us, args, _, _ = state
     if stamp_us > at_us:
         free_us -= stamp_us - at_us

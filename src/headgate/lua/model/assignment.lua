@@ -36,7 +36,7 @@ local function line(name, noted, parts)
   return format("%s %.0f %s\n", name, noted, table.concat(words, " "))
 end
 
--- What still counts of a ledger, also after the clock was set back.
+-- The part of a ledger that still counts, also after the clock was set back.
 --   text, body       as it is stored, and where the holders' lines begin; `same` if all of them still hold
 --   noted            by rank; likewise firsts and lasts, where a line stands, and lines, those that changed
 --   held, dead_us    the sum of all largest parts, and when the last part ends
