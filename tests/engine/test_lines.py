@@ -97,7 +97,8 @@ def test_many_at_once_and_nobody_there() -> None:
         link.refuse()
         answers = crowd(CROWD, lambda n: heard(limiter, n))
         assert all("the connection failed" in str(answer) for answer in answers)
-        assert idle_lines(limiter) == LINES
+        # The first line that cannot be opened answers everybody; the other one may still be on its way.
+        until(lambda: None if idle_lines(limiter) == LINES else "a line is lost", 20)
         link.heal()
         assert heard(limiter, 0) == 0
 
