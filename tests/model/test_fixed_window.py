@@ -120,9 +120,9 @@ def test_a_calendar_without_boundaries_says_so() -> None:
     assert caught.value.now_us == 7
     resolved = limit.at((0, 10, 20, 30, 40, 50))
     assert [decide(resolved, None, now, 1)[0][MARK] for now in (0, 9, 10, 29)] == [10, 10, 20, 30]
-    for now in (-1, 30, 45):
+    for now in (30, 45):
         with pytest.raises(OutsideCalendar):
-            refund(resolved, None, now, 1, Receipt(1, 0, 0, 0, 0), False)
+            refund(resolved, (50, 1, 0, 0), now, 1, Receipt(1, 0, 50, 0, 50), False)
 
 
 def test_a_refund_belongs_to_its_window() -> None:
@@ -145,7 +145,7 @@ def test_a_cancelled_reservation_gives_back_what_nobody_built_on() -> None:
     assert key.refund(0, third, cancel=True)
     minute_us = [(MIDNIGHT + 60 * n) * SECOND for n in range(3)]
     # How full the window before was is not known.
-    assert key.state == (minute_us[2], 5, minute_us[0], minute_us[1], 0)
+    assert key.state == (minute_us[2], 5, minute_us[0], minute_us[1])
     assert key.refund(0, second, cancel=True)
     assert key.take(60, 4) == "0 left"
     served = key.reserve(60, 5)
@@ -157,21 +157,19 @@ def test_a_cancelled_reservation_gives_back_what_nobody_built_on() -> None:
 def test_a_refund_never_goes_below_nothing() -> None:
     limit, now_us, end_us = FixedWindow(9, 60), MIDNIGHT * SECOND, (MIDNIGHT + 60) * SECOND
     receipt = Receipt(5, now_us, 60 * SECOND, 0, end_us)
-    assert refund(limit, (end_us, 1, now_us, now_us, 0), now_us, 5, receipt, False) == (
+    assert refund(limit, (end_us, 1, now_us, now_us), now_us, 5, receipt, False) == (
         end_us,
         0,
         now_us,
         now_us,
-        0,
     )
-    assert refund(limit, (end_us, 1, now_us, now_us, 0), now_us, 0, receipt, False) is None
+    assert refund(limit, (end_us, 1, now_us, now_us), now_us, 0, receipt, False) is None
     partly = receipt._replace(returned=3)
-    assert refund(limit, (end_us, 7, now_us, now_us, 0), now_us, 5, partly, False) == (
+    assert refund(limit, (end_us, 7, now_us, now_us), now_us, 5, partly, False) == (
         end_us,
         5,
         now_us,
         now_us,
-        0,
     )
 
 
@@ -383,7 +381,7 @@ def test_a_dead_state_says_what_none_does(limit: FixedWindow, life: Life, later:
         facts, after = decide(ready(limit, when_us), state, when_us, cost)
         assert (facts, None if after is state else after) == decide(ready(limit, when_us), None, when_us, cost)
     last_us = dead_us - MAX_CLOCK_SWING_US - 1
-    if last_us >= now_us:
+    if last_us >= now_us and state[1]:
         assert not decide(ready(limit, last_us), state, last_us, limit.amount)[0][0]
 
 
@@ -406,10 +404,49 @@ def test_a_clock_that_steps_back_frees_nothing_and_locks_nobody_out(
 
 
 @given(limits, limits, lives)
-def test_a_changed_limit_gives_nobody_a_fresh_window(limit: FixedWindow, changed: FixedWindow, life: Life) -> None:
+def test_a_changed_limit_counts_what_was_served_in_its_own_window(
+    limit: FixedWindow, changed: FixedWindow, life: Life
+) -> None:
     state, now_us, _ = live(limit, life)
     if state is None or state[0] <= now_us:
         return
-    facts, _ = decide(ready(changed, now_us), state, now_us, 0)
-    assert 0 <= facts[REMAINING] <= max(0, changed.amount - state[1])
+    changed = ready(changed, now_us)
+    facts, after = decide(changed, state, now_us, 0)
+    start_us = now_us - now_us % changed.period_us if changed.period_us else changed.boundaries_us[1]
+    counts = state[3] >= start_us
+    assert 0 <= facts[REMAINING] <= max(0, changed.amount - (state[1] if counts else 0))
+    assert after is state
     assert dead_at_us(changed, state) == dead_at_us(limit, state) <= now_us + HORIZON_US + YEAR
+
+
+def test_a_refund_that_empties_a_window_does_not_open_the_one_before() -> None:
+    key = Key(FixedWindow(5, 1))
+    assert key.take(0.95, 5) == "0 left"
+    first = key.reserve(1.01, 1)
+    assert key.refund(1.01, first)
+    assert key.take(0.950001, 5) == "0 left"  # as at 1.01
+    assert key.take(1.02) == "in 0.98"
+
+
+def test_a_window_that_ends_with_that_of_another_limit_is_still_its_own() -> None:
+    """3600/hour are used up at :58:05. Under 60/minute they count in that minute; not in the next one, which ends
+    with the hour."""
+    key = Key(FixedWindow(3600, 3600))
+    used = key.reserve(58 * 60 + 5, 3600)
+    key.limit = FixedWindow(60, 60)
+    assert key.take(58 * 60 + 5) == "in 55"
+    assert key.take(59 * 60, 60) == "0 left"
+    assert not key.refund(59 * 60, used)
+    assert key.take(59 * 60) == "in 60"
+
+
+def test_under_a_longer_window_units_count_no_longer_than_their_own_lasts() -> None:
+    key = Key(FixedWindow(10, 60))
+    key.take(50, 10)
+    key.limit = FixedWindow(6, "day", "America/New_York")
+    assert key.take(50) == "in 10"
+    reserved = key.reserve(50, 6)
+    assert reserved is not None
+    assert reserved.delay_us == 10 * SECOND
+    assert key.take(55) == "in 17945"  # nobody passes before the one that waits; and then the day is full
+    assert key.take(60) == "in 17940"

@@ -25,9 +25,9 @@ remember:
 The end answers by itself, under whatever limit, when the state has lost its meaning. No reservation lies further
 ahead than HORIZON_US, nor further than two windows of a calendar.
 
-Another limit. A limit with other windows counts the units of a window that has not ended yet in its own current
-window. If it must refuse for them, it writes down when (`met`, a fifth number), and nothing else: so the wait that
-it tells is true, for in its next window they count no more; and a limit that is changed back finds all of them.
+Another limit. A limit with other windows counts the units in that window of its own in which the last of them was
+served, and no longer than the old window lasts. A refusal writes nothing, so a limit that is changed back finds
+all of them.
 
 The clock. The stamp tells a clock that was set back from another limit. If it lies up to MAX_CLOCK_SWING_US ahead,
 the clock swings, and the charge is judged as at the stamp. If it lies further ahead, the clock was set back: the
@@ -38,7 +38,7 @@ and from then on 980 are left. A take of 5 in the meantime is refused until midn
 
 Laws (tests/model/test_fixed_window.py, test_clock_laws.py, test_change_laws.py):
   - taking 3 is the same as taking 1 three times at the same instant;
-  - a denied charge leaves no trace (but those two notes) and passes exactly retry_after later;
+  - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
   - at most `amount` units are served in any window, reservations and refunds included;
   - nobody is served before an earlier reservation;
   - a clock that swings frees nothing; one that is set back frees at most `amount` once, and nobody waits longer
@@ -48,9 +48,9 @@ Laws (tests/model/test_fixed_window.py, test_clock_laws.py, test_change_laws.py)
     window that was emptied is left, and the one before it counts as full, for it is no longer known how
     full it was;
   - a changed limit counts the units of a window that has not ended yet, at most `amount`, in the window of its own
-    in which a call first meets them, or in the one in which reservations of them are served: a raised limit adds
-    room, a lowered one bites at once. A refused charge gives nothing back, however the limit is changed; an
-    admitted one forgives, when its window ends, what was used in the old one.
+    in which the last of them was served, or a reservation of them will be: a raised limit adds room, a lowered
+    one bites at once. A refused charge gives nothing back, however the limit is changed; an admitted one
+    forgives, when its window ends, what was used in the old one.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
 
-# The tail: its end, the units in it, when it was written, from when on the units are served, and when another
-# limit first refused a charge for them (0: none did).
-State = tuple[int, int, int, int, int]
+# The tail: its end, the units in it, when it was written, and from when on the last of them are served.
+State = tuple[int, int, int, int]
 
 UNITS = ("day", "week", "month", "year")
 BOUNDARIES = 6
@@ -160,54 +159,47 @@ def decide(
 ) -> tuple[Facts, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait of up to it is allowed."""
     period_us, at_us = limit.period_us, now_us
-    if state is not None and now_us < state[2] <= now_us + MAX_CLOCK_SWING_US and state[1]:
+    if state is not None and now_us < state[2] <= now_us + MAX_CLOCK_SWING_US:
         at_us = state[2]
-    end_us = at_us - at_us % period_us + period_us if period_us else _current_end_us(limit, at_us)
+    start_us = at_us - at_us % period_us if period_us else limit.boundaries_us[_place(limit, at_us)]
+    end_us = start_us + period_us if period_us else _end_us(limit, at_us, 0)
     if state is None or state[0] <= at_us:
         room = limit.amount - cost
-    elif state[0] == end_us:
+    elif state[0] == end_us and start_us <= state[3] <= at_us:
         room = limit.amount - state[1] - cost
     else:
         room = -1
     if room >= 0 and cost:
         facts = True, room, 0, end_us - now_us, 0, now_us, end_us
-        return facts, (end_us, limit.amount - room, at_us, at_us, 0)
-    return _wait(limit, state, now_us, at_us, cost, patience_us, end_us)
+        return facts, (end_us, limit.amount - room, at_us, at_us)
+    return _wait(limit, state, now_us, at_us, cost, patience_us)
 
 
 def _wait(
-    limit: FixedWindow,
-    state: State | None,
-    now_us: int,
-    at_us: int,
-    cost: int,
-    patience_us: int | None,
-    end_us: int,
+    limit: FixedWindow, state: State | None, now_us: int, at_us: int, cost: int, patience_us: int | None
 ) -> tuple[Facts, State | None]:
     """What is not simply allowed: a peek, a refusal, a reservation, a tail that is not the current window."""
     amount = limit.amount
     state = _moved(limit, state, at_us)
-    until_us, used, ahead = _tail(limit, state, at_us, end_us)
-    window, after = ahead, used + (cost or 1)
+    window, used, served_us, over_us = _tail(limit, state, at_us)
+    remaining = 0 if served_us > at_us else amount - used
+    after = used + (cost or 1)
     if after > amount:
-        window, after = ahead + 1, cost
-    wait_us = _end_us(limit, at_us, end_us, window - 1) - now_us if window else 0
+        # The next window, or the rest of this one if the units are another limit's, whose window ends in it.
+        window, after, served_us = window + (over_us == _end_us(limit, at_us, window)), cost, over_us
+    wait_us = served_us - now_us if served_us > at_us else 0
     if (
         0 < cost <= amount
-        and (not window or wait_us <= (-1 if patience_us is None else min(patience_us, HORIZON_US)))
+        and (not wait_us or wait_us <= (-1 if patience_us is None else min(patience_us, HORIZON_US)))
         and (limit.period_us or window <= AHEAD)
     ):
-        end_us = _end_us(limit, at_us, end_us, window)
-        remaining = 0 if window else amount - after
-        served_us = now_us + wait_us if window else at_us
-        return (True, remaining, 0, end_us - now_us, wait_us, now_us, end_us), (end_us, after, at_us, served_us, 0)
-    remaining = 0 if ahead else amount - used
+        end_us = _end_us(limit, at_us, window)
+        remaining = 0 if wait_us else amount - after
+        facts = True, remaining, 0, end_us - now_us, wait_us, now_us, end_us
+        return facts, (end_us, after, at_us, served_us)
     retry_us = wait_us if cost <= amount else None
-    reset_us = until_us - now_us if used else 0
-    facts = not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, until_us
-    if state is not None and cost and used and not ahead and until_us != state[0] and not state[4]:
-        state = (*state[:4], at_us)
-    return facts, state
+    reset_us = over_us - now_us if used else 0
+    return (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, over_us), state
 
 
 def _place(limit: FixedWindow, now_us: int) -> int:
@@ -222,16 +214,11 @@ def _place(limit: FixedWindow, now_us: int) -> int:
     raise OutsideCalendar(now_us)
 
 
-def _current_end_us(limit: FixedWindow, now_us: int) -> int:
-    if limit.period_us:
-        return now_us - now_us % limit.period_us + limit.period_us
-    return limit.boundaries_us[_place(limit, now_us) + 1]
-
-
-def _end_us(limit: FixedWindow, at_us: int, end_us: int, ahead: int) -> int:
-    """The end of the window that lies so many windows ahead of the current one, which ends at `end_us`."""
-    if not ahead or limit.period_us:
-        return end_us + ahead * limit.period_us
+def _end_us(limit: FixedWindow, at_us: int, ahead: int) -> int:
+    """The end of the window that lies so many windows ahead of the current one; -1: of the one before it."""
+    period_us = limit.period_us
+    if period_us:
+        return at_us - at_us % period_us + (ahead + 1) * period_us
     return limit.boundaries_us[_place(limit, at_us) + 1 + ahead]
 
 
@@ -239,76 +226,64 @@ def _moved(limit: FixedWindow, state: State | None, at_us: int) -> State | None:
     """The state, moved along with a clock that was set back: into the window that is as far ahead as it was."""
     if state is None or state[2] <= at_us:
         return state
-    _, used, stamp_us, served_us, _ = state
-    end_us = _current_end_us(limit, at_us)
+    _, used, stamp_us, served_us = state
     # Of a calendar only the windows around now are known: so it was in the next one, or in a later one.
     period_us = limit.period_us
     ahead = served_us // period_us - stamp_us // period_us if period_us else int(served_us > stamp_us)
-    served_us = _end_us(limit, at_us, end_us, ahead - 1) if ahead else at_us
-    return _end_us(limit, at_us, end_us, ahead), used, at_us, served_us, 0
+    served_us = _end_us(limit, at_us, ahead - 1) if ahead else at_us
+    return _end_us(limit, at_us, ahead), used, at_us, served_us
 
 
-def _windows_ahead(limit: FixedWindow, instant_us: int, at_us: int, end_us: int) -> int:
-    """How many windows after the current one the instant lies; 0 if it lies in that one, or before."""
-    if limit.period_us:
-        return max(0, (instant_us - end_us) // limit.period_us + 1)
+def _tail(limit: FixedWindow, state: State | None, at_us: int) -> tuple[int, int, int, int]:
+    """The tail among this limit's windows, also of another limit: how many windows ahead it is, its units, from
+    when on the last of them are served, and from when on they count no more."""
+    if state is None or state[0] <= at_us or state[3] < _end_us(limit, at_us, -1):
+        return 0, 0, at_us, _end_us(limit, at_us, 0)
+    until_us, used, _, served_us = state
     ahead = 0
-    while ahead < AHEAD and _end_us(limit, at_us, end_us, ahead) <= instant_us:
-        ahead += 1
-    return ahead
-
-
-def _tail(limit: FixedWindow, state: State | None, at_us: int, end_us: int) -> tuple[int, int, int]:
-    """The tail among this limit's windows, also of another limit: its end, its units, how many windows ahead."""
-    if state is None or state[0] <= at_us:
-        return end_us, 0, 0
-    until_us, used, _, served_us, met_us = state
-    ahead = _windows_ahead(limit, served_us, at_us, end_us)
-    tail_us = _end_us(limit, at_us, end_us, ahead)
-    if met_us and tail_us != until_us and not ahead:
-        start_us = end_us - limit.period_us if limit.period_us else limit.boundaries_us[_place(limit, at_us)]
-        used = used if met_us >= start_us else 0
-    return tail_us, min(used, limit.amount), ahead
+    if limit.period_us:
+        ahead = served_us // limit.period_us - at_us // limit.period_us
+    else:
+        while ahead < AHEAD and _end_us(limit, at_us, ahead) <= served_us:
+            ahead += 1
+    return ahead, min(used, limit.amount), max(at_us, served_us), min(until_us, _end_us(limit, at_us, ahead))
 
 
 def refund(
     limit: FixedWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
     """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
-    at_us = now_us
-    if state is not None and now_us < state[2] <= now_us + MAX_CLOCK_SWING_US and state[1]:
-        at_us = state[2]
-    end_us = _current_end_us(limit, at_us)
     given = min(units, receipt.cost - receipt.returned)
     if state is None or given <= 0 or receipt.mark != state[0] or receipt.mark <= now_us:
         return None
     if cancel and receipt.served_us < now_us:
         return None
+    at_us = state[2] if now_us < state[2] <= now_us + MAX_CLOCK_SWING_US else now_us
     moved = _moved(limit, state, at_us) or state
-    _, _, ahead = _tail(limit, moved, at_us, end_us)
-    until_us, used, stamp_us, served_us, met_us = moved
+    ahead, *_ = _tail(limit, moved, at_us)
+    # Another limit's window may end with this one, but a charge of it was served before this one began.
+    if receipt.served_us + MAX_CLOCK_SWING_US < _end_us(limit, at_us, ahead - 1):
+        return None
+    until_us, used, stamp_us, served_us = moved
     # Not the tail's own count: what a lowered limit does not see is still there to be given back first.
     used -= given
     if used <= 0 and ahead:
-        before_us = _end_us(limit, at_us, end_us, ahead - 1)
-        served_us = _end_us(limit, at_us, end_us, ahead - 2) if ahead > 1 else at_us
-        return before_us, limit.amount, at_us, served_us, 0
-    return until_us, max(0, used), stamp_us, served_us, met_us
+        served_us = _end_us(limit, at_us, ahead - 2) if ahead > 1 else at_us
+        return _end_us(limit, at_us, ahead - 1), limit.amount, at_us, served_us
+    return until_us, max(0, used), stamp_us, served_us
 
 
 def dead_at_us(limit: FixedWindow, state: State) -> int:
     """From when on the state says no more than None does."""
-    return state[0] + MAX_CLOCK_SWING_US if state[1] else 0
+    return state[0] + MAX_CLOCK_SWING_US
 
 
 def pack(state: State) -> str:
-    until_us, used, stamp_us, served_us, met_us = state
+    until_us, used, stamp_us, served_us = state
     text = f"{until_us}:{used}:{stamp_us}"
-    if met_us:
-        return f"{text}:{served_us}:{met_us}"
     return text if served_us == stamp_us else f"{text}:{served_us}"
 
 
 def unpack(text: str) -> State:
-    until_us, used, stamp_us, *rest = map(int, text.split(":"))
-    return until_us, used, stamp_us, rest[0] if rest else stamp_us, rest[1] if len(rest) > 1 else 0
+    until_us, used, stamp_us, *served_us = map(int, text.split(":"))
+    return until_us, used, stamp_us, served_us[0] if served_us else stamp_us

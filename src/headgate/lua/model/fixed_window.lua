@@ -14,34 +14,30 @@ function M.limit(argv, i)
 end
 
 function M.unpack(text)
-  local until_us, used, stamp, served, met = string.match(text, "^(%d+):(%d+):(%d+):?(%d*):?(%d*)$")
+  local until_us, used, stamp, served = string.match(text, "^(%d+):(%d+):(%d+):?(%d*)$")
   local stamp_us = tonumber(stamp)
   return {
     until_us = tonumber(until_us), used = tonumber(used), stamp_us = stamp_us, served_us = tonumber(served) or stamp_us,
-    met_us = tonumber(met) or 0,
   }
 end
 
 function M.pack(state)
   local text = string.format("%.0f:%.0f:%.0f", state.until_us, state.used, state.stamp_us)
-  if state.met_us > 0 then return string.format("%s:%.0f:%.0f", text, state.served_us, state.met_us) end
   return state.served_us == state.stamp_us and text or string.format("%s:%.0f", text, state.served_us)
 end
 
-function M.ttl_ms(_, state, now_us)
-  return state.used > 0 and math.ceil((state.until_us - now_us) / 1000) + 100 or 0
-end
+function M.ttl_ms(_, state, now_us) return math.ceil((state.until_us - now_us) / 1000) + 100 end
 
 local SWING_US = 100000
 
 -- The instant that a charge is judged as at: now, or the stamp if the clock swings.
 local function as_at(state, now_us)
   if not state or state.stamp_us <= now_us or state.stamp_us > now_us + SWING_US then return now_us end
-  return state.used > 0 and state.stamp_us or now_us
+  return state.stamp_us
 end
 
-local function written(until_us, used, stamp_us, served_us, met_us)
-  return { until_us = until_us, used = used, stamp_us = stamp_us, served_us = served_us, met_us = met_us or 0 }
+local function written(until_us, used, stamp_us, served_us)
+  return { until_us = until_us, used = used, stamp_us = stamp_us, served_us = served_us }
 end
 
 -- The windows around one instant, as functions; nil if that lies outside of the calendar.
@@ -59,17 +55,6 @@ local function windows(limit, at_us)
   -- The start of the window that lies so many windows ahead of the current one.
   local function start_us(ahead) return place and limit[place + ahead] or first_us + ahead * period_us end
 
-  -- How many windows after the current one the instant lies; 0 if it lies in that one, or before.
-  local function windows_ahead(instant_us)
-    local ahead, end_us = 0, start_us(1)
-    if instant_us < end_us then return 0 end
-    if not place then
-      return (instant_us - end_us - math.fmod(instant_us - end_us, period_us)) / period_us + 1
-    end
-    while ahead < 2 and start_us(ahead + 1) <= instant_us do ahead = ahead + 1 end
-    return ahead
-  end
-
   -- The state, moved along with a clock that was set back: into the window that is as far ahead as it was.
   local function moved(state)
     if not state or state.stamp_us <= at_us then return state end
@@ -82,13 +67,18 @@ local function windows(limit, at_us)
     return written(start_us(ahead + 1), state.used, at_us, ahead > 0 and start_us(ahead) or at_us)
   end
 
-  -- The tail among this limit's windows, also of another limit: its end, its units, how many windows ahead.
+  -- The tail among this limit's windows, also of another limit: how many windows ahead it is, its units, from when on
+  -- the last of them are served, and from when on they count no more.
   local function tail(state)
-    if not state or state.until_us <= at_us then return start_us(1), 0, 0 end
-    local ahead, used = windows_ahead(state.served_us), state.used
-    local tail_us = start_us(ahead + 1)
-    if state.met_us > 0 and tail_us ~= state.until_us and ahead == 0 and state.met_us < first_us then used = 0 end
-    return tail_us, math.min(used, limit.amount), ahead
+    if not state or state.until_us <= at_us or state.served_us < first_us then return 0, 0, at_us, start_us(1) end
+    local ahead, served_us = 0, state.served_us
+    if place then
+      while ahead < 2 and start_us(ahead + 1) <= served_us do ahead = ahead + 1 end
+    else
+      ahead = (served_us - math.fmod(served_us, period_us) - first_us) / period_us
+    end
+    local over_us = math.min(state.until_us, start_us(ahead + 1))
+    return ahead, math.min(state.used, limit.amount), math.max(at_us, served_us), over_us
   end
 
   return start_us, moved, tail, place
@@ -100,35 +90,38 @@ local function wait(limit, state, now_us, cost, patience_us)
   local start_us, moved, tail, place = windows(limit, at_us)
   if not start_us then return { -2, at_us }, state end
   state = moved(state)
-  local until_us, used, ahead = tail(state)
-  local window, after, wait_us = ahead, used + (cost > 0 and cost or 1), 0
-  if after > amount then window, after = ahead + 1, cost end
-  if window > 0 then wait_us = start_us(window) - now_us end
+  local window, used, served_us, over_us = tail(state)
+  local remaining = served_us > at_us and 0 or amount - used
+  local after, wait_us = used + (cost > 0 and cost or 1), 0
+  if after > amount then
+    -- The next window, or the rest of this one if the units are another limit's, whose window ends in it.
+    if over_us == start_us(window + 1) then window = window + 1 end
+    after, served_us = cost, over_us
+  end
+  if served_us > at_us then wait_us = served_us - now_us end
   local horizon_us = 366 * 86400 * 1000000
 
-  if cost > 0 and cost <= amount and (window == 0
-    or (wait_us <= patience_us and wait_us <= horizon_us and (not place or window <= 2))) then
+  if cost > 0 and cost <= amount and (wait_us == 0 or (wait_us <= patience_us and wait_us <= horizon_us))
+    and (not place or window <= 2) then
     local end_us = start_us(window + 1)
-    return { 1, window == 0 and amount - after or 0, 0, end_us - now_us, wait_us, now_us, end_us },
-      written(end_us, after, at_us, window > 0 and now_us + wait_us or at_us)
+    return { 1, wait_us == 0 and amount - after or 0, 0, end_us - now_us, wait_us, now_us, end_us },
+      written(end_us, after, at_us, served_us)
   end
-  local reply = {
-    (cost == 0 and wait_us == 0) and 1 or 0, ahead == 0 and amount - used or 0, cost <= amount and wait_us or -1,
-    used > 0 and until_us - now_us or 0, 0, now_us, until_us,
-  }
-  if state and cost > 0 and used > 0 and ahead == 0 and until_us ~= state.until_us and state.met_us == 0 then
-    state = written(state.until_us, state.used, state.stamp_us, state.served_us, at_us)
-  end
-  return reply, state
+  return {
+    (cost == 0 and wait_us == 0) and 1 or 0, remaining, cost <= amount and wait_us or -1,
+    used > 0 and over_us - now_us or 0, 0, now_us, over_us,
+  }, state
 end
 
 function M.decide(limit, state, now_us, cost, patience_us)
   local period_us = limit.period_us
   if period_us > 0 and cost > 0 then
     local at_us, room = as_at(state, now_us), limit.amount - cost
-    local end_us = at_us - math.fmod(at_us, period_us) + period_us
-    if state then
-      if state.until_us == end_us then room = room - state.used elseif state.until_us > at_us then room = -1 end
+    local start_us = at_us - math.fmod(at_us, period_us)
+    local end_us = start_us + period_us
+    if state and state.until_us > at_us then
+      local own = state.until_us == end_us and state.served_us >= start_us and state.served_us <= at_us
+      room = own and room - state.used or -1
     end
     if room >= 0 then
       return { 1, room, 0, end_us - now_us, 0, now_us, end_us },
@@ -141,19 +134,21 @@ end
 --@refund
 -- receipt: cost, at_us, reset_after_us, delay_us, mark, returned
 function M.refund(limit, state, now_us, units, receipt, cancel)
+  local given, served_us = math.min(units, receipt.cost - receipt.returned), receipt.at_us + receipt.delay_us
+  if not state or given <= 0 or receipt.mark ~= state.until_us or receipt.mark <= now_us then return nil end
+  if cancel and served_us < now_us then return nil end
   local at_us = as_at(state, now_us)
   local start_us, moved, tail = windows(limit, at_us)
-  local given = math.min(units, receipt.cost - receipt.returned)
-  if not state or not start_us or given <= 0 then return nil end
-  if receipt.mark ~= state.until_us or receipt.mark <= now_us then return nil end
-  if cancel and receipt.at_us + receipt.delay_us < now_us then return nil end
+  if not start_us then return nil end
   state = moved(state)
-  local _, _, ahead = tail(state)
+  local ahead = tail(state)
+  -- Another limit's window may end with this one, but a charge of it was served before this one began.
+  if served_us + SWING_US < start_us(ahead) then return nil end
   local used = state.used - given
   if used <= 0 and ahead > 0 then
     return written(start_us(ahead), limit.amount, at_us, ahead > 1 and start_us(ahead - 1) or at_us)
   end
-  return written(state.until_us, math.max(0, used), state.stamp_us, state.served_us, state.met_us)
+  return written(state.until_us, math.max(0, used), state.stamp_us, state.served_us)
 end
 
 return M
