@@ -134,7 +134,7 @@ def nothing_is_kept_of_an_idle_key(room: Room) -> None:
 @story
 def nothing_is_kept_of_a_crashed_one(room: Room) -> None:
     room.gets()
-    room.at(TTL + 0.002)
+    room.at(TTL + 0.102)
     assert room.keeper.forgotten()
 
 

@@ -48,6 +48,17 @@ def test_story(tell: Story) -> None:
     tell(Room(TableKeeper()))
 
 
+def test_a_key_outlives_a_clock_that_swings_at_its_end() -> None:
+    """The clock reads 20 ms after the end of a lease, when another key comes, and then 30 ms before it."""
+    table, limit = SlotTable(), Slots(1, ttl=1)
+    (granted, *_, fence), _ = table.acquire("a", limit, BASE_US)
+    assert granted
+    table.acquire("b", limit, BASE_US + 1_020_000)
+    (granted, *_), _ = table.acquire("a", limit, BASE_US + 970_000)
+    assert not granted
+    assert table.renew("a", limit, fence, BASE_US + 970_000)
+
+
 def test_keys_do_not_meet() -> None:
     table, limit = SlotTable(), Slots(1)
     (granted, *_), _ = table.acquire("a", limit, BASE_US)

@@ -129,7 +129,7 @@ def test_a_key_lives_as_long_as_its_last_lease_or_ticket_or_fence(driven_server:
     room.limit = Slots(2, ttl=2 * 86_400)
     room.at(0.05)
     assert room.renews(fence) == 2 * 86_400 + 0.05
-    assert dies_after_ms() == 2 * day_ms + 50
+    assert dies_after_ms() == 2 * day_ms + 50 + 100  # a clock that swings may meet it again
     assert room.releases(fence)
     assert dies_after_ms() == day_ms + 1
     room.at(86_401)

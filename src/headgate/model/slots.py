@@ -138,5 +138,5 @@ def stepped_us(stamp_us: int, now_us: int) -> int:
 
 
 def dead_at_us(last_us: int, fresh: int) -> int:
-    """From when on the key says no more than None does: all ended, every number behind the clock."""
-    return max(last_us, fresh)
+    """From when on the key says no more than None does, whatever way the clock swings."""
+    return max(last_us + MAX_CLOCK_SWING_US, fresh)

@@ -65,7 +65,7 @@ end
 -- In whole milliseconds, which is as finely as keys die; nil if that is not ahead. `remembers`: nobody but the key
 -- remembers its last number.
 function M.dead_at_ms(last_us, fresh, now_us, remembers)
-  local dead_us = max(last_us, remembers and fresh + FENCE_MEMORY_US or fresh)
+  local dead_us = max(last_us + SWING_US, remembers and fresh + FENCE_MEMORY_US or fresh)
   if dead_us > now_us then return math.ceil(dead_us / 1000) end
 end
 
