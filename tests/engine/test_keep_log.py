@@ -119,7 +119,19 @@ def test_it_lives_until_its_last_unit_leaves(twins: Twins) -> None:
     assert twins.refund(limit, second, 2, cancel=True)
     assert twins.server.call("PTTL", *_keys(twins.server)) == 1100
     assert twins.refund(limit, first, 2)
-    assert _keys(twins.server) == []
+    assert twins.server.call("PTTL", *_keys(twins.server)) == 100
+
+
+def test_a_log_that_was_emptied_keeps_its_stamp_while_the_clock_may_swing(twins: Twins) -> None:
+    limit = SlidingLog(5, 1)
+    twins.decide(limit, 5)
+    twins.now_us += SECOND
+    assert twins.refund(limit, Receipt.of(twins.decide(limit, 1), 1), 1)
+    twins.now_us -= MAX_CLOCK_SWING_US
+    assert twins.decide(limit, 0)[RESET_AFTER_US] == 0
+    assert twins.decide(limit, 5)[RESET_AFTER_US] == SECOND + MAX_CLOCK_SWING_US
+    twins.now_us += SECOND
+    assert not twins.decide(limit, 1)[ALLOWED]
 
 
 def test_a_log_that_is_hardly_used_stays_small(twins: Twins) -> None:

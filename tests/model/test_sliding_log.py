@@ -8,7 +8,7 @@ import pytest
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
-from headgate.model.limit import HORIZON_US, SECOND
+from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
 from headgate.model.sliding_log import SlidingLog, State, dead_at_us, decide, pack, refund, settle, unpack
 
 START = 1_700_000_000
@@ -135,7 +135,7 @@ def test_a_log_that_was_erased_is_as_good_as_none() -> None:
     key = Key(SlidingLog(3, 60))
     assert key.refund(1, key.reserve(0, 3))
     assert key.state is not None
-    assert dead_at_us(key.limit, key.state) <= START * SECOND
+    assert dead_at_us(key.limit, key.state) == (START + 1) * SECOND + MAX_CLOCK_SWING_US
     key.limit = SlidingLog(3, 3600)
     assert key.ask(1, 0)[:4] == (True, 3, 0, 0)
     assert key.take(1) == "2 left"
@@ -203,6 +203,40 @@ def test_a_refund_is_a_stamp_too() -> None:
     assert key.refund(50, key.reserve(50))
     assert key.take(40) == "1 left"
     assert key.units() == [0, 50]
+
+
+def test_a_log_that_was_erased_keeps_its_stamp_while_the_clock_may_swing() -> None:
+    key = Key(SlidingLog(5, 1))
+    key.take(0, 5)
+    assert key.refund(1, key.reserve(1))
+    assert key.ask(0.9, 5)[:4] == (True, 0, 0, 1.1 * SECOND)
+    assert key.units() == [1] * 5
+    assert key.take(1.9) == "in 0.1"
+
+
+def test_so_does_one_whose_last_unit_has_left() -> None:
+    key = Key(SlidingLog(5, 1))
+    key.take(0)
+    receipt = key.reserve(0.99)
+    assert key.refund(1.5, receipt)
+    assert key.take(1.4, 5) == "0 left"
+    assert key.units() == [1.5] * 5
+
+
+def test_a_log_that_was_erased_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    key = Key(SlidingLog(5, 1))
+    assert key.refund(1, key.reserve(1))
+    assert key.take(0.899999) == "4 left"
+    assert key.units() == pytest.approx([0.899999])
+
+
+def test_a_log_that_was_erased_keeps_its_stamp_by_the_clock() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(1000, 2)
+    assert key.take(0) == "in 60"
+    assert key.refund(61, key.reserve(60.5))
+    assert key.take(60.95, 2) == "0 left"
+    assert key.units() == [61, 61]
 
 
 def test_a_lowered_limit_bites_at_once_and_a_raised_one_gives_its_difference() -> None:

@@ -17,8 +17,8 @@ write, and gallops on from there (1, 2, 4 ... units ahead, then by halves): what
 The log's own time. Instants are written in a time that never steps back. It is the clock, until the clock is
 set back by more than MAX_CLOCK_SWING_US; from then on it is `ahead_us` ahead of the clock, so every unit keeps the
 age it had. A clock that reads up to that much less than at the last write only swings: the charge is judged as at
-the last write. A log whose last unit has left the window is as good as none, and the next one starts with the
-clock again.
+the last write. A log whose last unit has left the window, or was given back, starts with the clock again; if the
+clock swings, with the instant of the last write.
 
 Reservations. A charge is served at the latest of now, the newest unit (first come, first served) and one
 period after the unit that must have left. It writes that instant at once, even if it lies ahead; while the
@@ -31,14 +31,15 @@ were served at least a period before the newest unit, so that is where they are 
 unit erased: what is booked next can then be no earlier than the law allows, and no later than without the
 refund.
 
-Laws (tests/model/test_sliding_log.py, test_sliding_log_laws.py, test_clock_laws.py, test_change_laws.py):
+Laws (tests/model/test_sliding_log.py, and test_sliding_log_laws.py, test_clock_laws.py, test_swing_refund_laws.py,
+test_change_laws.py beside it):
   - over any span of one period at most `amount` units are served, reserved ones too, refunds and all;
   - without refunds it answers as a log would that never forgets a unit and counts them all;
   - taking 3 is the same as taking 1 three times at the same instant;
   - a denied charge leaves no trace (unless the clock was set back), and passes exactly retry_after later and not a
     microsecond before;
-  - a clock that swings mints nothing, and one that is set back nothing either; nobody waits longer for it than
-    MAX_CLOCK_SWING_US;
+  - a clock that swings mints nothing, whatever is given back, and one that is set back nothing either; nobody
+    waits longer for it than MAX_CLOCK_SWING_US;
   - a refund erases units of its own charge's instant that are still in the window; those that left, or that
     were pushed out by later reservations, give nothing back;
   - a cancelled reservation does the same, unless it was served before now; later ones keep their instants;
@@ -164,6 +165,7 @@ def _wait(
 
 def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, int, int, int, int, array[int]]:
     """head, tail, newest_us, the log's time, how far it is ahead, the ring; empty once the last unit has left."""
+    start_us = now_us
     if state is not None:
         head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
         time_us = max(now_us + ahead_us, stamp_us)
@@ -171,7 +173,9 @@ def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, i
             if time_us - now_us - ahead_us > MAX_CLOCK_SWING_US:
                 ahead_us = time_us - now_us
             return head, max(tail, head - limit.amount), newest_us, time_us, ahead_us, ring
-    return 0, 0, 0, now_us, 0, _NO_RING
+        if time_us - now_us - ahead_us <= MAX_CLOCK_SWING_US:
+            start_us = time_us - ahead_us
+    return 0, 0, 0, start_us, 0, _NO_RING
 
 
 def _first_after(instant_us: int, ring: array[int], low: int, high: int) -> int:
@@ -249,7 +253,8 @@ def refund(
 
 def dead_at_us(limit: SlidingLog, state: State) -> int:
     """From when on the state says no more than None does."""
-    return state[2] + limit.period_us - state[4] + MAX_CLOCK_SWING_US
+    _, _, newest_us, stamp_us, ahead_us, *_ = state
+    return max(newest_us + limit.period_us, stamp_us) - ahead_us + MAX_CLOCK_SWING_US
 
 
 def pack(state: State) -> str:

@@ -1,6 +1,7 @@
 -- How a sliding log is kept: one string, a header and then a ring of instants. Only what changed is written.
 --
---   header   size, head, tail, newest_us, stamp_us, ahead_us: big-endian, 4 bytes and then 7 for each
+--   header   size, head, tail, newest_us, stamp_us, ahead_us: big-endian, 4 bytes and then 7 for each; newest_us is
+--            signed, for a log that was emptied
 --   ring     7 bytes, big-endian, for the instant of each unit; unit n is in slot n modulo size
 --
 -- The ring is laid for twice the units held at the time, at most for the limit's amount, and the string grows as
@@ -11,7 +12,7 @@
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 local M = {}
 
-local HEADER, INSTANT = ">I4I7I7I7I7I7", ">I7"
+local HEADER, INSTANT = ">I4I7I7i7I7I7", ">I7"
 local RING, WIDTH = 39, 7
 local FEWEST = 8
 

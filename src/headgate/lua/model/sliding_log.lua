@@ -18,7 +18,8 @@ function M.limit(argv, i)
 end
 
 function M.ttl_ms(limit, state, now_us)
-  return math.ceil((state.newest_us + limit.period_us - state.ahead_us - now_us) / 1000) + SWING_US / 1000
+  local last_us = max(state.newest_us + limit.period_us, state.stamp_us)
+  return math.ceil((last_us - state.ahead_us - now_us) / 1000) + SWING_US / 1000
 end
 
 -- The first of the units low <= number < high that is later than the instant; high if none is.
@@ -53,6 +54,8 @@ function M.decide(limit, state, now_us, cost, patience_us)
       head, tail, newest_us, time_us, ahead_us = state.head, state.tail, state.newest_us, log_us, log_ahead_us
       size, entry = state.size, state.entry
       if head - tail > amount then tail = head - amount end
+    elseif log_us - now_us - state.ahead_us <= SWING_US then
+      time_us = log_us - state.ahead_us
     end
   end
   local due_us = newest_us > time_us and newest_us or time_us

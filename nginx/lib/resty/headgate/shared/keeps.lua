@@ -84,9 +84,9 @@ end
 function log.load(dict, name)
   local kept = dict:get(name)
   if not kept then return nil end
-  local state = {
-    newest_us = instants.at(kept, 0), stamp_us = instants.at(kept, 1), ahead_us = instants.at(kept, 2), size = kept,
-  }
+  local newest_us, stamp_us, ahead_us = instants.at(kept, 0), instants.at(kept, 1), instants.at(kept, 2)
+  if newest_us >= 2 ^ 53 then newest_us = newest_us - 2 ^ 56 end -- below 0: the log was emptied
+  local state = { newest_us = newest_us, stamp_us = stamp_us, ahead_us = ahead_us, size = kept }
   return units(state, kept, HEADER, #kept / instants.WIDTH)
 end
 
