@@ -33,7 +33,13 @@ FAMILIES = {
     ),
     "leaky bucket": ("10/s queue 9", "10/s queue 0", "1/s queue 100 nodelay", "100/s queue 3"),
     "fixed window": ("1000/hour fixed", "1/minute fixed", "100/s fixed", "10000/week fixed", "3/90s fixed"),
-    "sliding window": ("600/minute sliding", "3/s sliding", "1000/hour sliding", "10/minute sliding cells 5"),
+    "sliding window": (
+        "600/minute sliding",
+        "3/s sliding",
+        "6/minute sliding",
+        "1000/hour sliding",
+        "10/minute sliding cells 5",
+    ),
     "sliding log": ("3/minute log", "100/s log", "1/hour log", "50/minute log"),
     "smooth": ("10/s smooth", "1/s smooth burst 5s", "10/s smooth warmup 5s", "100/s smooth burst 0s"),
 }
@@ -101,18 +107,20 @@ def test_a_refused_charge_gives_nothing_back(
     assert count.ask(before, cost) == untouched.ask(before, cost)
 
 
-@pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if "sliding" not in pair[0]])
+@pytest.mark.parametrize(("one", "other"), PAIRS)
 @given(history=charges, pause_us=pauses, cost=st.integers(1, 40))
 def test_after_a_change_the_wait_that_is_told_is_true(
     one: str, other: str, history: list[tuple[int, int]], pause_us: int, cost: int
 ) -> None:
-    """Of a sliding window it is true to within a cell of the limit that it was counted under."""
     count, limit = used(parse(one), history), parse(other)
     count.now_us += pause_us
     allowed, _, retry_us, *_ = count.ask(limit, cost)
     if allowed or retry_us is None or retry_us > LONGEST_US:
         return
-    count.now_us += retry_us
+    count.now_us += retry_us - 1
+    if limit.algorithm in ("sliding_window", "sliding_log"):
+        assert not count.copy().ask(limit, cost)[0]
+    count.now_us += 1
     assert count.ask(limit, cost)[0]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.model.decision import DELAY_US, REMAINING, RETRY_AFTER_US, Facts, Receipt
+from headgate.model.decision import DELAY_US, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
 from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
 from headgate.model.sliding_window import SlidingWindow, State, dead_at_us, decide, pack, refund, unpack
 
@@ -202,6 +202,41 @@ def test_a_changed_limit_keeps_reservations_where_they_are() -> None:
     assert key.take(168) == "in 2"
 
 
+def test_a_changed_limit_tells_when_the_old_frame_lets_its_units_go() -> None:
+    key = Key(SlidingWindow(5, 1))
+    key.take(0, 5)
+    key.limit = SlidingWindow(6, 60)
+    assert key.ask(0.1, 0)[:4] == (True, 1, 0, 0.9 * SECOND)
+    assert key.take(0.1, 6) == "in 0.9"
+    assert key.take(0.999999, 6) == "in 1e-06"
+    assert key.take(1, 6) == "0 left"
+
+
+def test_a_changed_limit_tells_when_its_own_frame_lets_old_units_go() -> None:
+    """They may have come as late as the end of their old cell, and nobody knows."""
+    key = Key(SlidingWindow(600, 60))
+    key.take(0, 600)
+    key.limit = SlidingWindow(5, 1)
+    assert key.take(0.5) == "in 6.4"
+    assert key.take(6.899999) == "in 1e-06"
+    assert key.take(6.9, 5) == "0 left"
+
+
+def test_a_changed_limit_serves_a_reservation_when_a_take_would_pass() -> None:
+    key = Key(SlidingWindow(5, 1))
+    key.take(0, 5)
+    key.limit = SlidingWindow(6, 60)
+    first = key.reserve(0.1, 2)
+    assert first is not None
+    assert first.delay_us == 0.9 * SECOND
+    assert key.counts() == "2"  # in the first cell that begins then or later: nobody passes before it
+    assert key.take(0.1, 4) == "in 5.9"
+    assert key.take(1, 4) == "in 5"
+    assert key.refund(0.2, first, 1, cancel=True)
+    assert key.counts() == "1"
+    assert key.take(6, 5) == "0 left"
+
+
 @pytest.mark.parametrize(
     ("limit", "text"),
     [
@@ -366,6 +401,45 @@ def test_a_changed_limit_gives_nobody_a_fresh_window(
     # A frame surely reaches back over all its cells but the current one, which may have just begun.
     if changed.cell_us * (changed.cells - 1) >= limit.cell_us * (limit.cells + 1):
         assert theirs[REMAINING] == max(0, changed.amount - (limit.amount - mine[REMAINING]))
+
+
+@given(limits, lives, limits, st.integers(0, 30), st.integers(0, 200), st.integers(1, 8))
+def test_a_changed_limit_tells_the_wait_to_the_microsecond(
+    limit: SlidingWindow, life: Life, changed: SlidingWindow, later_us: int, back_us: int, cost: int
+) -> None:
+    """Of takes and of reservations, on a clock that swings; and nobody passes before an earlier reservation."""
+    state, now_us, _ = live(limit, life)
+    now_us += later_us - back_us
+    facts, after = decide(changed, state, now_us, cost)
+    retry_us = facts[RETRY_AFTER_US]
+    peeked = decide(changed, state, now_us, 0)[0]
+    assert (facts[0] or not cost) == (cost <= peeked[REMAINING])
+    if facts[0] or retry_us is None:
+        return
+    assert after is state
+    assert retry_us <= peeked[RESET_AFTER_US]
+    assert decide(changed, state, now_us + retry_us - 1, cost)[0][0] is False
+    assert decide(changed, state, now_us + retry_us, cost)[0][0]
+    reserved, booked = decide(changed, state, now_us, cost, retry_us)
+    assert reserved[0]
+    assert reserved[DELAY_US] == retry_us
+    assert not decide(changed, state, now_us, cost, retry_us - 1)[0][0]
+    told_us = decide(changed, booked, now_us, 1)[0][RETRY_AFTER_US]
+    assert told_us is not None
+    assert told_us >= retry_us
+    assert not decide(changed, booked, now_us + told_us - 1, 1)[0][0]
+    assert refund(changed, booked, now_us, cost, Receipt.of(reserved, cost), cancel=True) is not None
+
+
+@given(limits, lives, limits, st.integers(0, 30))
+def test_after_a_change_nothing_is_left_when_reset_is_over(
+    limit: SlidingWindow, life: Life, changed: SlidingWindow, later_us: int
+) -> None:
+    state, now_us, _ = live(limit, life)
+    now_us += later_us
+    reset_us = decide(changed, state, now_us, 0)[0][RESET_AFTER_US]
+    assert decide(changed, state, now_us + reset_us, 0)[0][:4] == (True, changed.amount, 0, 0)
+    assert not reset_us or not decide(changed, state, now_us + reset_us - 1, changed.amount)[0][0]
 
 
 @given(limits, lives, st.integers(1, 9))

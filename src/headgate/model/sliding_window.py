@@ -23,20 +23,29 @@ The clock. A state proves the start of the cell in which it was written: `ahead`
 lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is judged as in that cell. If it
 lies further ahead, the clock was set back: the frame moves along with it, and even a refusal writes that down.
 
-Laws (tests/model/test_sliding_window.py, test_clock_laws.py, test_change_laws.py):
+A changed limit. Counts of another cut stay as they are until a charge passes. Each leaves at the earlier of two
+instants: when its old cell leaves the frame of the limit that wrote it, and when the cell that holds the end of
+its old one (of a reservation, the start) leaves the frame of the limit that asks. Both are fixed, so the wait is
+known: until the first instant, not before the tail's start, at which what has not left leaves room. A charge that
+passes moves what has not left into cells of its own limit, none later than the charge's. A reservation is served
+at that very instant, and written into the first cell that begins then or later, so that nobody passes before it.
+
+Laws (tests/model/test_sliding_window.py, and test_clock_laws.py, test_swing_refund_laws.py, test_change_laws.py
+beside it):
   - taking 3 is the same as taking 1 three times at the same instant;
   - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
   - at most `amount` units are served in any run of `cells` cells, reservations and refunds included;
   - nobody is served before an earlier reservation;
-  - a clock that swings frees nothing; one that is set back frees at most `amount` once, and nobody waits longer
-    for it than MAX_CLOCK_SWING_US: a tail further ahead than it was ever put is taken to be that far ahead of the
-    current cell, and the counts before it move along;
+  - a clock that swings frees nothing, whatever is given back; one that is set back frees at most `amount` once,
+    and nobody waits longer for it than MAX_CLOCK_SWING_US: a tail further ahead than it was ever put is taken to
+    be that far ahead of the current cell, and the counts before it move along;
   - a refund lowers the count of the charge's cell while that lies in the kept frame and in the current one,
     and gives nothing after; a cancelled reservation gives nothing once served. The tail stays where it is;
-  - a changed limit counts what was still in the frame of the limit that wrote it, in the cell of its own
+  - a changed limit counts what is still in the frame of the limit that wrote it, in the cell of its own
     that holds the end of the old one. So every unit keeps its age, to within a cell: a raised limit adds
-    room, a lowered one bites at once. A refused charge gives nothing back, however the limit is changed; an
-    admitted one forgives what is older than its own period.
+    room, a lowered one bites at once. A charge that it refuses passes exactly retry_after later and not a
+    microsecond before, and gives nothing back, however the limit is changed; an admitted one forgives what is
+    older than its own period.
 """
 
 from __future__ import annotations
@@ -96,10 +105,11 @@ def decide(
     current = now_us // cell_us
     if state is None:
         counts: tuple[int, ...] = (0,)
-    elif state[0] != cut or state[1] > current:
-        at_us = _as_at(state, now_us)
-        current = at_us // cell_us
-        tail, counts = _settled(limit, state, at_us)
+    elif state[0] != cut:
+        return _changed(limit, state, now_us, cost, patience_us)
+    elif state[1] > current:
+        current = _as_at(state, now_us) // cell_us
+        tail, counts = min(state[1], current + state[3]), state[2]
         if tail > current:
             return _wait(limit, state, tail, counts, now_us, current, cost, patience_us)
     elif state[1] == current:
@@ -142,11 +152,66 @@ def _wait(
     retry_us = wait_us if cost <= limit.amount else None
     reset_us = max(0, _over(cells, tail, counts) * cell_us - now_us)
     facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, tail)
-    # The state as it came, unless the clock was set back behind it.
-    if state is None or not reset_us or _as_at(state, now_us) >= _stamp_us(state):
-        return facts, state
+    return facts, state if state is None or not reset_us else _refused(state, now_us)
+
+
+def _refused(state: State, now_us: int) -> State:
+    """The state as it came, unless the clock was set back behind it."""
+    if _as_at(state, now_us) >= _stamp_us(state):
+        return state
     cut, _, counts, ahead = state
-    return facts, (cut, now_us // cut[0] + ahead, counts, ahead)
+    return cut, now_us // cut[0] + ahead, counts, ahead
+
+
+def _changed(
+    limit: SlidingWindow, state: State, now_us: int, cost: int, patience_us: int | None
+) -> tuple[Facts, State | None]:
+    """The whole law for a state of another cut."""
+    (old_us, old_cells), tail, counts, ahead = state
+    cell_us, cells = limit.cut
+    at_us = _as_at(state, now_us)
+    current = at_us // cell_us
+    tail = min(tail, at_us // old_us + ahead)
+    held = []  # when it leaves, its cell under this limit, and the count
+    over_us = tail * old_us
+    for old, count in enumerate(counts, tail - len(counts) + 1):
+        # Served by the end of its old cell; what lies after the last write is a reservation, served at its start.
+        cell = (old * old_us if old > tail - ahead else (old + 1) * old_us - 1) // cell_us
+        left_us = min((old + old_cells) * old_us, (cell + cells) * cell_us)
+        if count and left_us > at_us:
+            held.append((left_us, cell, count))
+            over_us = max(over_us, left_us)
+
+    due_us = max(at_us, tail * old_us)
+    room = limit.amount - sum(count for left_us, _, count in held if left_us > due_us)
+    remaining = max(0, room) if due_us == at_us else 0
+    for left_us, _, count in held:
+        if room >= (cost or 1):
+            break
+        if left_us > due_us:
+            room, due_us = room + count, left_us
+    wait_us = due_us - now_us if due_us > at_us else 0
+
+    if 0 < cost <= limit.amount and (
+        not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
+    ):
+        to = -(-due_us // cell_us) if wait_us else current
+        frame = [0] * cells
+        for left_us, cell, count in held:
+            if left_us > max(at_us, to * cell_us):
+                frame[min(cell, to) - to - 1] += count
+        frame[-1] += cost
+        reset_us = (to + cells) * cell_us - now_us
+        return (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, to), (
+            limit.cut,
+            to,
+            _slid(cells, to, tuple(frame), to),
+            to - current,
+        )
+    retry_us = wait_us if cost <= limit.amount else None
+    reset_us = over_us - now_us if over_us > at_us else 0
+    facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, current)
+    return facts, _refused(state, now_us) if reset_us else state
 
 
 def _stamp_us(state: State) -> int:
@@ -181,25 +246,6 @@ def _slid(cells: int, tail: int, counts: tuple[int, ...], to: int) -> tuple[int,
     return (0,)
 
 
-def _settled(limit: SlidingWindow, state: State, at_us: int) -> tuple[int, tuple[int, ...]]:
-    """The frame, of a state that is ahead of the clock or of another limit; it ends now or with the tail."""
-    (old_us, old_cells), tail, counts, furthest = state
-    cell_us, cells = limit.cut
-    then, current = at_us // old_us, at_us // cell_us
-    tail = min(tail, then + furthest)
-    if state[0] == limit.cut:
-        return tail, counts
-    first = tail - len(counts) + 1
-    moved = max(current, tail * old_us // cell_us)
-    frame = [0] * cells
-    for old, count in enumerate(counts, first):
-        # Served by the end of its old cell; a reservation, at its start.
-        cell = old * old_us // cell_us if old > then else min(current, ((old + 1) * old_us - 1) // cell_us)
-        if old > then - old_cells and cell > moved - cells:
-            frame[cell - moved - 1] += count
-    return moved, _slid(cells, moved, tuple(frame), moved)
-
-
 def _over(cells: int, tail: int, counts: tuple[int, ...]) -> int:
     """The cell from which on nothing counts any more, not even the tail's place in the queue."""
     for back, count in enumerate(reversed(counts)):
@@ -218,8 +264,8 @@ def refund(
     (cell_us, cells), tail, counts, ahead = state
     mark, place = receipt.mark, receipt.mark - tail + len(counts) - 1
     # A mark is a number of a cell; under another cut the same number is another time. (A charge that was judged as
-    # at a later instant carries a later cell.)
-    if not mark * cell_us - MAX_CLOCK_SWING_US <= receipt.served_us < (mark + 1) * cell_us:
+    # at a later instant carries a later cell, and so does a reservation that found a state of another cut.)
+    if not (mark - 1) * cell_us - MAX_CLOCK_SWING_US <= receipt.served_us < (mark + 1) * cell_us:
         return None
     if mark + cells <= now_us // cell_us:
         return None

@@ -84,34 +84,73 @@ local function slid(limit, state, tail, to)
   return copy, sum
 end
 
--- The frame that ends with the tail or the current cell, and the sum of its counts.
-local function settled(limit, state, at_us, current)
-  if not state then return slid(limit, nil, current, current) end
-  local old_us, cell_us, cells = state.cell_us, limit.cell_us, limit.cells
-  local past = old_us == cell_us and current or over(at_us, old_us)
-  local tail = math.min(state.tail, past + state.ahead)
-  if old_us == cell_us and state.cells == cells then
-    return slid(limit, state, tail, tail > current and tail or current)
-  end
-  local moved = math.max(current, over(tail * old_us, cell_us))
-  local frame = { n = cells }
-  for i = 1, cells do frame[i] = 0 end
+-- The state as it came, unless the clock was set back behind it: then it moves along with the clock.
+local function refused(state, now_us)
+  if as_at(state, now_us) >= stamp_of(state) then return state end
+  local after = { cell_us = state.cell_us, cells = state.cells, ahead = state.ahead, n = state.n }
+  for i = 1, state.n do after[i] = state[i] end
+  after.tail = over(now_us, state.cell_us) + state.ahead
+  return after
+end
+
+local HORIZON_US = 366 * 86400 * 1000000
+
+-- The whole law for a state of another cut.
+local function changed(limit, state, now_us, cost, patience_us)
+  local amount, cell_us, cells, old_us = limit.amount, limit.cell_us, limit.cells, state.cell_us
+  local at_us = as_at(state, now_us)
+  local current = over(at_us, cell_us)
+  local tail = math.min(state.tail, over(at_us, old_us) + state.ahead)
+  local due_us, over_us = math.max(at_us, tail * old_us), tail * old_us
+  local held, n, room = {}, 0, amount
   for i = 1, state.n do
+    -- Served by the end of its old cell; what lies after the last write is a reservation, served at its start.
     local old = tail - state.n + i
-    local cell = old > past and over(old * old_us, cell_us)
-      or math.min(current, over((old + 1) * old_us - 1, cell_us))
-    local place = cell - moved + cells
-    if old > past - state.cells and place > 0 then frame[place] = frame[place] + state[i] end
+    local cell = over(old > tail - state.ahead and old * old_us or (old + 1) * old_us - 1, cell_us)
+    local left_us = math.min((old + state.cells) * old_us, (cell + cells) * cell_us)
+    if state[i] > 0 and left_us > at_us then
+      n = n + 1
+      held[n] = { left_us = left_us, cell = cell, count = state[i] }
+      over_us = math.max(over_us, left_us)
+      if left_us > due_us then room = room - state[i] end
+    end
   end
-  return slid(limit, frame, moved, moved)
+
+  local remaining = due_us == at_us and math.max(0, room) or 0
+  for i = 1, n do
+    if room >= math.max(1, cost) then break end
+    if held[i].left_us > due_us then room, due_us = room + held[i].count, held[i].left_us end
+  end
+  local wait_us = due_us > at_us and due_us - now_us or 0
+
+  if cost > 0 and cost <= amount and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
+    local to = wait_us > 0 and over(due_us + cell_us - 1, cell_us) or current
+    local frame = { n = cells }
+    for i = 1, cells do frame[i] = 0 end
+    for i = 1, n do
+      local place = math.min(held[i].cell, to) - to + cells
+      if held[i].left_us > math.max(at_us, to * cell_us) then frame[place] = frame[place] + held[i].count end
+    end
+    frame[cells] = frame[cells] + cost
+    local after = slid(limit, frame, to, to)
+    after.ahead = to - current
+    return { 1, math.max(0, remaining - cost), 0, (to + cells) * cell_us - now_us, wait_us, now_us, to }, after
+  end
+  local reset_us = over_us > at_us and over_us - now_us or 0
+  local allowed = (cost == 0 and wait_us == 0) and 1 or 0
+  local reply = { allowed, remaining, cost <= amount and wait_us or -1, reset_us, 0, now_us, current }
+  return reply, reset_us > 0 and refused(state, now_us) or state
 end
 
 function M.decide(limit, state, now_us, cost, patience_us)
   local amount, cell_us, cells = limit.amount, limit.cell_us, limit.cells
-  local at_us = as_at(state, now_us)
-  local current = over(at_us, cell_us)
-  local frame, sum = settled(limit, state, at_us, current)
-  local tail = frame.tail
+  if state and (state.cell_us ~= cell_us or state.cells ~= cells) then
+    return changed(limit, state, now_us, cost, patience_us)
+  end
+  local current = over(as_at(state, now_us), cell_us)
+  local tail = state and math.min(state.tail, current + state.ahead) or current
+  local frame, sum = slid(limit, state, tail, math.max(tail, current))
+  tail = frame.tail
   local cell, excess = tail, sum + (cost > 0 and cost or 1) - amount
   for i = 1, frame.n do
     if excess <= 0 then break end
@@ -119,9 +158,8 @@ function M.decide(limit, state, now_us, cost, patience_us)
     cell = tail - frame.n + i + cells
   end
   local wait_us = cell > current and cell * cell_us - now_us or 0
-  local horizon_us = 366 * 86400 * 1000000
 
-  if cost > 0 and cost <= amount and (wait_us == 0 or (wait_us <= patience_us and wait_us <= horizon_us)) then
+  if cost > 0 and cost <= amount and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
     if cell > tail then frame = slid(limit, frame, tail, cell) end
     frame[frame.n] = frame[frame.n] + cost
     frame.ahead = cell - current
@@ -133,12 +171,7 @@ function M.decide(limit, state, now_us, cost, patience_us)
   local reply = {
     (cost == 0 and wait_us == 0) and 1 or 0, remaining, cost <= amount and wait_us or -1, reset_us, 0, now_us, tail,
   }
-  if not state or reset_us == 0 or at_us >= stamp_of(state) then return reply, state end
-  -- The clock was set back behind the state, which moves along with it.
-  local after = { cell_us = state.cell_us, cells = state.cells, ahead = state.ahead, n = state.n }
-  for i = 1, state.n do after[i] = state[i] end
-  after.tail = over(now_us, state.cell_us) + state.ahead
-  return reply, after
+  return reply, state and reset_us > 0 and refused(state, now_us) or state
 end
 
 --@refund
@@ -148,8 +181,9 @@ function M.refund(_, state, now_us, units, receipt, cancel)
   local served_us, mark = receipt.at_us + receipt.delay_us, receipt.mark
   if not state or given <= 0 or (cancel and served_us < now_us) then return nil end
   local cell_us, place = state.cell_us, mark - state.tail + state.n
-  -- A charge that was judged as at a later instant carries a later cell.
-  if served_us < mark * cell_us - SWING_US or served_us >= (mark + 1) * cell_us then return nil end
+  -- A charge that was judged as at a later instant carries a later cell, and so does a reservation that found a state
+  -- of another cut.
+  if served_us < (mark - 1) * cell_us - SWING_US or served_us >= (mark + 1) * cell_us then return nil end
   if mark + state.cells <= over(now_us, cell_us) then return nil end
   if place < 1 or place > state.n or state[place] == 0 then return nil end
   local after = slid(state, state, state.tail, state.tail)
