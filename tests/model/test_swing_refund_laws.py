@@ -1,4 +1,4 @@
-"""Sliding logs and windows whose clock swings while charges are given back: nothing is minted.
+"""Logs and windows whose clock swings while charges are given back: nothing is minted.
 
 The judge's time is the highest reading at which a charge passed. A charge is served then, or later if it was
 reserved. He counts what was served and not given back, one by one.
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headgate.model import algorithm
 from headgate.model.decision import DELAY_US, Receipt
+from headgate.model.fixed_window import FixedWindow
 from headgate.model.limit import MAX_CLOCK_SWING_US
 from headgate.model.sliding_log import SlidingLog, pack, unpack
 from headgate.model.sliding_window import SlidingWindow
@@ -24,6 +25,7 @@ START_US = 1_700_000_000_000_000
 LIMITS = (
     *("5/s log", "3/100ms log", "2/300ms log", "1/1ms log", "4/70us log"),
     *("5/s sliding", "3/100ms sliding", "4/400ms sliding cells 4", "2/s sliding cells 1", "3/5ms sliding"),
+    *("5/s fixed", "3/100ms fixed", "4/30ms fixed"),
 )
 
 # How the clock is read: so much after the last reading, or so much before the highest.
@@ -86,13 +88,20 @@ class Life:
             return 0
         if isinstance(self.limit, SlidingLog):
             return unpack(pack(self.state))[5].count(receipt.mark)
+        if isinstance(self.limit, FixedWindow):
+            return int(self.state[1]) if self.state[0] == receipt.mark else 0
         _, tail, counts, _ = self.state
         return sum(counts[receipt.mark - tail + len(counts) - 1 :][:1])
 
     def check(self) -> None:
-        """No span of one period serves more than the amount; of a window, no run of cells."""
-        unit_us = self.limit.cell_us if isinstance(self.limit, SlidingWindow) else 1
-        length = self.limit.period_us if isinstance(self.limit, SlidingLog) else self.limit.cells
+        """No span of one period serves more than the amount; of a window, no run of cells, or no window."""
+        unit_us, length = 1, 1
+        if isinstance(self.limit, SlidingLog):
+            length = self.limit.period_us
+        elif isinstance(self.limit, SlidingWindow):
+            unit_us, length = self.limit.cell_us, self.limit.cells
+        else:
+            unit_us = self.limit.period_us
         served = [(us // unit_us, receipt.cost - receipt.returned) for us, receipt in self.charges]
         for first, _ in served:
             passed = sum(units for when, units in served if first <= when < first + length)
