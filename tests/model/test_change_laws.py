@@ -44,6 +44,7 @@ FAMILIES = {
     "smooth": ("10/s smooth", "1/s smooth burst 5s", "10/s smooth warmup 5s", "100/s smooth burst 0s"),
 }
 PAIRS = [(one, other) for family in FAMILIES.values() for one in family for other in family if one != other]
+FIRST_AND_LAST = [(one, other) for family in FAMILIES.values() for one in family for other in family]
 
 
 class Count:
@@ -83,28 +84,39 @@ def used(limit: Limit, history: list[tuple[int, int]]) -> Count:
     return count
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS)
-@example(history=[(0, 3)] * 12, pause_us=0, refusals=[(0, 3)], cost=1)
+@pytest.mark.parametrize(("first", "last"), FIRST_AND_LAST)
+@example(history=[(0, 3)] * 12, pause_us=0, refusals=[(0, 3, 0)], wait_us=0, cost=1)
+@example(history=[(0, 3)] * 12, pause_us=0, refusals=[(0, 3, 0), (1, 3, 1)], wait_us=7 * 10**6, cost=1)
 @given(
     history=charges,
     pause_us=pauses,
-    refusals=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 40)), max_size=4),
+    refusals=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 40), st.integers(0, 9)), max_size=4),
+    wait_us=pauses,
     cost=st.integers(0, 40),
 )
-def test_a_refused_charge_gives_nothing_back(
-    one: str, other: str, history: list[tuple[int, int]], pause_us: int, refusals: list[tuple[int, int]], cost: int
+def test_a_refused_charge_changes_no_answer_of_another_limit(
+    first: str,
+    last: str,
+    history: list[tuple[int, int]],
+    pause_us: int,
+    refusals: list[tuple[int, int, int]],
+    wait_us: int,
+    cost: int,
 ) -> None:
-    before, between = parse(one), parse(other)
-    count = used(before, history)
+    """Charges under one limit, refusals under others, and then a charge under one that has not refused any."""
+    (family,) = (limits for limits in FAMILIES.values() if last in limits)
+    refusing = [parse(text) for text in family if text != last]
+    count = used(parse(first), history)
     count.now_us += pause_us
     untouched = count.copy()
-    for gap_us, units in refusals:
+    for gap_us, units, which in refusals:
         count.now_us += gap_us
         kept = count.copy()
-        if count.ask(between, units)[0]:
+        if count.ask(refusing[which % len(refusing)], units)[0]:
             count = kept  # Only refusals are told here.
-        untouched.now_us = count.now_us
-    assert count.ask(before, cost) == untouched.ask(before, cost)
+    count.now_us += wait_us
+    untouched.now_us = count.now_us
+    assert count.ask(parse(last), cost) == untouched.ask(parse(last), cost)
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -133,3 +145,23 @@ def test_a_quota_survives_a_minute_under_another_limit() -> None:
         refused = count.ask(minute, 1)
         assert refused[:2] == (False, 0)
         assert count.ask(hour, 0)[1] == 0
+
+
+def test_a_note_of_a_second_limit_frees_nothing_for_a_third() -> None:
+    """100/day used up, refused by 50/day: 6 s later 1000/minute refuses, as it would have without that."""
+    day, half, minute = parse("100/day burst 100"), parse("50/day burst 50"), parse("1000/minute burst 100")
+    count = used(day, [(0, 100)])
+    assert not count.ask(half, 1)[0]
+    count.now_us += 6_000_000
+    assert not count.ask(minute, 1)[0]
+
+
+def test_a_limit_that_alternates_with_the_one_before_keeps_its_word() -> None:
+    """Two editions of a rulebook at work: what one refuses does not delay the other."""
+    hour, minute = parse("10/hour"), parse("10/minute")
+    count = used(hour, [(0, 10)])
+    assert count.ask(minute, 1)[:3] == (False, 0, 6_000_000)
+    for _ in range(5):
+        count.now_us += 1_200_000
+        assert not count.ask(hour, 1)[0]
+    assert count.ask(minute, 1)[0]

@@ -271,7 +271,7 @@ def test_a_step_back_leaves_at_worst_an_empty_bucket() -> None:
     assert denied[2] == SECOND
     assert restamped is not None
     # Whoever keeps this is not locked out for the length of the step: the bucket is full of water since now.
-    assert pack(restamped) == f"{_us(3600.4)}:0::{_us(0)}"
+    assert pack(restamped) == f"{_us(3600.4)}:0::{_us(0)}+1+100000+10"
     assert decide(key.limit, restamped, _us(1), 10)[0][0]
 
 
@@ -344,7 +344,7 @@ def test_a_refusal_at_another_pace_tells_the_time_and_gives_nothing_back() -> No
     refused, noted = decide(minute, carried(minute, state, hour.pace), BASE_US, 1)
     assert refused[:3] == (False, 0, 6 * SECOND)
     assert noted is not None
-    assert pack(noted, str(minute.pace)) == f"{BASE_US + 3600 * SECOND}617:0::{BASE_US}"
+    assert pack(noted, str(minute.pace)) == f"{BASE_US + 3600 * SECOND}617:0::{BASE_US}+1+6000000+10"
     assert unpack(pack(noted, str(minute.pace)), minute, str(minute.pace)) == noted
     assert decide(minute, noted, BASE_US + 6 * SECOND, 1)[0][0]
     back = carried(hour, noted, minute.pace)

@@ -25,8 +25,10 @@ The clock. A state proves an instant: it was written no earlier than a full buck
 not before its stamp. If the clock reads up to MAX_CLOCK_SWING_US less, it swings (two processes never read the
 same time), and the charge is judged as at that instant: the water is what it is, and the wait includes the
 difference. If it reads less than that, the clock was set back or the burst was lowered. Then the bucket is full
-of water from now on, and even a refusal writes down since when (`capped_us`); the instant of running dry and its
-pace stay as they were, so a limit that is changed back finds all that was used.
+of water from now on, and even a refusal writes down since when (`note`); the instant of running dry and its pace
+stay as they were, so a limit that is changed back finds all that was used. The note says whose it is, by the
+limit's numbers: to every other limit it is as if there were none. There is at most one, that of the last limit
+that needed one; an admitted charge drops it, and so does a debt that moves back with the clock.
 
 Refunds. Water drains oldest first. When a charge is given back, all water above its own moves down by as much,
 so what lay above holds less time than its receipt says. So the state remembers refunds (`returns`): how much, and
@@ -48,8 +50,8 @@ Laws (tests/model/test_token_bucket.py, test_token_bucket_laws.py, test_clock_la
   - a cancelled reservation gives back what later reservations did not build on, and nothing once served;
   - a changed limit keeps what was used, at most a full bucket of the new one: of another burst the water, of
     another pace the units, rounded up by at most a sixteenth and one. So nobody gets a fresh burst by a change. A
-    refused charge gives nothing back, however the limit is changed; an admitted one forgives what was more than
-    its own bucket holds.
+    refused charge gives nothing back, however the limit is changed, and changes no answer of any other limit; an
+    admitted one forgives what was more than its own bucket holds.
 """
 
 from __future__ import annotations
@@ -87,13 +89,22 @@ class Return(NamedTuple):
     grains: int
 
 
+class Note(NamedTuple):
+    """Since when a state counts as at most a full bucket, and for which limit: its numbers, in lowest terms."""
+
+    since_us: int
+    amount: int
+    period_us: int
+    burst: int
+
+
 class Full(NamedTuple):
     """A state that is more than the instant of running dry.
 
     tat_us      the instant of running dry, in whole microseconds
     grains      what there is beyond it
     stamp_us    when it was written, if in debt
-    capped_us   since when it counts as at most a full bucket: the clock was set back, or another limit refused
+    note        of a limit that refused because the clock was set back, or for what was used under another limit
     returns     refunds from below other charges, the oldest first
     claims_us   until when charges from before the last refund may hold water
     pace        at which it was written, if that is not the pace of the limit that judges it
@@ -102,7 +113,7 @@ class Full(NamedTuple):
     tat_us: int
     grains: int = 0
     stamp_us: int | None = None
-    capped_us: int | None = None
+    note: Note | None = None
     returns: tuple[Return, ...] = ()
     claims_us: int = 0
     pace: int | None = None
@@ -197,13 +208,13 @@ def _decide_exactly(
 def _noted(limit: TokenBucket, state: State, now_us: int, cost: int) -> State:
     """The state after a refusal: the very one, or one that says since when the bucket counts as full."""
     full = _full(state)
-    if full.capped_us is not None or (full.stamp_us is not None and full.pace is None):
-        moved = _moved(full, now_us)
-        return state if moved == full else moved
-    if full.pace is None:
-        ahead = _grains(limit, full.tat_us - now_us, full.grains) - limit.capacity
-        return state if ahead <= MAX_CLOCK_SWING_US * limit.amount else full._replace(capped_us=now_us)
-    return full._replace(capped_us=now_us) if cost else state
+    moved = _moved(full, now_us)
+    if _since_us(limit, moved, now_us) is None:
+        used = _grains(limit, moved.tat_us - now_us, moved.grains)
+        ahead = moved.stamp_us is None and used > limit.capacity + MAX_CLOCK_SWING_US * limit.amount
+        if cost if moved.pace is not None else ahead:
+            moved = moved._replace(note=Note(now_us, limit.amount, limit.period_us, limit.burst))
+    return state if moved is full else moved
 
 
 def _state(full: Full) -> State:
@@ -218,25 +229,30 @@ def _full(state: State) -> Full:
 
 
 def _moved(full: Full, now_us: int) -> Full:
-    """The state, moved to now if the clock was set back behind its stamp."""
-    stamp_us = full.stamp_us if full.capped_us is None else full.capped_us
-    if stamp_us is None or stamp_us - now_us <= MAX_CLOCK_SWING_US:
+    """The state; a debt moved to now if the clock was set back behind its stamp."""
+    if full.stamp_us is None or full.stamp_us - now_us <= MAX_CLOCK_SWING_US:
         return full
-    full = full._replace(tat_us=full.tat_us - (stamp_us - now_us))
-    return full._replace(stamp_us=now_us) if full.capped_us is None else full._replace(capped_us=now_us)
+    return full._replace(tat_us=full.tat_us - (full.stamp_us - now_us), stamp_us=now_us, note=None)
+
+
+def _since_us(limit: TokenBucket, full: Full, now_us: int) -> int | None:
+    """Since when the bucket counts as at most full; None if the state says nothing of that to this limit, now."""
+    note = full.note
+    known = note is not None and note[1:] == (limit.amount, limit.period_us, limit.burst)
+    return note.since_us if note and known and note.since_us - now_us <= MAX_CLOCK_SWING_US else None
 
 
 def _level(limit: TokenBucket, full: Full, now_us: int) -> int:
     """The water now, also of a state in debt, one that the clock was set back behind, or one of another limit."""
-    if full.stamp_us is not None or full.capped_us is not None:
-        full = _moved(full, now_us)
-    since_us = now_us if full.capped_us is None else full.capped_us
+    full = _moved(full, now_us)
+    noted_us = _since_us(limit, full, now_us)
+    since_us = now_us if noted_us is None else noted_us
     used = _grains(limit, full.tat_us - since_us, full.grains)
     if full.pace is not None:
         units = ceil(max(0, full.tat_us - since_us + (full.grains > 0)) / _unit_us(full.pace))
         used = min(limit.burst, units) * limit.period_us
     elif full.stamp_us is None:
-        ahead = 0 if full.capped_us is not None else MAX_CLOCK_SWING_US * limit.amount
+        ahead = 0 if noted_us is not None else MAX_CLOCK_SWING_US * limit.amount
         used = used if used <= limit.capacity + ahead else limit.capacity
     return max(0, used - (now_us - since_us) * limit.amount)
 
@@ -252,7 +268,7 @@ def refund(
     """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
     full = Full(now_us) if state is None else _moved(_full(state), now_us)
     after, grains = divmod(receipt.mark, limit.amount)
-    if full.pace is not None or full.capped_us is not None or after > full.last_return:
+    if full.pace is not None or _since_us(limit, full, now_us) is not None or after > full.last_return:
         return None
     level = _level(limit, full, now_us)
     held = (receipt.cost - receipt.returned) * limit.period_us
@@ -289,7 +305,7 @@ def refund(
         claims_us = max(claims_us, now_us - (-level // limit.amount))
     us, grains = divmod(level - back, limit.amount)
     stamp_us = max(now_us, full.stamp_us or 0) if level - back > limit.capacity else None
-    return _state(Full(now_us + us, grains, stamp_us, None, returns, claims_us))
+    return _state(Full(now_us + us, grains, stamp_us, full.note, returns, claims_us))
 
 
 def _with_return(limit: TokenBucket, returns: tuple[Return, ...], new: Return) -> tuple[Return, ...]:
@@ -306,8 +322,9 @@ def dead_at_us(limit: TokenBucket, state: State) -> int:
     """From when on the state says no more than None does."""
     full = _full(state)
     dry_us = full.tat_us + (full.grains > 0)
-    if full.capped_us is not None:
-        dry_us = max(dry_us, full.capped_us - (-_level(limit, full, full.capped_us) // limit.amount))
+    if full.note is not None and _since_us(limit, full, full.note.since_us) is not None:
+        since_us = full.note.since_us
+        dry_us = max(dry_us, since_us - (-_level(limit, full, since_us) // limit.amount))
     return max(dry_us, full.claims_us) + MAX_CLOCK_SWING_US
 
 
@@ -337,7 +354,8 @@ def pack(state: State, pace: str = "") -> str:
     """The state, with the pace that it was written at, if that is to be kept."""
     full = _full(state)
     returns = ",".join("+".join(map(str, each)) for each in full.returns)
-    fields = [full.grains, full.stamp_us, full.capped_us, full.claims_us or None, returns]
+    note = full.note and "+".join(map(str, full.note))
+    fields = [full.grains, full.stamp_us, note, full.claims_us or None, returns]
     while fields and not fields[-1]:
         fields.pop()
     tat = f"{full.tat_us}{pace[:3] if full.pace is None else full.pace}"
@@ -347,7 +365,7 @@ def pack(state: State, pace: str = "") -> str:
 def unpack(text: str, limit: TokenBucket | None = None, pace: str = "") -> State:
     """What was packed, as a state of the limit. `pace` is the limit's own, and that of the limit which the counts
     are named after, if there is one; none: the state as it is."""
-    tat, grains, stamp_us, capped_us, claims_us, returns = (text + ":::::").split(":")[:6]
+    tat, grains, stamp_us, note, claims_us, returns = (text + ":::::").split(":")[:6]
     own, written = pace[:3], pace[3:]
     if len(tat) > 16:  # an instant has sixteen digits, from 2001 to 2286
         tat, written = tat[:-3], tat[-3:]
@@ -355,7 +373,7 @@ def unpack(text: str, limit: TokenBucket | None = None, pace: str = "") -> State
         int(tat),
         int(grains or 0),
         int(stamp_us) if stamp_us else None,
-        int(capped_us) if capped_us else None,
+        Note(*map(int, note.split("+"))) if note else None,
         tuple(Return(*map(int, each.split("+"))) for each in returns.split(",") if each),
         int(claims_us or 0),
     )

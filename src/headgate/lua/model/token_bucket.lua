@@ -53,16 +53,18 @@ function exactly()
   end
 
   -- returns and claims_us are nil where nothing was given back. A return: after, end_us, number, us and grains.
-  local function state_of(tat_us, grains, stamp_us, returns, claims_us)
-    if not returns and grains == 0 and not stamp_us then return tat_us end
-    return { tat_us = tat_us, grains = grains, stamp_us = stamp_us, returns = returns, claims_us = claims_us }
+  local function state_of(tat_us, grains, stamp_us, note, returns, claims_us)
+    if not returns and grains == 0 and not stamp_us and not note then return tat_us end
+    return {
+      tat_us = tat_us, grains = grains, stamp_us = stamp_us, note = note, returns = returns, claims_us = claims_us,
+    }
   end
 
   local function last_return(returns) return returns and returns[#returns].number or 0 end
 
   -- The state with other fields.
   local function changed(full, with)
-    for _, name in ipairs { "tat_us", "grains", "stamp_us", "capped_us", "returns", "claims_us", "pace" } do
+    for _, name in ipairs { "tat_us", "grains", "stamp_us", "note", "returns", "claims_us", "pace" } do
       if with[name] == nil then with[name] = full[name] end
     end
     return with
@@ -124,13 +126,19 @@ function exactly()
     return us, grains
   end
 
-  -- The state, moved to now if the clock was set back behind its stamp.
+  -- The state; a debt moved to now if the clock was set back behind its stamp.
   local function moved(full, now_us)
-    local stamp_us = full.capped_us or full.stamp_us
+    local stamp_us = full.stamp_us
     if not stamp_us or stamp_us - now_us <= SWING_US then return full end
-    local tat_us = full.tat_us - (stamp_us - now_us)
-    if full.capped_us then return changed(full, { tat_us = tat_us, capped_us = now_us }) end
-    return changed(full, { tat_us = tat_us, stamp_us = now_us })
+    return changed(full, { tat_us = full.tat_us - (stamp_us - now_us), stamp_us = now_us, note = false })
+  end
+
+  -- Since when the bucket counts as at most full; nil if the state says nothing of that to this limit, now.
+  local function noted_since(limit, full, now_us)
+    local note = full.note
+    if not note or note.since_us - now_us > SWING_US then return nil end
+    local known = note.amount == limit.amount and note.period_us == limit.period_us and note.burst == limit.burst
+    return known and note.since_us or nil
   end
 
   -- The least time that a unit takes at this pace.
@@ -143,14 +151,15 @@ function exactly()
   local function level(limit, full, now_us)
     local drain = exact(limit)
     full = moved(full, now_us)
-    local since_us = full.capped_us or now_us
+    local noted_us = noted_since(limit, full, now_us)
+    local since_us = noted_us or now_us
     local us, grains = length(limit, full.tat_us - since_us, full.grains)
     if full.pace then
       local used_us = max(0, full.tat_us - since_us + (full.grains > 0 and 1 or 0))
       us, grains = drain(min(limit.burst, math.ceil(used_us / unit_us(full.pace))))
     elseif not full.stamp_us then
       local full_us, beyond = drain(limit.burst)
-      if less(full_us + (full.capped_us and 0 or SWING_US), beyond, us, grains) then us, grains = full_us, beyond end
+      if less(full_us + (noted_us and 0 or SWING_US), beyond, us, grains) then us, grains = full_us, beyond end
     end
     us = us - (now_us - since_us)
     if us < 0 then return 0, 0 end
@@ -160,17 +169,20 @@ function exactly()
   -- The state after a refusal: the very one, or one that says since when the bucket counts as full.
   local function noted(limit, state, now_us, cost)
     local full = full_of(state)
-    if full.capped_us or (full.stamp_us and not full.pace) then
-      local after = moved(full, now_us)
-      return after == full and state or after
-    elseif full.pace then
-      return cost > 0 and changed(full, { capped_us = now_us }) or state
+    local after = moved(full, now_us)
+    if not noted_since(limit, after, now_us) then
+      local needed = after.pace and cost > 0
+      if not after.pace and not after.stamp_us then
+        local drain = exact(limit)
+        local full_us, beyond = drain(limit.burst)
+        needed = less(full_us + SWING_US, beyond, length(limit, after.tat_us - now_us, after.grains))
+      end
+      if needed then
+        local amount, period_us, burst = limit.amount, limit.period_us, limit.burst
+        after = changed(after, { note = { since_us = now_us, amount = amount, period_us = period_us, burst = burst } })
+      end
     end
-    local drain = exact(limit)
-    local full_us, beyond = drain(limit.burst)
-    local us, grains = length(limit, full.tat_us - now_us, full.grains)
-    if less(full_us + SWING_US, beyond, us, grains) then return changed(full, { capped_us = now_us }) end
-    return state
+    return after == full and state or after
   end
 
   -- Grains, a peek, a refusal, a reservation.
@@ -195,7 +207,7 @@ function exactly()
       -- This charge knows the last refund by its number: so that is kept as long as the charge holds water.
       if returns then claims_us = max(claims_us, now_us + after_us + 1) end
       return { 1, units_in(room_us, room), 0, after_us + (after > 0 and 1 or 0), wait_us, now_us, marked + after },
-        state_of(now_us + after_us, after, stamp_us, returns, claims_us)
+        state_of(now_us + after_us, after, stamp_us, nil, returns, claims_us)
     end
     local allowed = (cost == 0 and wait_us == 0) and 1 or 0
     local reset_us = us + (grains > 0 and 1 or 0)
@@ -247,7 +259,7 @@ function exactly()
       end_us = receipt.at_us + receipt.reset_after_us - (mark > 0 and 1 or 0),
       number = last_return(returns) + 1,
     }
-    if full.pace or full.capped_us or charge.after >= charge.number then return nil end
+    if full.pace or noted_since(limit, full, now_us) or charge.after >= charge.number then return nil end
     local full_us, beyond = drain(limit.burst)
     local us, grains = level(limit, full, now_us)
     local held = receipt.cost - receipt.returned
@@ -295,7 +307,7 @@ function exactly()
     end
     us, grains = minus(us, grains, back_us, back)
     local stamp_us = less(full_us, beyond, us, grains) and max(now_us, full.stamp_us or 0) or nil
-    return state_of(now_us + us, grains, stamp_us, returns, claims_us)
+    return state_of(now_us + us, grains, stamp_us, full.note, returns, claims_us)
   end
 
   -- A state as it is kept, with the pace that it was written at, if that is not the limit's own.
@@ -303,11 +315,18 @@ function exactly()
     local whole, rest = string.match(text, "^(%d+):?(.*)$")
     local written = string.sub(own, 4, 6)
     if #whole > 16 then whole, written = string.sub(whole, 1, -4), string.sub(whole, -3) end
-    local grains, stamp, capped, claims, list = string.match(rest, "^(%d*):?(%d*):?(%d*):?(%d*):?([%d+,]*)$")
+    local grains, stamp, note, claims, list = string.match(rest, "^(%d*):?(%d*):?([%d+]*):?(%d*):?([%d+,]*)$")
     local state = {
       tat_us = tonumber(whole), grains = tonumber(grains) or 0, stamp_us = tonumber(stamp),
-      capped_us = tonumber(capped), claims_us = tonumber(claims),
+      claims_us = tonumber(claims),
     }
+    local since_us, amount, period_us, burst = string.match(note, "^(%d+)%+(%d+)%+(%d+)%+(%d+)$")
+    if since_us then
+      state.note = {
+        since_us = tonumber(since_us), amount = tonumber(amount), period_us = tonumber(period_us),
+        burst = tonumber(burst),
+      }
+    end
     for after, end_us, number, us, part in string.gmatch(list, "(%d+)%+(%d+)%+(%d+)%+(%d+)%+(%d+)") do
       state.returns = state.returns or {}
       state.returns[#state.returns + 1] = {
@@ -325,11 +344,15 @@ function exactly()
 
   local function packed(state, pace)
     local text, gap = string.format("%.0f%.3s", state.tat_us, state.pace or pace), ""
-    local more = state.grains > 0 or state.stamp_us or state.capped_us or state.claims_us
-    local fields = { more and state.grains or false, state.stamp_us or false, state.capped_us or false,
+    local note = state.note
+    local more = state.grains > 0 or state.stamp_us or note or state.claims_us
+    local fields = { more and state.grains or false, state.stamp_us or false, note and note.since_us or false,
       state.claims_us or false }
     for i = 1, 4 do
       if fields[i] then text, gap = string.format("%s%s:%.0f", text, gap, fields[i]), "" else gap = gap .. ":" end
+      if i == 3 and note then
+        text = string.format("%s+%.0f+%.0f+%.0f", text, note.amount, note.period_us, note.burst)
+      end
     end
     local between = gap .. ":"
     for _, each in ipairs(state.returns or {}) do
@@ -342,9 +365,10 @@ function exactly()
 
   local function dead_at_us(limit, full)
     local dry_us = full.tat_us + (full.grains > 0 and 1 or 0)
-    if full.capped_us then
-      local us, grains = level(limit, full, full.capped_us)
-      dry_us = max(dry_us, full.capped_us + us + (grains > 0 and 1 or 0))
+    local since_us = full.note and noted_since(limit, full, full.note.since_us)
+    if since_us then
+      local us, grains = level(limit, full, since_us)
+      dry_us = max(dry_us, since_us + us + (grains > 0 and 1 or 0))
     end
     return max(dry_us, full.claims_us or 0) + SWING_US
   end
