@@ -7,7 +7,7 @@ production, on a clock that the walk turns. All seven facts are compared, and th
 import random
 import subprocess
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import pytest
@@ -18,22 +18,26 @@ from headgate.engine.port import Meter
 from headgate.engine.redis.blocking import RedisEngine, RedisMeter
 from headgate.engine.redis.wire import Question, command
 from headgate.model import ALGORITHMS
-from headgate.model.decision import Facts
+from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import DAY, Limit
+from headgate.model.token_bucket import TokenBucket, carried, decide, pack, refund
 from headgate.text import parse
 from tests.house.tree import SOURCE
-from tests.parity.walks import Step, Walker
+from tests.parity.walks import START_US, Step, Walker
 from tests.servers import RedisServer
 
 DRIVER = Path(__file__).with_name("driver.lua")
 WALKS, STEPS = 150, 60  # for each algorithm, in each Lua
+RESTLESS, OFTEN = 100, 0.25  # as many again, on which the limit changes so often
 SERVER_WALKS, SERVER_STEPS = 50, 60  # in each server
 
 
-def walks(name: str, count: int, length: int, *, retunes: bool = False) -> Iterator[list[Step]]:
+def walks(
+    name: str, count: int, length: int, *, retunes: bool = False, changes: float = 0.04
+) -> Iterator[list[Step]]:
     for seed in range(count):
         walker = Walker(name, random.Random(f"{name} {seed}"))
-        yield list(walker.steps(length, retunes=retunes))
+        yield list(walker.steps(length, retunes=retunes, changes=changes))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -41,7 +45,7 @@ def walks(name: str, count: int, length: int, *, retunes: bool = False) -> Itera
 def test_python_and_lua_agree(lua: str, name: str) -> None:
     lines: list[str] = []
     expected: list[tuple[Step, str]] = []
-    for walk in walks(name, WALKS, STEPS):
+    for walk in chain(walks(name, WALKS, STEPS), walks(name, RESTLESS, STEPS, changes=OFTEN)):
         lines.append("forget")
         args: tuple[int | float, ...] = ()
         for step in walk:
@@ -51,6 +55,16 @@ def test_python_and_lua_agree(lua: str, name: str) -> None:
             lines.append(_question(step))
             if step.verb != "forget":
                 expected.append((step, _answer(step)))
+    answers = _answers(lua, name, lines)
+    assert len(answers) == len(expected)
+    differing = (
+        (step, wanted, got) for (step, wanted), got in zip(expected, answers, strict=True) if wanted != got
+    )
+    assert list(islice(differing, 3)) == []
+
+
+def _answers(lua: str, name: str, lines: list[str]) -> list[str]:
+    """What the model's file answers to each line of a walk (see driver.lua)."""
     ran = subprocess.run(
         [lua, DRIVER, str(SOURCE / "lua" / "model"), name],
         input="\n".join(lines) + "\n",
@@ -59,12 +73,25 @@ def test_python_and_lua_agree(lua: str, name: str) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    answers = ran.stdout.splitlines()
-    assert len(answers) == len(expected)
-    differing = (
-        (step, wanted, got) for (step, wanted), got in zip(expected, answers, strict=True) if wanted != got
-    )
-    assert list(islice(differing, 3)) == []
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize("lua", ["lua5.1", "luajit"])
+def test_what_was_given_back_under_a_finer_limit_is_rounded_up_alike(lua: str) -> None:
+    """Sevenths of a microsecond are no grains of the limit that follows; the oldest refunds are added up there."""
+    fine, whole = TokenBucket(7, burst=100), TokenBucket(10, burst=100)
+    state, lines = None, []
+    for limit, parts in ((fine, 3), (whole, 7)):
+        if state is not None:
+            state = carried(whole, state, fine.pace)
+        facts, state = decide(limit, state, START_US, 20)
+        lines += [f"limit {_words(limit.args)}", f"decide {START_US} 20 -1"]
+        for returned in range(parts):
+            receipt = Receipt.of(facts, 20, returned)
+            state = refund(limit, state, START_US, 1, receipt, cancel=False)
+            lines.append(f"refund {START_US} 1 0 {_words(receipt)}")
+    assert state is not None
+    assert _answers(lua, "token_bucket", lines)[-1] == f"1 {pack(state, str(whole.pace))}"
 
 
 def _question(step: Step) -> str:

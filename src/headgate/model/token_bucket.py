@@ -15,8 +15,9 @@ in whole microseconds and the grains beyond it, which are none where the amount 
 Pace. Time until dry says nothing about units by itself: a minute of water is a bucketful at 10/minute, and a
 sixth of a unit at 10/hour. So where a limit may change under its name, the pace that a state was written at is
 kept with it: the time of one unit to within a sixteenth, in three digits behind the instant. A limit of another
-pace counts the units instead of the time: in whole ones, rounded up. (Counts that are named after their limit
-need no pace, for another limit has another name.)
+pace counts the units instead of the time: in whole ones, rounded up. One of a rate so near that the pace is the
+same keeps the time, which is the units to within a sixteenth. (Counts that are named after their limit need no
+pace, for another limit has another name.)
 
 Debt. A reservation may pour more than the bucket holds; it is served when the overflow has drained. Only then
 does the state also remember when it was stamped.
@@ -277,7 +278,7 @@ def refund(
     end_us = receipt.at_us + receipt.reset_after_us - (grains > 0)
     ended = _grains(limit, end_us - now_us, grains)
     since = (each for each in full.returns if each.number > after and each[:2] <= (after, end_us))
-    below = sum(each.us * limit.amount + each.grains for each in since)
+    below = sum(_grains(limit, each.us, each.grains) for each in since)
     end = ended - max(below, receipt.returned * limit.period_us)
     # No reservation was promised for later than a bucketful below the highest water that there was.
     claims = (full.claims_us - now_us) * limit.amount
@@ -313,8 +314,8 @@ def _with_return(limit: TokenBucket, returns: tuple[Return, ...], new: Return) -
     if len(returns) == MAX_RETURNS:
         first, second, *rest = returns
         after, end_us = min(first[:2], second[:2])
-        more, grains = divmod(first.grains + second.grains, limit.amount)
-        returns = (Return(after, end_us, second.number, first.us + second.us + more, grains), *rest)
+        given = sum(_grains(limit, each.us, each.grains) for each in (first, second))
+        returns = (Return(after, end_us, second.number, *divmod(given, limit.amount)), *rest)
     return (*returns, new)
 
 

@@ -61,9 +61,10 @@ class Walker:
         self.receipts: list[Receipt] = []
         self.forgets_at_once = name == "smooth"
 
-    def steps(self, count: int, *, retunes: bool = False) -> Iterator[Step]:
+    def steps(self, count: int, *, retunes: bool = False, changes: float = 0.04) -> Iterator[Step]:
+        """So many steps; before each of them the limit is changed with this chance."""
         for _ in range(count):
-            yield from self._change(retunes) if self.rng.random() < 0.04 else ()
+            yield from self._change(retunes) if self.rng.random() < changes else ()
             yield from self._move()
             yield self._refund() if self.receipts and self.rng.random() < 0.2 else self._decide()
 

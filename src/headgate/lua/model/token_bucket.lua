@@ -227,7 +227,7 @@ function exactly()
     local us, grains = 0, 0
     for _, each in ipairs(returns or {}) do
       if each.number > charge.after and is_below(each, charge) then
-        us, grains = added(limit, us, grains, each.us, each.grains)
+        us, grains = added(limit, us, grains, length(limit, each.us, each.grains))
       end
     end
     return us, grains
@@ -239,7 +239,8 @@ function exactly()
     if returns and #returns == MAX_RETURNS then
       local one, two = returns[1], returns[2]
       local lowest = is_below(one, two) and one or two
-      local us, grains = added(limit, one.us, one.grains, two.us, two.grains)
+      local us, grains = length(limit, one.us, one.grains)
+      us, grains = added(limit, us, grains, length(limit, two.us, two.grains))
       after[1] = { after = lowest.after, end_us = lowest.end_us, number = two.number, us = us, grains = grains }
       first = 3
     end
