@@ -14,16 +14,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.model import algorithm
-from headgate.model.decision import Facts
+from headgate.model.decision import Facts, Receipt
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import MAX_CLOCK_SWING_US, Limit
+from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
 from headgate.model.sliding_log import SlidingLog
 from headgate.model.sliding_window import SlidingWindow
 from headgate.model.smooth import Smooth
 from headgate.model.token_bucket import TokenBucket
 from headgate.text import parse
 
+BUCKETS = (TokenBucket, LeakyBucket, Smooth)
 START_US = 1_700_000_000_000_000
 NGINX_LOCKOUT_US = 120_000_000
 
@@ -45,6 +46,8 @@ class Life:
         self.now_us = self.highest_us = START_US
         self.forward_us = self.steps = self.passed = 0
         self.spans = [[START_US, START_US]]  # the highest readings, from step to step
+        self.receipts: list[Receipt] = []
+        self.delay_us = self.served_us = 0  # the longest that a charge was told to wait, and the latest
 
     def read(self, now_us: int) -> None:
         self.now_us = now_us
@@ -66,15 +69,30 @@ class Life:
         """How many runs of so many cells the highest readings went through, those anew that they went back to."""
         return sum(-(-(last_us // cell_us - first_us // cell_us + 1) // cells) for first_us, last_us in self.spans)
 
-    def take(self, cost: int) -> Facts:
-        facts, after = self.model.decide(self.limit, self.state, self.now_us, cost)
+    def take(self, cost: int, patience_us: int | None = None) -> Facts:
+        facts, after = self.model.decide(self.limit, self.state, self.now_us, cost, patience_us)
         if not facts[0] and not self.steps:
             assert after is self.state, "a refusal on a clock that only swings leaves no trace"
         if after is not self.state:
             self.state = after if self.model.settle is None else self.model.settle(self.limit, after)
         if facts[0]:
             self.passed += cost
+            self.receipts.append(Receipt.of(facts, cost))
+            self.delay_us = max(self.delay_us, facts[4])
+            self.served_us = max(self.served_us, self.now_us + facts[4])
         return facts
+
+    def give_back(self, which: int, units: int, cancel: bool) -> None:
+        """Some units of one of the last charges."""
+        if self.receipts:
+            which = -1 - which % len(self.receipts)
+            receipt = self.receipts[which]
+            units = min(units, receipt.cost - receipt.returned)
+            after = (
+                self.model.refund(self.limit, self.state, self.now_us, units, receipt, cancel) if units else None
+            )
+            self.state = self.state if after is None else after
+            self.receipts[which] = receipt._replace(returned=receipt.returned + units)
 
     @property
     def bound(self) -> float:
@@ -112,6 +130,16 @@ class Life:
             case FixedWindow() | SlidingLog():
                 return int(limit.period_us)
         raise AssertionError(limit)
+
+    def wait_us(self, cost: int) -> int:
+        """The longest that a full bucket itself makes a charge wait."""
+        limit = self.limit
+        match limit:
+            case TokenBucket():
+                return -(-cost * limit.period_us // limit.amount)
+            case LeakyBucket():
+                return -(-cost * 10**6 // limit.rate) * 1000 + 1000
+        return self.own_wait_us
 
 
 # How the clock is read next: so much later, so much earlier than the highest reading, or set back.
@@ -168,6 +196,39 @@ def test_nobody_waits_for_the_clock_longer_than_it_may_swing(
     assert retry_us <= life.own_wait_us + MAX_CLOCK_SWING_US
     life.read(life.now_us + retry_us)
     assert not retry_us or life.take(cost)[0]
+
+
+# A move, and what follows: for how many units, and how many times or on which of the last charges.
+Doing = tuple[tuple[str, int], str, int, int]
+doings = st.lists(
+    st.tuples(
+        moves, st.sampled_from(["take", "reserve", "refund", "cancel"]), st.integers(1, 3), st.integers(0, 12)
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("text", [text for text in LIMITS if isinstance(parse(text), BUCKETS)])
+@example(history=[(("on", 0), "take", 1, 12), *[(("on", -99_000), "refund", 1, 0)] * 2], cost=1)
+@given(history=doings, cost=st.integers(1, 3))
+def test_nobody_waits_for_the_clock_longer_whatever_is_reserved_and_given_back(
+    text: str, history: list[Doing], cost: int
+) -> None:
+    """No longer than it may swing, besides the limit's own wait and what a reservation was told. Where it was not
+    set back, nobody waits longer than behind the last reservation, or the highest reading."""
+    life = Life(parse(text))
+    for (kind, us), verb, units, times in history:
+        life.read((life.now_us if kind == "on" else life.highest_us) + (us if kind == "on" else -us))
+        if verb in ("take", "reserve"):
+            for _ in range(times):
+                life.take(units, None if verb == "take" else HORIZON_US)
+        else:
+            life.give_back(times, units, verb == "cancel")
+        retry_us = life.take(cost)[2] or 0
+        clock_us = NGINX_LOCKOUT_US if isinstance(life.limit, LeakyBucket) else MAX_CLOCK_SWING_US
+        assert retry_us <= life.wait_us(cost) + life.delay_us + clock_us
+        if not life.steps:
+            assert life.now_us + retry_us <= max(life.highest_us, life.served_us) + life.wait_us(cost)
 
 
 @pytest.mark.parametrize("text", LIMITS)

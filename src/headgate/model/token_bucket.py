@@ -24,10 +24,10 @@ does the state also remember when it was stamped.
 
 The clock. A state proves an instant: it was written no earlier than a full bucket before it runs dry, and a debt
 not before its stamp. If the clock reads up to MAX_CLOCK_SWING_US less, it swings (two processes never read the
-same time), and the charge is judged as at that instant: the water is what it is, and the wait includes the
-difference. If it reads less than that, the clock was set back or the burst was lowered. Then the bucket is full
-of water from now on, and even a refusal writes down since when (`note`); the instant of running dry and its pace
-stay as they were, so a limit that is changed back finds all that was used. The note says whose it is, by the
+same time), and a charge or refund is judged as at that instant: the water is what it is, and the wait includes
+the difference. If it reads less than that, the clock was set back or the burst was lowered. Then the bucket is
+full of water from now on, and even a refusal writes down since when (`note`); the instant of running dry and its
+pace stay as they were, so a limit that is changed back finds all that was used. The note says whose it is, by the
 limit's numbers: to every other limit it is as if there were none. There is at most one, that of the last limit
 that needed one; an admitted charge drops it, and so does a debt that moves back with the clock.
 
@@ -183,7 +183,7 @@ def _decide_exactly(
 ) -> tuple[Facts, State | None]:
     """What is not simply allowed in whole microseconds: grains, a peek, a refusal, a reservation."""
     amount, period_us, capacity = limit.measure
-    full = Full(now_us) if state is None else _full(state)
+    full = Full(now_us) if state is None else _moved(_full(state), now_us)
     level = _level(limit, full, now_us)
     after = level + (cost or 1) * period_us
     wait_us = max(0, -((capacity - after) // amount))
@@ -194,7 +194,7 @@ def _decide_exactly(
         us, grains = divmod(after, amount)
         remaining = max(0, (capacity - after) // period_us)
         facts = True, remaining, 0, us + (grains > 0), wait_us, now_us, full.last_return * amount + grains
-        stamp_us = max(now_us, full.stamp_us or 0) if wait_us else None
+        stamp_us = _proven_us(limit, full, level, now_us) if wait_us else None
         # This charge knows the last refund by its number: so that is kept as long as the charge holds water.
         claims_us = max(full.claims_us, now_us + us + 1) if full.returns else 0
         return facts, _state(Full(now_us + us, grains, stamp_us, None, full.returns, claims_us))
@@ -258,6 +258,11 @@ def _level(limit: TokenBucket, full: Full, now_us: int) -> int:
     return max(0, used - (now_us - since_us) * limit.amount)
 
 
+def _proven_us(limit: TokenBucket, full: Full, level: int, now_us: int) -> int:
+    """The instant that a charge is judged as at: now, or later if the state proves that and the clock swings."""
+    return max(now_us, full.stamp_us or now_us - (limit.capacity - level) // limit.amount)
+
+
 def _grains(limit: TokenBucket, us: int, grains: int) -> int:
     """A length of time in grains; grains of a limit that was finer than this one are rounded up."""
     return us * limit.amount + grains if grains < limit.amount else (us + 1) * limit.amount
@@ -271,6 +276,7 @@ def refund(
     after, grains = divmod(receipt.mark, limit.amount)
     if full.pace is not None or _since_us(limit, full, now_us) is not None or after > full.last_return:
         return None
+    now_us = _proven_us(limit, full, _level(limit, full, now_us), now_us)
     level = _level(limit, full, now_us)
     held = (receipt.cost - receipt.returned) * limit.period_us
     back = min(units * limit.period_us, held)
@@ -305,7 +311,7 @@ def refund(
         returns = _with_return(limit, returns, new)
         claims_us = max(claims_us, now_us - (-level // limit.amount))
     us, grains = divmod(level - back, limit.amount)
-    stamp_us = max(now_us, full.stamp_us or 0) if level - back > limit.capacity else None
+    stamp_us = now_us if level - back > limit.capacity else None
     return _state(Full(now_us + us, grains, stamp_us, full.note, returns, claims_us))
 
 

@@ -166,6 +166,13 @@ function exactly()
     return us, grains
   end
 
+  -- The instant that a charge is judged as at: now, or later if the state proves that and the clock swings.
+  local function proven(limit, full, us, grains, now_us)
+    local drain, minus = exact(limit)
+    local full_us, beyond = drain(limit.burst)
+    return max(now_us, full.stamp_us or now_us - minus(full_us, beyond, us, grains))
+  end
+
   -- The state after a refusal: the very one, or one that says since when the bucket counts as full.
   local function noted(limit, state, now_us, cost)
     local full = full_of(state)
@@ -189,7 +196,7 @@ function exactly()
   local function decide(limit, state, now_us, cost, patience_us)
     local drain, minus, units_in = exact(limit)
     local full_us, full = drain(limit.burst)
-    local before = full_of(state or now_us)
+    local before = moved(full_of(state or now_us), now_us)
     local us, grains = level(limit, before, now_us)
     local left_us, left = minus(full_us, full, us, grains)
     local returns, claims_us = before.returns, before.claims_us
@@ -203,7 +210,7 @@ function exactly()
     local wait_us = room_us < 0 and -room_us or 0
 
     if cost > 0 and not never and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
-      local stamp_us = wait_us > 0 and max(now_us, before.stamp_us or 0) or nil
+      local stamp_us = wait_us > 0 and proven(limit, before, us, grains, now_us) or nil
       -- This charge knows the last refund by its number: so that is kept as long as the charge holds water.
       if returns then claims_us = max(claims_us, now_us + after_us + 1) end
       return { 1, units_in(room_us, room), 0, after_us + (after > 0 and 1 or 0), wait_us, now_us, marked + after },
@@ -263,6 +270,8 @@ function exactly()
     if full.pace or noted_since(limit, full, now_us) or charge.after >= charge.number then return nil end
     local full_us, beyond = drain(limit.burst)
     local us, grains = level(limit, full, now_us)
+    now_us = proven(limit, full, us, grains, now_us)
+    us, grains = level(limit, full, now_us)
     local held = receipt.cost - receipt.returned
     local held_us, held_grains = drain(held)
     local back_us, back = drain(min(units, held))
@@ -307,7 +316,7 @@ function exactly()
       claims_us = max(claims_us or 0, now_us + us + (grains > 0 and 1 or 0))
     end
     us, grains = minus(us, grains, back_us, back)
-    local stamp_us = less(full_us, beyond, us, grains) and max(now_us, full.stamp_us or 0) or nil
+    local stamp_us = less(full_us, beyond, us, grains) and now_us or nil
     return state_of(now_us + us, grains, stamp_us, full.note, returns, claims_us)
   end
 
