@@ -239,3 +239,18 @@ def test_a_charge_that_knows_of_a_refund_can_be_given_back_after_it_is_forgotten
     life.charge(1, False)
     life.refund(1, 90, False)
     assert life.level(life.state, life.now_us) <= 2
+
+
+def test_a_refund_while_the_clock_of_a_queue_catches_up_is_remembered_as_long_as_any() -> None:
+    """Nothing drains meanwhile: B lies where A lay, and when it has drained there is nothing of it to give back."""
+    life = Life("10/s queue 99 nodelay")
+    for _ in range(2):
+        life.charge(50, False)
+    life.now_us -= 50_000_000
+    life.refund(0, 50, False)
+    life.now_us += 20_000_000
+    life.charge(50, False)
+    life.now_us += 35_000_000
+    before = life.level(life.state, life.now_us)
+    life.refund(1, 50, False)
+    assert life.level(life.state, life.now_us) == before == 50

@@ -220,7 +220,7 @@ def refund(
     in_part = receipt.returned + units < receipt.cost
     if end != level or in_part or back < min(held, end):  # Something is left above the gap, or of the charge.
         given += back
-        claims_ms = max(claims_ms, now_ms - (-level * 1000 // limit.rate))
+        claims_ms = max(claims_ms, max(now_ms, last_ms) - (-level * 1000 // limit.rate))
         if (given + 1) * 2 * limit.capacity > _DEEPEST:
             return None
     return water - back, last_ms, given, claims_ms

@@ -156,7 +156,7 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   local in_part = receipt.returned + units < receipt.cost
   if ends ~= level or in_part or back < min(held, ends) then -- Something is left above the gap, or of the charge.
     given = given + back
-    claims_ms = max(claims_ms, now_ms + drain_ms(limit, level, ceil))
+    claims_ms = max(claims_ms, max(now_ms, last_ms) + drain_ms(limit, level, ceil))
     if (given + 1) * 2 * capacity > DEEPEST then return nil end
   end
   return { water = water - back, last_ms = last_ms, given = given, claims_ms = claims_ms }
