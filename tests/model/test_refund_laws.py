@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from headgate.model import algorithm
 from headgate.model.decision import Receipt
 from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import HORIZON_US, Limit
+from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
 from headgate.model.smooth import Smooth
 from headgate.model.token_bucket import TokenBucket
 from headgate.text import parse
@@ -34,16 +34,14 @@ LIMITS = (
 
 # What happens next, after how many units' time, for how many units; which charge, and whether it is cancelled.
 Step = tuple[str, float, int, int, bool]
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(["take", "take", "reserve", "refund", "refund"]),
-        st.sampled_from([0, 0, 0, 0.00001, 0.5, 1, 3]) | st.floats(0, 120),
-        st.integers(1, 120),
-        st.integers(0, 11),
-        st.booleans(),
-    ),
-    max_size=30,
+step = st.tuples(
+    st.sampled_from(["take", "take", "reserve", "refund", "refund"]),
+    st.sampled_from([0, 0, 0, 0.00001, 0.5, 1, 3]) | st.floats(0, 120),
+    st.integers(1, 120),
+    st.integers(0, 11),
+    st.booleans(),
 )
+steps = st.lists(step, max_size=30)
 
 
 class Oracle:
@@ -203,6 +201,64 @@ def test_over_any_span_no_more_pass_than_the_limit_says(text: str, history: list
         life.play(step)
 
 
+class Clocked(Life):
+    """A key whose clock swings and is set back. `forward_us` is how much time can have drained it: the advance of
+    the highest reading, and a swing for each step back, for what a state proves may lie that far ahead of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.highest_us = START_US
+        self.forward_us = 0
+
+    def read(self, now_us: int) -> None:
+        self.now_us = now_us
+        if self.state is None:
+            self.highest_us, self.forward_us = now_us, 0
+        if now_us > self.highest_us:
+            self.forward_us += now_us - self.highest_us
+            self.highest_us = now_us
+        elif now_us < self.highest_us - MAX_CLOCK_SWING_US:
+            self.forward_us += MAX_CLOCK_SWING_US
+            self.highest_us = now_us
+
+    @property
+    def least(self) -> Fraction:
+        """The units that the bucket must hold at the highest reading."""
+        rounded = Fraction(2 * len(self.charges), 1000) if isinstance(self.limit, LeakyBucket) else 0
+        slack_us = 2000 if isinstance(self.limit, LeakyBucket) else 0
+        kept = sum((units for _, units in self.charges), Fraction(0))
+        return kept - rounded - self.oracle.rate * (self.forward_us + slack_us)
+
+
+readings = st.one_of(
+    st.tuples(st.just("on"), st.sampled_from([0, 0, 1, 1000, 100_000]) | st.integers(0, 3 * 10**6)),
+    st.tuples(st.just("back"), st.sampled_from([1, 1000, 99_999, 100_000]) | st.integers(0, 100_000)),
+    st.tuples(st.just("back"), st.sampled_from([100_001, 200_000, 20 * 10**6]) | st.integers(0, 3 * 10**6)),
+)
+# A debt, the clock set back, and two more reservations.
+SET_BACK = [
+    (("on", 0), ("take", 0.0, 120, 0, False)),
+    (("on", 0), ("reserve", 0.0, 5, 0, False)),
+    *[(("back", 200_000 * (n == 0)), ("reserve", 0.0, 1, 0, False)) for n in range(3)],
+]
+
+
+@pytest.mark.parametrize("text", [text for text in LIMITS if "smooth" not in text])
+@example(history=SET_BACK)
+@given(history=st.lists(st.tuples(readings, step), max_size=40))
+def test_whatever_the_clock_does_water_only_drains_or_is_given_back(
+    text: str, history: list[tuple[tuple[str, int], Step]]
+) -> None:
+    life = Clocked(text)
+    for (kind, us), (verb, _, units, which, cancels) in history:
+        life.read(life.now_us + us if kind == "on" else life.highest_us - us)
+        if verb != "refund":
+            life.charge(1 + (units - 1) % life.most, verb == "reserve")
+        elif life.charges:
+            life.refund(which % len(life.charges), units, cancels)
+        assert life.level(life.state, life.highest_us) >= life.least
+
+
 @pytest.mark.parametrize("text", ["1/minute burst 20", "7/s burst 20", "700000/s burst 20"])
 @given(order=st.permutations(range(6)), costs=st.lists(st.integers(1, 3), min_size=6, max_size=6))
 def test_a_token_bucket_gets_all_back_in_whatever_order(text: str, order: list[int], costs: list[int]) -> None:
@@ -242,7 +298,7 @@ def test_a_charge_that_knows_of_a_refund_can_be_given_back_after_it_is_forgotten
 
 
 def test_a_refund_while_the_clock_of_a_queue_catches_up_is_remembered_as_long_as_any() -> None:
-    """Nothing drains meanwhile: B lies where A lay, and when it has drained there is nothing of it to give back."""
+    """Nothing drains meanwhile: B lies where A lay, and once it has drained it has nothing to give back."""
     life = Life("10/s queue 99 nodelay")
     for _ in range(2):
         life.charge(50, False)
