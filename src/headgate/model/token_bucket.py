@@ -210,11 +210,12 @@ def _noted(limit: TokenBucket, state: State, now_us: int, cost: int) -> State:
     """The state after a refusal: the very one, or one that says since when the bucket counts as full."""
     full = _full(state)
     moved = _moved(full, now_us)
-    if _since_us(limit, moved, now_us) is None:
+    needed = cost > 0
+    if moved.pace is None:
         used = _grains(limit, moved.tat_us - now_us, moved.grains)
-        ahead = moved.stamp_us is None and used > limit.capacity + MAX_CLOCK_SWING_US * limit.amount
-        if cost if moved.pace is not None else ahead:
-            moved = moved._replace(note=Note(now_us, limit.amount, limit.period_us, limit.burst))
+        needed = moved.stamp_us is None and used > limit.capacity + MAX_CLOCK_SWING_US * limit.amount
+    if needed and _since_us(limit, moved, now_us) is None:
+        moved = moved._replace(note=Note(now_us, limit.amount, limit.period_us, limit.burst))
     return state if moved is full else moved
 
 

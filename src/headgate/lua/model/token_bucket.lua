@@ -48,16 +48,13 @@ function exactly()
   local fmod, max, min = math.fmod, math.max, math.min
   local MAX_RETURNS, SWING_US, HORIZON_US, EXACT = 8, 100000, 366 * 86400 * 1000000, 9007199254740992
 
-  local function full_of(state)
-    return type(state) == "number" and { tat_us = state, grains = 0 } or state
-  end
+  local function full_of(state) return type(state) == "number" and { tat_us = state, grains = 0 } or state end
 
   -- returns and claims_us are nil where nothing was given back. A return: after, end_us, number, us and grains.
   local function state_of(tat_us, grains, stamp_us, note, returns, claims_us)
     if not returns and grains == 0 and not stamp_us and not note then return tat_us end
-    return {
-      tat_us = tat_us, grains = grains, stamp_us = stamp_us, note = note, returns = returns, claims_us = claims_us,
-    }
+    return { tat_us = tat_us, grains = grains, stamp_us = stamp_us, note = note, returns = returns,
+      claims_us = claims_us }
   end
 
   local function last_return(returns) return returns and returns[#returns].number or 0 end
@@ -133,12 +130,13 @@ function exactly()
     return changed(full, { tat_us = full.tat_us - (stamp_us - now_us), stamp_us = now_us, note = false })
   end
 
+  -- What tells a limit from all others.
+  local function numbers(limit) return string.format("%.0f+%.0f+%.0f", limit.amount, limit.period_us, limit.burst) end
+
   -- Since when the bucket counts as at most full; nil if the state says nothing of that to this limit, now.
   local function noted_since(limit, full, now_us)
     local note = full.note
-    if not note or note.since_us - now_us > SWING_US then return nil end
-    local known = note.amount == limit.amount and note.period_us == limit.period_us and note.burst == limit.burst
-    return known and note.since_us or nil
+    return note and note.since_us - now_us <= SWING_US and note.by == numbers(limit) and note.since_us or nil
   end
 
   -- The least time that a unit takes at this pace.
@@ -177,17 +175,14 @@ function exactly()
   local function noted(limit, state, now_us, cost)
     local full = full_of(state)
     local after = moved(full, now_us)
-    if not noted_since(limit, after, now_us) then
-      local needed = after.pace and cost > 0
-      if not after.pace and not after.stamp_us then
-        local drain = exact(limit)
-        local full_us, beyond = drain(limit.burst)
-        needed = less(full_us + SWING_US, beyond, length(limit, after.tat_us - now_us, after.grains))
-      end
-      if needed then
-        local amount, period_us, burst = limit.amount, limit.period_us, limit.burst
-        after = changed(after, { note = { since_us = now_us, amount = amount, period_us = period_us, burst = burst } })
-      end
+    local needed = after.pace and cost > 0
+    if not after.pace and not after.stamp_us then
+      local drain = exact(limit)
+      local full_us, beyond = drain(limit.burst)
+      needed = less(full_us + SWING_US, beyond, length(limit, after.tat_us - now_us, after.grains))
+    end
+    if needed and not noted_since(limit, after, now_us) then
+      after = changed(after, { note = { since_us = now_us, by = numbers(limit) } })
     end
     return after == full and state or after
   end
@@ -326,17 +321,10 @@ function exactly()
     local written = string.sub(own, 4, 6)
     if #whole > 16 then whole, written = string.sub(whole, 1, -4), string.sub(whole, -3) end
     local grains, stamp, note, claims, list = string.match(rest, "^(%d*):?(%d*):?([%d+]*):?(%d*):?([%d+,]*)$")
-    local state = {
-      tat_us = tonumber(whole), grains = tonumber(grains) or 0, stamp_us = tonumber(stamp),
-      claims_us = tonumber(claims),
-    }
-    local since_us, amount, period_us, burst = string.match(note, "^(%d+)%+(%d+)%+(%d+)%+(%d+)$")
-    if since_us then
-      state.note = {
-        since_us = tonumber(since_us), amount = tonumber(amount), period_us = tonumber(period_us),
-        burst = tonumber(burst),
-      }
-    end
+    local state = { tat_us = tonumber(whole), grains = tonumber(grains) or 0, stamp_us = tonumber(stamp),
+      claims_us = tonumber(claims) }
+    local since_us, by = string.match(note, "^(%d+)%+(.+)$")
+    if by then state.note = { since_us = tonumber(since_us), by = by } end
     for after, end_us, number, us, part in string.gmatch(list, "(%d+)%+(%d+)%+(%d+)%+(%d+)%+(%d+)") do
       state.returns = state.returns or {}
       state.returns[#state.returns + 1] = {
@@ -360,15 +348,12 @@ function exactly()
       state.claims_us or false }
     for i = 1, 4 do
       if fields[i] then text, gap = string.format("%s%s:%.0f", text, gap, fields[i]), "" else gap = gap .. ":" end
-      if i == 3 and note then
-        text = string.format("%s+%.0f+%.0f+%.0f", text, note.amount, note.period_us, note.burst)
-      end
+      if i == 3 and note then text = text .. "+" .. note.by end
     end
     local between = gap .. ":"
     for _, each in ipairs(state.returns or {}) do
-      text = string.format("%s%s%.0f+%.0f+%.0f+%.0f+%.0f", text, between, each.after, each.end_us, each.number, each.us,
-        each.grains)
-      between = ","
+      local one = string.format("%.0f+%.0f+%.0f+%.0f+%.0f", each.after, each.end_us, each.number, each.us, each.grains)
+      text, between = text .. between .. one, ","
     end
     return text
   end
