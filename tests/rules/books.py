@@ -68,6 +68,8 @@ def books(draw: st.DrawFn) -> Rulebook:
             missing=draw(st.sampled_from(["skip", "deny", "one"])),
             cost=draw(st.none() | _choice(st.sampled_from([0, 1, 5, "user", "x"]))),  # type: ignore[arg-type]
             mode=draw(st.sampled_from([Modes(), Modes(), Modes(0, 10_000), Modes(0, 0), Modes(3000, 4000)])),
+            label=draw(st.none() | st.sampled_from(["calm", "a b/c", "true"])),
+            quota_mode=draw(st.booleans()),
             candidate=draw(st.none() | _choice(LIMITS)),  # type: ignore[arg-type]
             replaces=tuple(draw(st.lists(st.sampled_from(later), max_size=2, unique=True))) if later else (),
         )

@@ -41,7 +41,7 @@ BEYOND = {
     "missing-capture-not-sure", "missing-unsaid", "missing-unsaid-cost", "nodes-without-split",
     "slots-as-candidate",
     "slots-in-choice", "slots-two", "slots-with-candidate", "slots-with-cost", "slots-with-lease",
-    "slots-with-lockout", "slots-with-overrides", "slots-with-rate",
+    "slots-with-lockout", "slots-with-overrides", "slots-with-quota-mode", "slots-with-rate",
 }  # fmt: skip
 
 

@@ -86,12 +86,14 @@ class Rule:
 
     name: str
     limit: Choice[Limits]
+    label: str | None = None  # what Envoy is told instead of the name
     when: Condition | None = None  # None: always
     unless: Condition | None = None  # in the book it is called `except`
     key: tuple[Dimension, ...] = ()  # none: one count for all
     missing: Missing = "deny"
     cost: Choice[int | str] | None = None  # a number, or the attribute that holds it; None: what the caller says
     mode: Modes = Modes()
+    quota_mode: bool = False  # of several in one request of Envoy's, one that has room is enough
     candidate: Choice[Limits] | None = None
     refuse: Refusal = Refusal()
     replaces: tuple[str, ...] = ()

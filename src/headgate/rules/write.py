@@ -44,6 +44,8 @@ def document(rulebook: Rulebook) -> dict[str, Any]:
 
 def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
     yield "name", rule.name
+    if rule.label is not None:
+        yield "label", rule.label
     if rule.when is not None:
         yield "when", condition(rule.when)
     if rule.unless is not None:
@@ -59,6 +61,8 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "cost", _choice(rule.cost)
     if rule.mode != _PLAIN.mode:
         yield "mode", _mode(rule.mode)
+    if rule.quota_mode:
+        yield "quota_mode", True
     if rule.lockout is not None:
         after, within_us, for_us = rule.lockout
         yield "lockout", {"after": after, "within": span(within_us), "for": span(for_us)}

@@ -1,7 +1,8 @@
 """What the fields of a rule must be together, and the rules of a book.
 
 missing     is stated where something that the rule counts by can be missing
-slots       are held, not charged: alone in a limit, and without cost, candidate, overrides, lockout and lease
+slots       are held, not charged: alone in a limit, and without cost, candidate, overrides, lockout, lease and
+            quota_mode
 lease       fetches units ahead: not where nothing is shared, nor where the script must see every call, nor
             beside a candidate, which asks the server at every call
 overrides   lie on the server: not where it is not asked
@@ -26,7 +27,7 @@ Fields = dict[str, Field]
 Replaced = dict[str, tuple[tuple[str, Place], ...]]
 
 _ALWAYS_THERE = ("address", "server", "method", "path", "host")
-_CHARGED = ("cost", "candidate", "overrides", "lockout", "lease")
+_CHARGED = ("cost", "candidate", "overrides", "lockout", "lease", "quota_mode")
 
 
 def faults(found: Fields, supplied: Collection[str] | None) -> Iterator[Fault]:
@@ -127,6 +128,7 @@ _OFF = {
     "overrides": "Leave it out, or write overrides: false.",
     "lockout": "Leave it out, or write lockout: off.",
     "lease": "Leave it out, or write lease: exact.",
+    "quota_mode": "Leave it out, or write quota_mode: false.",
 }
 
 

@@ -16,10 +16,10 @@ from headgate.rules.reading.problems import Problems, placed
 from headgate.rules.rule import INSTEAD, MISSING, MODES, WHERE, Lease, Modes, Refusal
 
 FIELDS = (
-    "name", "when", "except", "key", "missing", "limit", "candidate", "cost", "mode", "lockout", "overrides",
-    "replaces", "where", "nodes", "lease", "fallback", "deadline", "refuse",
+    "name", "label", "when", "except", "key", "missing", "limit", "candidate", "cost", "mode", "quota_mode",
+    "lockout", "overrides", "replaces", "where", "nodes", "lease", "fallback", "deadline", "refuse",
 )  # fmt: skip
-NOT_BY_DEFAULT = ("name", "when", "key", "limit", "candidate", "replaces")
+NOT_BY_DEFAULT = ("name", "label", "when", "key", "limit", "candidate", "replaces")
 BY_DEFAULT = tuple(name for name in FIELDS if name not in NOT_BY_DEFAULT)
 
 _url = re.compile(r"https?://(?![/?#])[!-~]+|/(?!/)[!-~]*", re.I)
@@ -58,6 +58,13 @@ def _unknown(key: Scalar, names: tuple[str, ...]) -> Fault:
         )
     what = "A rule has" if names is FIELDS else "Defaults have"
     return Fault(key.place, f"{what} no field {shown(key.text)}.", fields.nearest(key.text, names))
+
+
+def _label(node: Node) -> str:
+    found = fields.text(node, "label")
+    if not found:
+        raise Fault(node.place, "label is empty.", "Leave it out to tell the name.")
+    return found
 
 
 def _condition(node: Node, uses: load_choice.Uses, conditions: Conditions) -> Any:
@@ -157,6 +164,7 @@ def _replaces(node: Node) -> tuple[tuple[str, Place], ...]:
 
 _READERS: dict[str, Callable[[Node, load_choice.Uses, Conditions], Any]] = {
     "name": lambda node, uses, conditions: fields.name(node, "the name of a rule"),
+    "label": lambda node, uses, conditions: _label(node),
     "when": _condition,
     "except": _condition,
     "key": lambda node, uses, conditions: _key(node, uses),
@@ -165,6 +173,7 @@ _READERS: dict[str, Callable[[Node, load_choice.Uses, Conditions], Any]] = {
     "candidate": lambda node, uses, conditions: load_choice.limits(node, uses),
     "cost": lambda node, uses, conditions: load_choice.cost(node, uses),
     "mode": lambda node, uses, conditions: _mode(node),
+    "quota_mode": lambda node, uses, conditions: fields.flag(node, "quota_mode"),
     "lockout": lambda node, uses, conditions: _lockout(node),
     "overrides": lambda node, uses, conditions: fields.flag(node, "overrides"),
     "replaces": lambda node, uses, conditions: _replaces(node),
