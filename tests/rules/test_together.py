@@ -67,6 +67,21 @@ def test_those_who_meet_on_one_count_are_charged_their_sum(limiter: RuledLimiter
     assert allowed(limiter, ANN) == [True]
 
 
+def test_those_who_meet_on_one_count_are_each_told_what_is_left_after_them(limiter: RuledLimiter) -> None:
+    asks = [Ask({"sku": "7"}), BOB, Ask({"sku": "8"}), Ask({"sku": "7"}), Ask({"sku": "7"}, 0)]
+    found = limiter.check_together(asks)
+    assert [decision.remaining for decision in found] == [8, 2, 8, 6, 6]
+    assert left(limiter, sku="7") == {"item": 6}
+    limiter.refund(found[0])
+    assert left(limiter, sku="7") == {"item": 8}
+
+
+def test_a_peek_of_what_can_never_pass_is_refused() -> None:
+    rules = [{"name": "closed", "limit": "1/day fixed", "cost": 2}, {"name": "held", "limit": "1 slot"}]
+    with RuledLimiter({"rules": rules}) as limiter:
+        assert allowed(limiter, Ask({}, 0)) == allowed(limiter, Ask({}, 1)) == [False]
+
+
 def test_a_peek_among_them_charges_nothing(limiter: RuledLimiter) -> None:
     peeked, taken = limiter.check_together([Ask({"sku": "7"}, 0), ANN])
     assert (peeked.allowed, peeked.remaining, taken.remaining) == (True, 10, 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headgate.errors import RateLimited
 
@@ -54,6 +54,15 @@ AT_US: Final = 5
 MARK: Final = 6
 
 _SECOND = 1_000_000
+
+
+def with_remaining(facts: Facts, remaining: int) -> Facts:
+    """The same facts, of the same kind, with another number of units left."""
+    kind: Any = type(facts)
+    changed: Facts = kind((*facts[:REMAINING], remaining, *facts[REMAINING + 1 :]))
+    if isinstance(changed, OverriddenFacts):
+        changed.limit = facts.limit  # type: ignore[attr-defined]
+    return changed
 
 
 class Limited(Protocol):

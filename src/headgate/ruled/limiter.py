@@ -288,6 +288,11 @@ class AsyncRuledLimiter(_Ruled):
             return await arun(together.decide())
         return together.decisions(await self.answered(together))
 
+    async def peeked_together(self, together: Together) -> tuple[RuledDecision, ...]:
+        """What would be decided on them. Charges nothing."""
+        answers, apart = await arun(together.call.answered(commit=False))
+        return together.decisions(answers, apart)
+
     async def answered(self, together: Together) -> Sequence[Facts]:
         """The same where they are straight, as facts for each charge."""
         charges = together.call.charges

@@ -23,13 +23,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headgate.engine.fallback.share import Place
+from headgate.engine.fallback.share import Place, fresh
 from headgate.engine.options import Options
 from headgate.engine.terms import Terms
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, MARK, Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
+from headgate.model.smooth import Smooth
 from headgate.ruled.decision import CANDIDATE, SHADOW, Charged, Denied, Head, RuledDecision
 from headgate.ruled.dividing import divisible, even
 from headgate.rules.condition import Test
@@ -57,6 +58,7 @@ class Ruling:
         if any(map(_shares, book.rules)) and hasattr(engine, "count_members"):
             engine.count_members()  # before the first call: an outage may begin with it
         self.refusals = {rule.name: rule.refuse for rule in book.rules}
+        self.closed = frozenset(rule.name for rule in book.rules if _closed(rule))
         self._hands: dict[tuple[str, int, str | None], Hand] = {}
         self._divided: dict[tuple[str, int, str | None, Place], Hand] = {}
         self._brought: dict[tuple[Limit, str], Any] = {}
@@ -270,6 +272,16 @@ class Call:
                 receipt = Receipt.of(facts, cost)
                 after = yield partial(meter.refund, key, cost, receipt, patience_us is not None)
                 answers[place] = (True, *after[1:])
+
+
+def _closed(rule: Rule) -> bool:
+    """Whether it states a cost that its limit can never hold: a limit of 0, in a form that every share of it and
+    every fallback keeps."""
+    cost = rule.cost
+    if cost is None or cost.cases or isinstance(cost.otherwise, str) or rule.limit.cases:
+        return False
+    limits = [limit for limit in rule.limit.otherwise if not isinstance(limit, Smooth | Slots)]
+    return any(cost.otherwise > fresh(limit) for limit in limits)
 
 
 def _shares(rule: Rule) -> bool:

@@ -9,7 +9,8 @@ itself; what all of them would charge is one question to the engine, and each is
 Laws (tests/rules/test_together.py):
   - an ask alone is decided as check() decides it;
   - if one is refused, none is charged; who would have passed says so;
-  - asks that meet on one count are charged their sum or nothing, and are told the same.
+  - asks that meet on one count are charged their sum or nothing. If they pass, each is told what is left after it
+    and those before it; otherwise all of them are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from headgate.asking import check_cost
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
-from headgate.model.decision import ALLOWED, Facts
+from headgate.model.decision import ALLOWED, REMAINING, Facts, with_remaining
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 from headgate.receipt import give_back
@@ -42,15 +43,30 @@ class Ask(NamedTuple):
 class Together:
     """The charges of several calls, and a decision for each."""
 
-    __slots__ = ("asked", "call")
+    __slots__ = ("asked", "call", "meeting")
 
     def __init__(self, ruling: Ruling, asks: Sequence[Ask]) -> None:
         self.call = Call(ruling)
         join = self.call.join
         self.asked = [(own, join(own)) for own in (call_of(ruling, ask) for ask in asks)]
+        # Whether several of them meet on one count.
+        self.meeting = len(self.call.charges) < sum(len(places) for _, places in self.asked)
 
     def decisions(self, answers: Sequence[Facts | None], apart: bool = False) -> tuple[RuledDecision, ...]:
-        return tuple([own.decision([answers[place] for place in places], apart) for own, places in self.asked])
+        own_answers = [[answers[place] for place in places] for _, places in self.asked]
+        if self.meeting:
+            self._tell_apart(own_answers)
+        return tuple([own.decision(facts, apart) for (own, _), facts in zip(self.asked, own_answers, strict=True)])
+
+    def _tell_apart(self, own_answers: list[list[Facts | None]]) -> None:
+        """Give back to `remaining` what those that come after were charged."""
+        later: dict[int, int] = {}  # by place: units
+        for (own, places), answers in zip(reversed(self.asked), reversed(own_answers), strict=True):
+            for number, place in enumerate(places):
+                facts = answers[number]
+                if facts is not None and facts[ALLOWED] and later.get(place):
+                    answers[number] = with_remaining(facts, facts[REMAINING] + later[place])
+                later[place] = later.get(place, 0) + own.charges[number][2]
 
     def decide(self) -> Flow[tuple[RuledDecision, ...]]:
         """The long way, for calls that are not straight."""
@@ -78,8 +94,10 @@ def call_of(ruling: Ruling, ask: Ask) -> Call:
     cost = None if ask.cost is None else check_cost(ask.cost)
     if ask.limit is None:
         call = ruling.call(ask.attributes, 1 if cost == 0 else cost)
-        if cost == 0:  # a peek: of all rules, also those that state a cost
-            call.charges = [(meter, key, 0) for meter, key, _ in call.charges]
+        if cost == 0:  # a peek: of all rules, also those that state a cost; what can never pass is as good as one
+            rules = [rule in ruling.closed for rule, _ in call.heads]
+            charges = zip(rules, call.charges, strict=True)
+            call.charges = [(meter, key, units if closed else 0) for closed, (meter, key, units) in charges]
         return call
     call = Call(ruling)
     meter = ruling.brought(ask.limit, ask.name)
