@@ -34,10 +34,10 @@ def test_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "ratelimit.yaml"
     path.write_text(EDGE)
     with caplog.at_level(logging.INFO), Limiter.from_rules(path) as limiter:
-        assert passes(limiter, domain="edge", user="ann") == 2
-        assert passes(limiter, domain="edge", plan="free", user="ann") == 1
-        assert passes(limiter, domain="mail", user="ann") == 5
-        assert limiter.check({"domain": "edge", "user": "ann"}).rule == "calm"
+        assert passes(limiter, domain="edge", descriptor="user", user="ann") == 2
+        assert passes(limiter, domain="edge", descriptor="plan/user", plan="free", user="ann") == 1
+        assert passes(limiter, domain="mail", descriptor="user", user="ann") == 5
+        assert limiter.check({"domain": "edge", "descriptor": "user", "user": "ann"}).rule == "calm"
     assert f"{path}: line 8: detailed_metric is about metrics: it is left out." in caplog.messages
 
 
@@ -46,14 +46,14 @@ def test_a_folder(tmp_path: Path) -> None:
     (tmp_path / "mail.yml").write_text(MAIL)
     (tmp_path / "README.md").write_text("not ours")
     with Limiter.from_rules(tmp_path) as limiter:
-        assert passes(limiter, domain="edge", user="ann") == 2
-        assert passes(limiter, domain="mail", user="ann") == 3
-        assert passes(limiter, domain="mail", plan="free", user="ann") == 1
-        assert limiter.check({"domain": "mail", "user": "ann"}).rule == "mail.calm"
+        assert passes(limiter, domain="edge", descriptor="user", user="ann") == 2
+        assert passes(limiter, domain="mail", descriptor="user", user="ann") == 3
+        assert passes(limiter, domain="mail", descriptor="plan/user", plan="free", user="ann") == 1
+        assert limiter.check({"domain": "mail", "descriptor": "user", "user": "ann"}).rule == "mail.calm"
 
 
 def test_a_domain_may_be_called_what_no_rule_can_be(tmp_path: Path) -> None:
-    """Its rules are, as far as they can; those of two domains never share a name, nor a condition."""
+    """Its rules are, as far as they can; those of two domains never share a name."""
     many = "".join(
         f"  - key: k{number}\n    rate_limit: {{unit: day, requests_per_unit: 1}}\n" for number in range(8)
     )
@@ -61,8 +61,11 @@ def test_a_domain_may_be_called_what_no_rule_can_be(tmp_path: Path) -> None:
         (tmp_path / f"{number}.yaml").write_text(f"domain: {domain}\ndescriptors:\n{many}")
     with Limiter.from_rules(tmp_path) as limiter:
         for domain in ("envoy/edge shop", "envoy/edge-shop", "x" * 70):
-            assert passes(limiter, domain=domain, k7="a") == 1
-        assert limiter.check({"domain": "envoy/edge shop", "k7": "a"}).rule == "envoy-edge-shop.k7"
+            assert passes(limiter, domain=domain, descriptor="k7", k7="a") == 1
+        assert (
+            limiter.check({"domain": "envoy/edge shop", "descriptor": "k7", "k7": "a"}).rule
+            == "envoy-edge-shop.k7"
+        )
 
 
 def test_a_folder_that_changes_has_another_signature(tmp_path: Path) -> None:
@@ -86,6 +89,31 @@ def test_what_cannot_be_read_names_its_file(tmp_path: Path) -> None:
     (tmp_path / "more.yaml").write_text(EDGE)
     with pytest.raises(InvalidRule, match=r"more\.yaml: the domain edge is in .*edge\.yaml already"):
         Limiter.from_rules(tmp_path)
+    (tmp_path / "more.yaml").write_text("domain: mail\ndescriptors:\n  - key: a\n    ratelimit: {unit: day}\n")
+    with pytest.raises(InvalidRule, match=r'more\.yaml: line 4: "ratelimit" is not a key of a descriptor'):
+        Limiter.from_rules(tmp_path)
     (tmp_path / "more.yaml").write_text("domain: mail\ndescriptors:\n  - value: x\n")
     with pytest.raises(InvalidRule, match=r"more\.yaml: line 3: this descriptor has no key"):
         Limiter.from_rules(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("domain: mail\nratelimit: [{key: a}]\n", r'line 2: "ratelimit" is not a key of the file'),
+        ("domain: mail\ndescriptor: [{key: a}]\n", r"line 2: .* Did you mean descriptors\?"),
+        ("domian: mail\ndescriptors: [{key: a}]\n", r"line 1: .* Did you mean domain\?"),
+    ],
+)
+def test_a_file_with_a_misspelled_key_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidRule, match=sentence):
+        Limiter.from_rules(path)
+
+
+def test_a_rulebook_of_our_own_may_speak_of_domains(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules:\n  - name: all\n    when:\n      domain: edge\n    limit: 2/day fixed\n")
+    with Limiter.from_rules(path) as limiter:
+        assert passes(limiter, domain="edge") == 2

@@ -161,6 +161,20 @@ def test_envoy_ratelimit_by_the_reference_services_file(server: RedisServer, bac
     assert int(refused.headers["retry-after"]) >= 1
 
 
+def test_envoy_sends_an_empty_header_and_is_limited(server: RedisServer, backend: Backend) -> None:
+    server.call("FLUSHALL")
+    with (
+        Service(described(), engine=server.url, envoy_headers="off", envoy_names="off") as service,
+        Envoy([ratelimit()], backend, clusters=[cluster(service.grpc)], route=ROUTE) as gateway,
+    ):
+        answers = [httpx.get(gateway.url, headers={"X-User": ""}) for _ in range(6)]
+        assert httpx.get(gateway.url, headers={"X-User": "ann"}).status_code == 200
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+    assert "5;w=86400" in answers[0].headers["x-ratelimit-limit"], "Envoy's own field"
+    assert "name=" not in answers[0].headers["x-ratelimit-limit"]
+    assert not {"ratelimit", "ratelimit-policy", "retry-after"} & set(answers[-1].headers)
+
+
 def test_envoy_does_what_its_failure_mode_says_when_nobody_can_decide(backend: Backend) -> None:
     with RedisServer() as mortal:
         engine = f"{mortal.url}?deadline=300ms"

@@ -52,12 +52,16 @@ _MOST = 10**15 - 1  # the largest integer of a structured field
 _LONGEST = {"day": DAY, "week": WEEK, "month": 31 * DAY, "year": 366 * DAY}
 
 
-def headers(decision: Decision, form: Headers = "draft-11") -> Fields:
-    """The fields for a response to the call that was decided."""
+def headers(
+    decision: Decision, form: Headers = "draft-11", called: Callable[[str | None], str | None] | None = None
+) -> Fields:
+    """The fields for a response to the call that was decided. `called`: what a rule is called in them."""
     write = _FORMS.get(form)
     if write is None:
         raise InvalidRule(f'"{form}" is not a form of headers. Known are {", ".join(_FORMS)}.')
     verdicts = [verdict for verdict in decision.verdicts if verdict.limit is not UNLIMITED and not verdict.aside]
+    if called is not None:
+        verdicts = [verdict._replace(rule=called(verdict.rule)) for verdict in verdicts]
     wait = retry_after(decision)
     fields = write(verdicts, wait) if verdicts else []
     return fields if wait is None else [*fields, ("Retry-After", str(wait))]

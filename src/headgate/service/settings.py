@@ -165,6 +165,15 @@ class Settings:
     prefix: str = _set("hg", str, "NAME", "what the names of all keys on the server begin with")
     http: Address | None = _set("127.0.0.1:8080", address, "ADDRESS", "where HTTP is answered, or off")
     grpc: Address | None = _set("127.0.0.1:8081", address, "ADDRESS", "where Envoy's gRPC is answered, or off")
+    envoy_headers: str = _set(
+        "on", one_of("on", OFF), "WORD", "whether Envoy is told header fields about limits: on or off"
+    )
+    envoy_names: str = _set(
+        "on",
+        one_of("on", OFF),
+        "WORD",
+        "whether statuses and header fields tell Envoy the names of limits: on or off",
+    )
     admin: Address | None = _set("127.0.0.1:8082", address, "ADDRESS", "where operators are answered, or off")
     admin_token: str = _set(
         "", str, "TOKEN", "what operators must show; unless given, one is made up and printed at the start", True

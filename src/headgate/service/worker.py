@@ -31,7 +31,8 @@ _log = logging.getLogger("headgate.service")
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Answer until told to stop."""
     limiter = AsyncRuledLimiter(settings.rules or sample.BOOK, settings.engine, prefix=settings.prefix)
-    limits = rls.RateLimits(limiter)
+    told = {"fields": settings.envoy_headers == "on", "names": settings.envoy_names == "on"}
+    limits = rls.RateLimits(limiter, **told)
     app = App(Checker(limiter, Office(settings.secret), settings.batch), limits, settings)
     admin = Admin(limiter, settings, settings.admin_token)
     servers: list[Any] = []

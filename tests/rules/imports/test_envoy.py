@@ -6,14 +6,9 @@ from hypothesis import strategies as st
 
 from headgate import InvalidRule, Limiter, ManualClock
 from headgate.rules import imports, load
-from headgate.rules.imports.envoy import attribute
+from headgate.rules.imports.envoy import attribute, attribute_names, joined_keys
 from headgate.rules.match import Matcher
 from tests.rules.imports.told import book, met, rules, told
-
-KEYS = (
-    "A descriptor is told by the keys of its entries: their order does not count, keys that this file does not "
-    "name are not looked at, and an empty value counts as none."
-)
 
 EDGE = """
 domain: edge
@@ -57,65 +52,37 @@ def test_a_whole_domain() -> None:
     document, notes = told(EDGE)
     assert document == {
         "name": "edge",
-        "defaults": {"missing": "skip"},
+        "defaults": {"missing": "one"},
         "rules": [
             {
                 "name": "remote_address",
-                "when": {
-                    "not": {"remote_address": ["50.0.0.5", "10.0.*"]},
-                    "message_type": False,
-                    "to_number": False,
-                    "descriptor_path": False,
-                    "ldap": False,
-                },
+                "when": {"descriptor": "remote_address", "not": {"remote_address": ["50.0.0.5", "10.0.*"]}},
                 "key": "remote_address",
                 "limit": "10/s fixed",
             },
             {
                 "name": "remote_address_50.0.0.5",
-                "when": {
-                    "remote_address": "50.0.0.5",
-                    "message_type": False,
-                    "to_number": False,
-                    "descriptor_path": False,
-                    "ldap": False,
-                },
+                "when": {"descriptor": "remote_address", "remote_address": "50.0.0.5"},
                 "key": "remote_address",
                 "limit": "1/s fixed",
                 "cost": 2,
             },
             {
                 "name": "marketing",
-                "when": {
-                    "message_type": "marketing",
-                    "remote_address": False,
-                    "descriptor_path": False,
-                    "ldap": False,
-                },
+                "when": {"descriptor": "message_type/to_number", "message_type": "marketing"},
                 "key": ["message_type", "to_number"],
                 "limit": "5/30d fixed",
             },
             {
-                "name": "descriptor_path_-api-files",
-                "when": {
-                    "descriptor_path": "/api/*/files/*",
-                    "remote_address": False,
-                    "message_type": False,
-                    "to_number": False,
-                    "ldap": False,
-                },
+                "name": "PATH_-api-files",
+                "when": {"descriptor": "PATH", "descriptor_path": "/api/*/files/*"},
                 "limit": "1000/hour fixed",
                 "mode": "shadow",
                 "replaces": ["marketing"],
             },
             {
                 "name": "ldap",
-                "when": {
-                    "remote_address": False,
-                    "message_type": False,
-                    "to_number": False,
-                    "descriptor_path": False,
-                },
+                "when": {"descriptor": "ldap"},
                 "key": "ldap",
                 "limit": "unlimited",
                 "replaces": ["marketing"],
@@ -123,7 +90,6 @@ def test_a_whole_domain() -> None:
         ],
     }
     assert notes == [
-        KEYS,
         "line 9: 0 requests: every call is refused, because it costs 2 where 1 may pass.",
         "line 17: detailed_metric is about metrics: it is left out.",
         "line 20: its months are 30 days long, counted from 1970, and so are these. Those of the calendar are "
@@ -137,21 +103,36 @@ def test_a_whole_domain() -> None:
 
 def test_which_rule_a_descriptor_meets() -> None:
     matcher = Matcher(book(EDGE))
-    assert met(matcher, remote_address="192.0.2.1") == ["remote_address"]
-    assert met(matcher, remote_address="50.0.0.5") == ["remote_address_50.0.0.5"]
-    assert met(matcher, remote_address="10.0.3.3") == []  # without a limit it is let pass
-    assert met(matcher, message_type="marketing", to_number="7") == ["marketing"]
-    assert met(matcher, message_type="alert", to_number="7") == []
-    assert met(matcher, message_type="marketing") == []  # one entry too few
-    assert met(matcher, to_number="7") == []
+    for keys, attributes, rules_met in [
+        ("remote_address", {"remote_address": "192.0.2.1"}, ["remote_address"]),
+        ("remote_address", {"remote_address": "50.0.0.5"}, ["remote_address_50.0.0.5"]),
+        ("remote_address", {"remote_address": "10.0.3.3"}, []),  # without a limit it is let pass
+        ("remote_address", {"remote_address": ""}, ["remote_address"]),
+        ("message_type/to_number", {"message_type": "marketing", "to_number": "7"}, ["marketing"]),
+        ("to_number/message_type", {"message_type": "marketing", "to_number": "7"}, []),  # in another order
+        ("message_type/to_number", {"message_type": "alert", "to_number": "7"}, []),
+        ("message_type", {"message_type": "marketing"}, []),  # one entry too few
+        ("PATH", {"descriptor_path": "/api/1/files/2"}, ["PATH_-api-files"]),
+        ("path", {"descriptor_path": "/api/1/files/2"}, []),
+    ]:
+        assert met(matcher, descriptor=keys, **attributes) == rules_met, (keys, attributes)
 
 
 def test_every_value_has_its_own_count_unless_they_share_one() -> None:
     matcher = Matcher(book(EDGE))
-    one, other = (matcher.match({"descriptor_path": f"/api/{n}/files/x"})[0].key for n in "12")
-    assert one == other == "all"
-    one, other = (matcher.match({"remote_address": f"192.0.2.{n}"})[0].key for n in "12")
-    assert (one, other) == ("remote_address=192.0.2.1", "remote_address=192.0.2.2")
+    shared = [{"descriptor": "PATH", "descriptor_path": f"/api/{n}/files/x"} for n in "12"]
+    assert [matcher.match(call)[0].key for call in shared] == ["all", "all"]
+    alone = [{"descriptor": "remote_address", "remote_address": value} for value in ("192.0.2.1", "")]
+    assert [matcher.match(call)[0].key for call in alone] == ["remote_address=192.0.2.1", "remote_address="]
+
+
+def test_no_two_lists_of_keys_are_joined_alike() -> None:
+    assert joined_keys(["a", "b"]) == "a/b"
+    assert joined_keys(["a/b"]) == "a%2Fb"
+    assert joined_keys(["a%2Fb", "*"]) == "a%252Fb/%2A"
+    assert attribute_names(["a", "A", "a_2", "path", "descriptor", "a"]) == [
+        "a", "a_2", "a_2_2", "descriptor_path", "descriptor_descriptor", "a_3",
+    ]  # fmt: skip
 
 
 def test_nothing_at_all_may_pass_where_the_limit_is_none() -> None:
@@ -165,19 +146,16 @@ def test_the_domain_is_asked_for_if_one_wants() -> None:
     text = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 7}}]"
     assert told(text, domain=True, name="mine")[0] == {
         "name": "mine",
-        "defaults": {"missing": "skip"},
-        "rules": [{"name": "user", "when": {"domain": "shop"}, "key": "user", "limit": "7/day fixed"}],
+        "defaults": {"missing": "one"},
+        "rules": [
+            {
+                "name": "user",
+                "when": {"domain": "shop", "descriptor": "user"},
+                "key": "user",
+                "limit": "7/day fixed",
+            }
+        ],
     }
-
-
-def test_what_many_keys_exclude_is_said_once() -> None:
-    entries = "".join(f"- {{key: k{n}, rate_limit: {{unit: hour, requests_per_unit: 1}}}}\n" for n in range(6))
-    more = "- {key: k0, value: x, rate_limit: {unit: hour, requests_per_unit: 2}}\n"
-    document, _ = told(f"domain: d\ndescriptors:\n{entries}{more}")
-    assert document["conditions"]["only-k0"] == {f"k{n}": False for n in range(1, 6)}
-    assert len(document["conditions"]) == 6
-    assert document["rules"][0]["when"] == {"is": "only-k0", "not": {"k0": "x"}}
-    assert document["rules"][-1]["when"] == {"is": "only-k0", "k0": "x"}
 
 
 @pytest.mark.parametrize(
@@ -192,6 +170,19 @@ def test_units(unit: str, limit: str) -> None:
     assert rules(text)[0]["limit"] == limit
 
 
+def test_what_has_a_quota_says_so() -> None:
+    text = "domain: d\ndescriptors: [{key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 7}}]"
+    document, notes = told(text)
+    assert (document["rules"][0]["quota_mode"], notes) == (True, [])
+
+
+def test_a_name_that_no_rule_can_have_is_its_label() -> None:
+    assert [rule.get("label") for rule in rules(
+        "domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true, name: a b}},"
+        "{key: b, rate_limit: {unlimited: true, name: b}}]"
+    )] == ["a b", None]  # fmt: skip
+
+
 def test_replacing_in_a_circle() -> None:
     text = """
 domain: d
@@ -201,28 +192,36 @@ descriptors:
 """
     document, notes = told(text)
     assert [rule.get("replaces") for rule in document["rules"]] == [["two"], None]
-    assert notes[1:] == ["line 5: one and two replace each other: one is not replaced."]
+    assert notes == ["line 5: one and two replace each other: one is not replaced."]
 
 
 @pytest.mark.parametrize(
     ("descriptors", "note"),
     [
         ("{key: x-id, rate_limit: {unlimited: true}}", 'line 2: the key "x-id" became the attribute x_id.'),
-        ("{key: a, what: 1}", "line 2: what is not known: it is left out."),
-        ("{key: a, rate_limit: {unlimited: true, per: 1}}", "line 2: per is not known: it is left out."),
+        ("{key: a, unit: day}", "line 2: unit is a key of a rate_limit: here it is left out."),
         (
-            "{key: a, quota_mode: true, rate_limit: {unlimited: true}}",
-            "line 2: quota_mode has no equivalent: the rule is a shadow.",
+            "{key: a, rate_limit: {unlimited: true, shadow_mode: true}}",
+            "line 2: shadow_mode is a key of a descriptor: here it is left out.",
         ),
+        (
+            "{key: a, metadata: {team: {id: 7}}, rate_limit: {unlimited: true}}",
+            "line 2: metadata is what the service adds to the dynamic metadata of its answers, which name the "
+            "rules here: it is left out.",
+        ),
+        ("{key: a, value_to_metric: true}", "line 2: value_to_metric is about metrics: it is left out."),
         (
             "{key: a, descriptors: [{key: a, rate_limit: {unlimited: true}}]}",
-            "line 2: the key a stands twice on the way here, which cannot be said: it is left out.",
+            'line 2: the key "a" became the attribute a_2.',
         ),
         (
-            "{key: a, descriptors: [{key: b, rate_limit: {unlimited: true}}]}, "
-            "{key: b, descriptors: [{key: a, rate_limit: {unlimited: true}}]}",
-            "line 2: b, a are also the keys of a limit that has them in another order: a descriptor with these "
-            "keys meets both.",
+            "{key: a, value: '*'}, {key: a, rate_limit: {unlimited: true}}",
+            'line 2: this is never reached: the value "*" of a fits first. It is left out.',
+        ),
+        (
+            "{key: a, rate_limit: {unit: day}}",
+            "line 2: requests_per_unit is not given, and that is 0: every call is refused, because it costs 2 "
+            "where 1 may pass.",
         ),
         ("{key: a, rate_limit: {unlimited: true, name: a b}}", 'line 2: the limit "a b" is the rule a-b.'),
     ],
@@ -263,8 +262,32 @@ def test_what_differs_is_said(descriptors: str, note: str) -> None:
             "line 2: shadow_mode is true or false, not 'maybe'.",
         ),
         (
-            "domain: d\ndescriptors: [{key: x-id}, {key: x_id}]",
-            'line 2: the keys "x-id" and "x_id" would both be called x_id here: rename one.',
+            "domain: d\ndescriptors: [{key: a, ratelimit: {unit: day, requests_per_unit: 7}}]",
+            'line 2: "ratelimit" is not a key of a descriptor. Did you mean rate_limit?',
+        ),
+        (
+            "domain: d\nratelimit: [{key: a}]",
+            'line 2: "ratelimit" is not a key of the file. Known here: domain, descriptors.',
+        ),
+        (
+            "domain: d\ndescriptor: [{key: a}]",
+            'line 2: "descriptor" is not a key of the file. Did you mean descriptors?',
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_units: 7}}]",
+            'line 2: "requests_per_units" is not a key of a rate_limit. Did you mean requests_per_unit?',
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true, replaces: [{nam: b}]}}]",
+            'line 2: "nam" is not a key of what is replaced. Did you mean name?',
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a_b, value: c}, {key: a, value: b_c}]",
+            "line 2: this key and value stand twice in one list.",
+        ),
+        (
+            'domain: d\ndescriptors: [{key: "a*"}]',
+            'line 2: "a*" has a * in a key, which cannot be translated: put it into the value.',
         ),
         ("domain: [d]\ndescriptors: []", "line 1: domain is a text, not a list."),
     ],

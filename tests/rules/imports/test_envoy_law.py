@@ -1,45 +1,59 @@
 """To any descriptor the rule applies that the rate limit service would have found, and no other.
 
-The service is written down here a second time, as its lookup goes: entry by entry, without going back.
+The service is written down here a second time, as its lookup goes (GetLimit in src/config/config_impl.go): entry
+by entry, without going back; what is found at the last entry counts, if it has a limit.
 """
 
 from typing import Any
 
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.rules import imports, load
 from headgate.rules.match import Matcher
-from tests.rules.imports.told import met
+from headgate.service.envoy.asked import Entry, attributes_of
 
-KEYS = "abc"
-VALUES = ("x", "y", "xy", "x*", "*y", "x*y", "*")
+KEYS = ("a", "A", "b", "a-b", "path")
+VALUES = ("x", "y", "xy", "x*", "*y", "x*y", "*", "**")
 
 Node = dict[str, Any]
 
 
 @st.composite
-def lists(draw: st.DrawFn, keys: str = KEYS) -> list[Node]:
-    """Descriptors whose keys follow each other in the alphabet, so that no two paths have the same keys."""
+def lists(draw: st.DrawFn, depth: int = 3) -> list[Node]:
+    """Descriptors; a key may come again on a path, and paths may have the same keys in another order."""
     entries = draw(
-        st.lists(
-            st.tuples(st.sampled_from(keys), st.none() | st.sampled_from(VALUES)),
-            max_size=5,
-            unique_by=lambda e: e,
-        )
+        st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.sampled_from(VALUES)), max_size=5, unique=True)
     )
-    nodes = []
-    for key, value in entries:
-        deeper = keys[keys.index(key) + 1 :]
-        inner = draw(lists(deeper)) if deeper and draw(st.booleans()) else []
-        nodes.append({"key": key, "value": value, "limited": draw(st.booleans()), "inner": inner})
-    return nodes
+    return [
+        {
+            "key": key,
+            "value": value,
+            "limited": draw(st.booleans()),
+            "inner": draw(lists(depth - 1)) if depth > 1 and draw(st.booleans()) else [],
+        }
+        for key, value in entries
+    ]
 
 
-descriptors = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["x", "y", "xy", "xzy", "z"]), min_size=1)
+SENT = ("", "x", "y", "xy", "xzy", "z")
+entries = st.builds(Entry, st.sampled_from((*KEYS, "c")), st.sampled_from(SENT))
 
 
-def looked_up(nodes: list[Node], entries: list[tuple[str, str]]) -> str | None:
+@st.composite
+def descriptors(draw: st.DrawFn, nodes: list[Node]) -> list[Entry]:
+    """Entries along a path of the file, mostly; and then perhaps some that are not."""
+    found: list[Entry] = []
+    depth: int = draw(st.integers(0, 3))
+    while nodes and len(found) < depth:
+        node = draw(st.sampled_from(nodes))
+        found.append(Entry(node["key"], draw(st.sampled_from(SENT))))
+        nodes = node["inner"]
+    more: int = draw(st.integers(0 if found else 1, 2))
+    return found + draw(st.lists(entries, min_size=more // 2, max_size=more // 2 if found else more))
+
+
+def looked_up(nodes: list[Node], entries: list[Entry]) -> str | None:
     for place, (key, value) in enumerate(entries):
         mine = [node for node in nodes if node["key"] == key]
         exact = [node for node in mine if node["value"] == value]
@@ -54,7 +68,7 @@ def looked_up(nodes: list[Node], entries: list[tuple[str, str]]) -> str | None:
 
 
 def fits(pattern: str, value: str) -> bool:
-    first, last = pattern.split("*")
+    first, *_, last = pattern.split("*")
     return value.startswith(first) and value.endswith(last) and len(value) >= len(first) + len(last)
 
 
@@ -63,10 +77,6 @@ def named(nodes: list[Node], names: list[str]) -> None:
         node["name"] = f"limit-{len(names)}"
         names.append(node["name"])
         named(node["inner"], names)
-
-
-def keys(nodes: list[Node]) -> set[str]:
-    return {node["key"] for node in nodes}.union(*(keys(node["inner"]) for node in nodes))
 
 
 def written(nodes: list[Node], indent: str = "") -> str:
@@ -80,11 +90,25 @@ def written(nodes: list[Node], indent: str = "") -> str:
     return text
 
 
-@given(lists(), descriptors)
-def test_one_rule_applies_the_one_that_the_service_finds(nodes: list[Node], descriptor: dict[str, str]) -> None:
+@given(st.data())
+def test_one_rule_applies_the_one_that_the_service_finds(data: st.DataObject) -> None:
+    nodes = data.draw(lists())
+    entries = data.draw(descriptors(nodes))
     named(nodes, [])
-    descriptor = {key: value for key, value in descriptor.items() if key in keys(nodes)}
-    assume(descriptor)
     book = load.of(imports.translate(f"domain: test\n{written(nodes)}").document)
-    found = looked_up(nodes, sorted(descriptor.items()))
-    assert met(Matcher(book), **descriptor) == ([] if found is None else [found])
+    found = looked_up(nodes, entries)
+    matches = Matcher(book).match(attributes_of("test", entries))
+    assert [match.rule.name for match in matches] == ([] if found is None else [found])
+
+
+@given(st.data())
+def test_two_descriptors_share_a_count_only_if_they_are_the_same(data: st.DataObject) -> None:
+    nodes = data.draw(lists())
+    one, other = data.draw(descriptors(nodes)), data.draw(descriptors(nodes))
+    named(nodes, [])
+    matcher = Matcher(load.of(imports.translate(f"domain: test\n{written(nodes)}").document))
+    first, second = (
+        [(match.rule.name, match.key) for match in matcher.match(attributes_of("test", entries))]
+        for entries in (one, other)
+    )
+    assert not first or (first == second) == (one == other)

@@ -67,11 +67,11 @@ def descriptor(
 
 
 @asynccontextmanager
-async def serving(rules: Any, engine: str = "memory://") -> AsyncIterator[Client]:
+async def serving(rules: Any, engine: str = "memory://", **said: bool) -> AsyncIterator[Client]:
     clock = ManualClock()
     server = grpc.aio.server()
     async with AsyncRuledLimiter(rules, engine, clock=clock) as limiter:
-        server.add_generic_rpc_handlers((handler(RateLimits(limiter)),))
+        server.add_generic_rpc_handlers((handler(RateLimits(limiter, **said)),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:

@@ -24,7 +24,8 @@ def request(*descriptors: Entries, domain: str = "d", **more: Any) -> Any:
 def attributes(*entries: tuple[str, str]) -> dict[str, Any]:
     (question,) = questions(request(list(entries)))
     assert question.ask.attributes["domain"] == "d"
-    return {name: value for name, value in question.ask.attributes.items() if name != "domain"}
+    assert question.ask.attributes["descriptor"] == "/".join(key for key, _ in entries)
+    return {name: value for name, value in question.ask.attributes.items() if name not in ("domain", "descriptor")}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from headgate.ruled.together import Ask
 from headgate.service.envoy.asked import Question
 from headgate.service.envoy.messages import RateLimitResponse
 from headgate.service.envoy.plain import plain
-from headgate.service.envoy.told import rate, response
+from headgate.service.envoy.told import Wording, rate, response
 from headgate.text import parse
 
+USUAL = Wording()
 SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(1, 8)
 
 
@@ -83,8 +84,8 @@ def test_headers_are_those_of_the_decision(walk: Steps) -> None:
     for limit in LIMITS:
         for asked, decisions in answers(limit, walk):
             if len(decisions) == 1:
-                written = plain("draft-11", asked, decisions)
-                made = response("draft-11", asked, decisions)
+                written = plain(USUAL, asked, decisions)
+                made = response(USUAL, asked, decisions)
                 told = made if written is None else RateLimitResponse.FromString(written)
                 assert [(head.key, head.value) for head in told.response_headers_to_add] == headers(decisions[0])
 
@@ -94,9 +95,9 @@ def test_headers_are_those_of_the_decision(walk: Steps) -> None:
 def test_what_is_written_at_once_is_read_as_what_is_told(walk: Steps) -> None:
     for limit in LIMITS:
         for asked, decisions in answers(limit, walk):
-            written = plain("draft-11", asked, decisions)
+            written = plain(USUAL, asked, decisions)
             if written is not None:
-                assert RateLimitResponse.FromString(written) == response("draft-11", asked, decisions)
+                assert RateLimitResponse.FromString(written) == response(USUAL, asked, decisions)
                 assert all(decision.allowed for decision in decisions)
             else:
                 assert any(not one.allowed or len(one.parts) > 1 or one.delay for one in decisions)
@@ -105,14 +106,14 @@ def test_what_is_written_at_once_is_read_as_what_is_told(walk: Steps) -> None:
 def test_numbers_of_any_size_are_written_at_once() -> None:
     for limit in ("4294967296/365d fixed", "10000000000000/day fixed", "200/minute fixed"):
         for asked, decisions in answers(limit, [(["one"], 1, 0.0)]):
-            written = plain("draft-11", asked, decisions)
+            written = plain(USUAL, asked, decisions)
             assert written is not None
-            assert RateLimitResponse.FromString(written) == response("draft-11", asked, decisions)
-            assert plain("legacy", asked, decisions) is None
+            assert RateLimitResponse.FromString(written) == response(USUAL, asked, decisions)
+            assert plain(Wording("legacy"), asked, decisions) is None
 
 
 def test_a_shadow_is_not_told_at_once() -> None:
     rule = {"name": "new", "key": "user", "missing": "skip", "limit": "3/minute fixed", "mode": "shadow"}
     with RuledLimiter({"rules": [rule]}, clock=ManualClock()) as limiter:
         ask = Ask(ASKED["one"], 1)
-        assert plain("draft-11", [Question(ask, 1)], limiter.check_together([ask])) is None
+        assert plain(USUAL, [Question(ask, 1)], limiter.check_together([ask])) is None

@@ -38,6 +38,7 @@ _SIGNS = {
     "spring": [r"RequestRateLimiter|redis-rate-limiter|^spring\s*[.:]"],
     "envoy": [r"""^[\s{]*["']?domain["']?\s*:""", r"""^[\s{]*["']?descriptors["']?\s*:"""],
 }
+_RULES = r"""^[\s{]*["']?rules["']?\s*:"""  # a rulebook of our own: its conditions may name a domain
 
 _OPTIONS = {"envoy": "domain", "limits": "strategy"}
 
@@ -59,7 +60,10 @@ def translate(text: str, kind: str | None = None, name: str | None = None, **opt
 
 def looks_like(kind: str, text: str) -> bool:
     """Whether it has the signs of that kind: nginx, spring or envoy."""
-    return all(re.search(sign, text, re.M) for sign in _SIGNS[kind])
+    signs = [bool(re.search(sign, text, re.M)) for sign in _SIGNS[kind]]
+    if kind == "envoy" and not re.search(_RULES, text, re.M):
+        return any(signs)  # the other key may be misspelled
+    return all(signs)
 
 
 def guess(text: str) -> str:

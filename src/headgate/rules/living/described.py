@@ -2,6 +2,7 @@
 
     ratelimit.yaml      one file, one domain                  rules are called what their limits are called
     config/             a folder of such files, as that service has it     edge.user: rules of the domain edge
+                                                              (their label is the name in the file)
 
 What is read becomes a rulebook, by rules/imports/envoy.py; what has no equivalent is logged, once for each change.
 Rules of a folder carry their domain, whatever else is in the folder: counts are filed under a rule's name, and
@@ -45,7 +46,6 @@ class FolderSource:
 
     def read(self) -> Paper:
         rules: list[Any] = []
-        conditions: dict[str, Any] = {}
         domains: dict[str, str] = {}
         names = Draft()
         for file in self._files():
@@ -55,15 +55,8 @@ class FolderSource:
                 raise InvalidRule(f"{file.name}: the domain {domain} is in {domains[domain]} already.")
             domains[domain] = file.name
             ours = {rule["name"]: names.name(f"{domain}.{rule['name']}") for rule in found["rules"]}
-            shared = {name: names.name(f"{domain}.{name}") for name in found.get("conditions", ())}
-            conditions |= {shared[name]: tests for name, tests in found.get("conditions", {}).items()}
-            rules += [_renamed(rule, ours, shared) for rule in found["rules"]]
-        book = {"defaults": {"missing": "skip"}, "conditions": conditions, "rules": rules}
-        return Paper(
-            json.dumps({name: value for name, value in book.items() if value or name == "rules"}),
-            "json",
-            self.name,
-        )
+            rules += [_renamed(rule, ours) for rule in found["rules"]]
+        return Paper(json.dumps({"defaults": {"missing": "one"}, "rules": rules}), "json", self.name)
 
     def _files(self) -> list[FileSource]:
         found = [FileSource(path) for path in sorted(self.path.iterdir()) if path.suffix.lower() in _SUFFIXES]
@@ -82,11 +75,9 @@ def _translated(paper: Paper) -> dict[str, Any]:
     return translated.document
 
 
-def _renamed(rule: dict[str, Any], ours: dict[str, str], shared: dict[str, str]) -> dict[str, Any]:
-    """The rule under its name in the folder, and so whatever it refers to."""
-    named = rule | {"name": ours[rule["name"]]}
+def _renamed(rule: dict[str, Any], ours: dict[str, str]) -> dict[str, Any]:
+    """The rule under its name in the folder, and so whatever it refers to. Envoy is told the name in the file."""
+    named = rule | {"name": ours[rule["name"]], "label": rule.get("label", rule["name"])}
     if "replaces" in rule:
         named["replaces"] = [ours[name] for name in rule["replaces"]]
-    if "is" in rule.get("when", {}):
-        named["when"] = rule["when"] | {"is": shared[rule["when"]["is"]]}
     return named

@@ -7,10 +7,12 @@ names them, and so is the domain; so these files and rules of our own are served
     entries: [{remote_address, 192.0.2.7},        remote_address = address = 192.0.2.7
               {:path, /a%20b?c=1},                descriptor_path = /a%20b?c=1, path = /a b
               {generic_key, buy}, {generic_key, sell}]      generic_key = buy, generic_key_2 = sell
+                                                  descriptor = remote_address/:path/generic_key/generic_key
 
 An entry that is plainly the call's path, method, host or address is that as well, in our normal form; what another
 entry says in so many words is not replaced. To the reference service entries are steps on a way, so a key may come
-twice and both count. Attributes have a name once: the second is called key_2, and nothing is lost.
+twice and both count. Attributes have a name once: the second is called key_2, and nothing is lost. What the names
+of attributes do not keep (the order of entries, the case of their keys) is in `descriptor`.
 
 How much. A descriptor's own hits, or the request's, or 1. No hits at all are a peek, and a peek asks whether
 anything is left. Negative hits give back, as far as something is counted, and always pass.
@@ -33,7 +35,7 @@ from headgate.model.limit import EXACT
 from headgate.ruled.together import Ask
 from headgate.rules.attributes import SHORT, request
 from headgate.rules.imports.draft import attribute_name
-from headgate.rules.imports.envoy import attribute
+from headgate.rules.imports.envoy import attribute, attribute_names, joined_keys
 
 MOST_DESCRIPTORS = 100
 MOST_ENTRIES = 100
@@ -104,50 +106,60 @@ def _question(domain: str, descriptor: Any, usual: int) -> Question:
     return Question(ask, hits, back, (amount, unit))
 
 
+_MOST_SHAPES = 1024
+_shapes: dict[tuple[str, ...], _Shape] = {}
+
+
+class _Shape(NamedTuple):
+    """What the keys of a descriptor say, whatever their values are."""
+
+    descriptor: str
+    names: list[str]  # of the attributes that the entries become
+    also: list[tuple[str, int]]  # what else an entry is, and which one
+
+
 def attributes_of(domain: str, entries: Any) -> dict[str, str]:
     """What the entries of a descriptor, or a bucket's keys and values, say of a call."""
     if len(entries) > MOST_ENTRIES:
         raise InvalidCharge(f"A descriptor has at most {MOST_ENTRIES} entries, not {len(entries)}.")
-    found = {"domain": domain}
-    doubtful: list[tuple[str, str]] = []
-    for entry in entries:
-        key, value = entry.key, entry.value
+    pairs = [(entry.key, entry.value) for entry in entries]
+    for key, value in pairs:
         if len(key) > LONGEST or len(value) > LONGEST:
             raise InvalidCharge(f"The keys and values of entries have at most {LONGEST} letters.")
-        name, also, plainly = _short_names(key) if len(key) < SHORT else _names(key)
-        if name in found:
-            found[_numbered(name, found)] = value
-            continue
+    keys = tuple([key for key, _ in pairs])
+    joined, names, also = _shapes.get(keys) or _shape(keys)
+    found = {"domain": domain, "descriptor": joined}
+    for name, (_, value) in zip(names, pairs):  # noqa: B905 (strict costs as much as the rest)
         found[name] = value
-        if also is not None:
-            if also == "path":
-                value = _short_path(value) if len(value) < SHORT else _path(value)
-            if plainly:
-                found[also] = value
-            else:
-                doubtful.append((also, value))
-    for also, value in doubtful:
-        found.setdefault(also, value)
+    for name, place in also:
+        value = pairs[place][1]
+        if name == "path":
+            value = _short_path(value) if len(value) < SHORT else _path(value)
+        found[name] = value
     return found
 
 
-def _names(key: str) -> tuple[str, str | None, bool]:
-    also, plainly = _ALSO.get(attribute_name(key, "key"), (None, False))
-    return attribute(key), also, plainly
-
-
-def _numbered(name: str, found: dict[str, str]) -> str:
-    count = 2
-    while f"{name}_{count}" in found:
-        count += 1
-    return f"{name}_{count}"
+def _shape(keys: tuple[str, ...]) -> _Shape:
+    names = attribute_names(keys)
+    also: dict[str, tuple[bool, int]] = {}
+    for place, key in enumerate(keys):
+        name, plainly = _ALSO.get(attribute_name(key, "key"), (None, False))
+        if name is None or names[place] != attribute(key):  # a second one replaces nothing
+            continue
+        if name not in also or (plainly and not also[name][0]):
+            also[name] = plainly, place
+    shape = _Shape(joined_keys(keys), names, [(name, place) for name, (_, place) in also.items()])
+    if sum(map(len, keys)) < SHORT:
+        if len(_shapes) >= _MOST_SHAPES:
+            _shapes.clear()
+        _shapes[keys] = shape
+    return shape
 
 
 def _path(target: str) -> str:
     return request("", target)["path"]
 
 
-_short_names = lru_cache(maxsize=1024)(_names)
 _short_path = lru_cache(maxsize=1024)(_path)
 
 

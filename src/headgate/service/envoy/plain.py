@@ -17,13 +17,13 @@ from struct import Struct
 from typing import Any
 
 from headgate.model.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Facts
+from headgate.model.fixed_window import FixedWindow
 from headgate.model.limit import SECOND, UNLIMITED
 from headgate.ruled.decision import Charged, Head
 from headgate.ruled.together import Together
-from headgate.rules.rule import Headers
 from headgate.service.envoy.asked import Question
 from headgate.service.envoy.messages import RateLimitResponse
-from headgate.service.envoy.told import MANY, MOST, OK, Answers, Face
+from headgate.service.envoy.told import MANY, MOST, OK, Answers, Face, Wording, reset_us
 
 _FREE = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
 _ALL_PASS = RateLimitResponse(overall_code=OK).SerializeToString()
@@ -35,16 +35,17 @@ _SMALL = [bytes([number]) for number in range(128)]
 class _Lines:
     """What never changes of how a limit is told, as bytes."""
 
-    __slots__ = ("limit", "most", "name", "policy", "rule", "source", "timed")
+    __slots__ = ("called", "limit", "most", "name", "policy", "rule", "source", "timed", "windowed")
 
-    def __init__(self, source: Any, rule: str) -> None:
+    def __init__(self, source: Any, rule: str, called: str) -> None:
         part = Decision(_NOTHING, source, "", 1)
-        part.rule = rule
+        part.rule = self.called = called
         self.source = source
+        self.windowed = source.limit if isinstance(source.limit, FixedWindow) else None
         face = Face(part)
         self.most, self.name, self.timed = face.most, face.name, face.timed
         requests, unit = face.rate
-        current = {"requests_per_unit": requests, "unit": unit, "name": rule}
+        current = {"requests_per_unit": requests, "unit": unit, "name": called}
         status = RateLimitResponse.DescriptorStatus(code=OK, current_limit=current)
         self.limit: bytes = status.SerializeToString()
         policy = {"key": "RateLimit-Policy", "value": face.policy}
@@ -59,16 +60,16 @@ _lines: dict[int, _Lines] = {}
 Row = tuple[_Lines | None, Facts | None]  # no lines: no rule applied
 
 
-def plain(form: Headers, asked: Sequence[Question], answers: Answers) -> bytes | None:
+def plain(wording: Wording, asked: Sequence[Question], answers: Answers) -> bytes | None:
     """The answer's bytes, if there is nothing but passes to tell."""
-    if form != "draft-11":
+    if not _usual(wording):
         return None
     rows: list[Row] = []
     for question, decision in zip(asked, answers, strict=True):
         if decision is None or decision.denied:
             return None
         # The decision's own, not its parts: making those costs as much as all of this.
-        found = _row(question, decision.heads, decision.charges)
+        found = _row(question, decision.heads, decision.charges, wording)
         if found is None:
             return None
         rows.append((found[0], decision.answers[0] if found[0] else _NOTHING))
@@ -78,12 +79,12 @@ def plain(form: Headers, asked: Sequence[Question], answers: Answers) -> bytes |
 class Known:
     """A request whose charges are known: where the answers to them are told."""
 
-    def __init__(self, form: Headers, asked: Sequence[Question], together: Together) -> None:
-        self.asked, self.together = asked, together
+    def __init__(self, wording: Wording, asked: Sequence[Question], together: Together) -> None:
+        self.wording, self.asked, self.together = wording, asked, together
         self._rows: list[tuple[_Lines | None, int]] | None = []
         for question, (call, places) in zip(asked, together.asked, strict=True):
-            found = _row(question, call.heads, call.charges)
-            if found is None or form != "draft-11":
+            found = _row(question, call.heads, call.charges, wording)
+            if found is None or together.meeting or not _usual(wording):
                 self._rows = None
                 return
             self._rows.append((found[0], places[0] if found[0] else -1))
@@ -95,7 +96,13 @@ class Known:
         return _written([(lines, answers[place] if lines else _NOTHING) for lines, place in self._rows])
 
 
-def _row(question: Question, heads: Sequence[Head], charges: Sequence[Charged]) -> tuple[_Lines | None] | None:
+def _usual(wording: Wording) -> bool:
+    return wording.form == "draft-11" and wording.names
+
+
+def _row(
+    question: Question, heads: Sequence[Head], charges: Sequence[Charged], wording: Wording
+) -> tuple[_Lines | None] | None:
     """How the one count is told that a descriptor meets; None if there is more to tell."""
     if question.override or question.back or len(heads) > 1:
         return None
@@ -104,11 +111,12 @@ def _row(question: Question, heads: Sequence[Head], charges: Sequence[Charged]) 
     (rule, aside), source = heads[0], charges[0][0]
     if aside is not None or source.limit is UNLIMITED:
         return None
+    called = wording.called(rule) or ""
     lines = _lines.get(id(source))
-    if lines is None or lines.source is not source:
+    if lines is None or lines.source is not source or lines.called != called:
         if len(_lines) >= MANY:
             _lines.clear()
-        lines = _lines[id(source)] = _Lines(source, rule)
+        lines = _lines[id(source)] = _Lines(source, rule, called)
     return (lines,)
 
 
@@ -133,7 +141,10 @@ def _written(rows: Sequence[Row]) -> bytes | None:
 
 
 def _status(lines: _Lines, facts: Facts) -> bytes:
-    seconds, rest_us = divmod(facts[RESET_AFTER_US], SECOND)
+    until_us = facts[RESET_AFTER_US]
+    if not until_us and lines.windowed is not None:
+        until_us = reset_us(facts, lines.windowed)
+    seconds, rest_us = divmod(until_us, SECOND)
     until = b"\x08" + _varint(seconds) if seconds else b""
     if rest_us:
         until += b"\x10" + _varint(rest_us * 1000)

@@ -13,15 +13,20 @@ engine. (The reference service charges the others, and whoever is refused as wel
                                       reference service (it says UNKNOWN), too much of anything, or bytes that are
                                       no request
     slots                             Envoy cannot give them back: they end by their ttl
+    several quotas                    (quota_mode) are each charged by itself, before the others are decided; if
+                                      those refuse, the quotas are given back. If none has room, nobody else is
+                                      charged
 
 POST /json is the same question for who has no gRPC: 200, 429; 400 for what cannot be asked, 503 for no decision.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import grpc
 from google.protobuf import json_format
@@ -30,9 +35,9 @@ from google.protobuf.message import DecodeError
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.rules.rule import Headers
+from headgate.ruled.ruling import Ruling
 from headgate.service.envoy import told
-from headgate.service.envoy.across import LIMITED, UNLIMITED, Across
+from headgate.service.envoy.across import LIMITED, QUOTA, UNLIMITED, Across
 from headgate.service.envoy.asked import Question, questions
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.plain import Known, plain
@@ -43,7 +48,17 @@ METHOD = "ShouldRateLimit"
 PATH = f"/{SERVICE}/{METHOD}"
 _SHOWN = 300  # letters of an error that are told back
 
-Found = tuple[Headers, Sequence[Question], told.Answers, Sequence[bool]]  # all that there is to tell
+Decisions = Sequence[RuledDecision]
+
+
+class Found(NamedTuple):
+    """All that there is to tell: what told.response takes."""
+
+    wording: told.Wording
+    asked: Sequence[Question]
+    answers: told.Answers
+    unlimited: Sequence[bool] = ()
+    spared: Collection[int] = ()
 
 
 class Context(Protocol):
@@ -55,10 +70,17 @@ class Context(Protocol):
 class RateLimits:
     """Answers Envoy's questions by a limiter."""
 
-    def __init__(self, limiter: AsyncRuledLimiter) -> None:
+    def __init__(self, limiter: AsyncRuledLimiter, *, fields: bool = True, names: bool = True) -> None:
         self.limiter = limiter
-        self._across = Across(limiter.rulebook)
+        self._fields, self._names = fields, names
         self._known: Memory[Known] = Memory()
+        self._follow(limiter.ruling)
+
+    def _follow(self, ruling: Ruling) -> None:
+        """What follows from the rulebook alone."""
+        self._ruling = ruling
+        self._across = Across(ruling.book)
+        self._wording = told.wording(ruling, self._fields, self._names)
 
     async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
         """The method of the service: of a RateLimitRequest a RateLimitResponse, both in bytes; or an error with a
@@ -70,7 +92,7 @@ class RateLimits:
                 answers = await limiter.answered(known.together)
                 if written := known.plain(answers):
                     return written
-                found: Found = limiter.rulebook.headers, known.asked, known.together.decisions(answers), ()
+                found = Found(known.wording, known.asked, known.together.decisions(answers))
             else:
                 found = await self._found(_read(data), data)
         except InvalidCharge as error:
@@ -85,28 +107,60 @@ class RateLimits:
 
     async def _found(self, request: Any, data: bytes = b"") -> Found:
         """All that there is to tell. `data`: the words of the request, to know it by."""
-        asked, limiter = questions(request), self.limiter
-        book = limiter.rulebook
-        if book is not self._across.book:
-            self._across = Across(book)
-        if not self._across.needed:
-            return book.headers, asked, await self._decided(asked, data), ()
-        kinds = self._across.sort(asked)
-        decided = iter(await self._decided([q for q, kind in zip(asked, kinds, strict=True) if kind == LIMITED]))
-        answers = [next(decided) if kind == LIMITED else None for kind in kinds]
-        return book.headers, asked, answers, [kind == UNLIMITED for kind in kinds]
+        asked = questions(request)
+        if self.limiter.ruling is not self._ruling:
+            self._follow(self.limiter.ruling)
+        wording, across = self._wording, self._across
+        if not across.needed:
+            return Found(wording, asked, await self._decided(asked, data))
+        kinds = across.sort(asked)
+        quotas = [place for place, kind in enumerate(kinds) if kind == QUOTA]
+        limited = [place for place, kind in enumerate(kinds) if kind == LIMITED]
+        rest = [asked[place] for place in limited]
+        if quotas:
+            own, decided = await self._with_quotas([asked[place] for place in quotas], rest)
+        else:
+            own, decided = (), await self._decided(rest)
+        answers: list[RuledDecision | None] = [None] * len(asked)
+        for place, decision in zip((*quotas, *limited), (*own, *decided), strict=True):
+            answers[place] = decision
+        spared = quotas if any(decision.allowed for decision in own) else ()
+        return Found(wording, asked, answers, [kind == UNLIMITED for kind in kinds], spared)
 
-    async def _decided(self, asked: list[Question], data: bytes = b"") -> Sequence[RuledDecision]:
+    async def _with_quotas(self, quotas: list[Question], rest: list[Question]) -> tuple[Decisions, Decisions]:
+        """Decisions on quotas of which one is enough, each charged by itself, and on what else is asked."""
+        each = await asyncio.gather(*(self._decided([quota]) for quota in quotas), return_exceptions=True)
+        own = [found[0] for found in each if not isinstance(found, BaseException)]
+        room = [decision for decision in own if decision.allowed]
+        try:
+            for found in each:
+                if isinstance(found, BaseException):
+                    raise found
+            decided = await self._decided(rest, commit=bool(room))
+        except BaseException:
+            await self._give_back(room)
+            raise
+        if not all(decision.allowed for decision in decided):
+            await self._give_back(room)
+        return own, decided
+
+    async def _give_back(self, decisions: Decisions) -> None:
+        for decision in decisions:
+            with suppress(EngineUnavailable):  # then it stays charged until its window ends
+                await self.limiter.refund(decision)
+
+    async def _decided(self, asked: list[Question], data: bytes = b"", commit: bool = True) -> Decisions:
         limiter = self.limiter
         taking = [question.ask for question in asked if not question.back]
         again = 0 < len(data) <= LONG and self._known.again(data)
-        if len(taking) == len(asked) == 1 and asked[0].hits and not asked[0].override and not again:
+        if len(taking) == len(asked) == 1 and asked[0].hits and not asked[0].override and not again and commit:
             return (await limiter.check(asked[0].ask.attributes, asked[0].hits),)  # the same, and quicker
         together = limiter.together(taking)
-        if again and len(taking) == len(asked) and together.call.straight:
-            ruling = together.call.ruling
-            self._known.keep(data, ruling, Known(ruling.book.headers, asked, together))
-        taken = iter(await limiter.decided_together(together) if taking else ())
+        ours = together.call.ruling is self._ruling  # another thread may replace it
+        if again and ours and len(taking) == len(asked) and together.call.straight:
+            self._known.keep(data, together.call.ruling, Known(self._wording, asked, together))
+        decide = limiter.decided_together if commit else limiter.peeked_together
+        taken = iter(await decide(together) if taking else ())
         return [
             await limiter.give_back(question.ask, question.hits) if question.back else next(taken)
             for question in asked

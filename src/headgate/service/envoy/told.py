@@ -1,19 +1,22 @@
 """Decisions as Envoy reads them: a status for each descriptor, and what all of them mean for the call.
 
 Status. The verdict that spoke, of one descriptor: the one that refuses longest, or the nearest to its limit.
-    code                   OVER_LIMIT if it refused; a peek is refused where nothing is left
-    current_limit          requests per unit, and the name of the rule. A window is told if it is one of Envoy's
-                           units. A bucket is told by its rate, in the smallest unit in which that is whole: of
-                           "100/s burst 200" that is 100 per SECOND. Whatever is neither (600 in 10 minutes, slots)
-                           is told by its number with the unit UNKNOWN: Envoy then leaves the window out
+    code                   OVER_LIMIT if it refused; a peek is refused where nothing is left. A quota that is over
+                           says so, and refuses the call only if no other quota of the request has room
+    current_limit          requests per unit, and the label or the name of the rule. A window is told if it is one
+                           of Envoy's units. A bucket is told by its rate, in the smallest unit in which that is
+                           whole: of "100/s burst 200" that is 100 per SECOND. Whatever is neither (600 in 10
+                           minutes, slots) is told by its number with the unit UNKNOWN: Envoy then leaves the
+                           window out. A rule whose cost its limit can never hold is told as a limit of 0
     limit_remaining        units left; all ones if there is no limit, as the reference service has it
     duration_until_reset   of a count that refused, when the same call would pass; otherwise when the count will be
-                           as if never used
+                           as if never used; of a window that was never charged, its end
 No rule, no current_limit. If only shadows are met, theirs is told, with the code OK: so does the reference.
 
 Headers are those of the decision that spoke for the call, in the form that the rulebook names, with Retry-After on
-refusals. A refusing rule's body is raw_body, its content type a header; its status and redirect cannot be told:
-Envoy's filter has a status of its own (rate_limited_status).
+refusals. They can be switched off (envoy_headers), and so can names in statuses and headers (envoy_names). A
+refusing rule's body is raw_body, its content type a header; its status and redirect cannot be told: Envoy's filter
+has a status of its own (rate_limited_status).
 
 Metadata. What access logs want to know:
     rule, remaining       who spoke, and what is left
@@ -27,18 +30,21 @@ Metadata. What access logs want to know:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 from headgate.http.headers import headers, per_second, quota, window_seconds
 from headgate.model.decision import (
     ALLOWED,
+    AT_US,
     DELAY_US,
+    MARK,
     REMAINING,
     RESET_AFTER_US,
     RETRY_AFTER_US,
     Decision,
     DegradedFacts,
+    Facts,
 )
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.leaky_bucket import LeakyBucket
@@ -48,6 +54,7 @@ from headgate.model.sliding_window import SlidingWindow
 from headgate.model.smooth import Smooth
 from headgate.model.token_bucket import TokenBucket
 from headgate.ruled.decision import RuledDecision
+from headgate.ruled.ruling import Ruling
 from headgate.rules.rule import Headers
 from headgate.service.envoy.asked import UNITS, Question
 from headgate.service.envoy.messages import RateLimitResponse
@@ -65,8 +72,33 @@ _EXACTLY = {seconds * SECOND: number for number, (_, seconds) in UNITS.items()}
 _RISING = [(number, UNITS[number][1]) for number in (1, 2, 3, 4)]  # in which rates are told
 
 
-def response(form: Headers, asked: Sequence[Question], answers: Answers, unlimited: Sequence[bool] = ()) -> Any:
-    """The answer to a request."""
+class Wording(NamedTuple):
+    """How the rules of a book are told."""
+
+    form: Headers | None = "draft-11"  # None: no header fields
+    names: bool = True
+    labels: dict[str, str] = {}  # noqa: RUF012 (never changed)
+    closed: frozenset[str] = frozenset()  # rules that nothing passes
+
+    def called(self, rule: str | None) -> str | None:
+        """What a rule is called."""
+        return self.labels.get(rule or "", rule) if self.names else None
+
+
+def wording(ruling: Ruling, fields: bool = True, names: bool = True) -> Wording:
+    """How a book is told: with header fields or without, with names or without."""
+    labels = {rule.name: rule.label for rule in ruling.book.rules if rule.label is not None}
+    return Wording(ruling.book.headers if fields else None, names, labels, ruling.closed)
+
+
+def response(
+    wording: Wording,
+    asked: Sequence[Question],
+    answers: Answers,
+    unlimited: Sequence[bool] = (),
+    spared: Collection[int] = (),
+) -> Any:
+    """The answer to a request. `spared`: places of quotas of which one has room."""
     told = RateLimitResponse(overall_code=OK)
     add = told.statuses.add
     spoke: list[tuple[RuledDecision, Decision]] = []  # whose verdict is told, of each descriptor that has one
@@ -77,17 +109,21 @@ def response(form: Headers, asked: Sequence[Question], answers: Answers, unlimit
         part = parts[0] if len(parts) == 1 else _spoke(decision, parts)
         question = asked[place]
         status = add(code=OK)
+        _fill(status, question, part, wording)
         if not (part.facts[ALLOWED] or part.aside or question.back):
-            status.code = told.overall_code = OVER_LIMIT
-        _fill(status, question, part)
+            status.code = OVER_LIMIT
+            if place in spared:
+                continue
+            told.overall_code = OVER_LIMIT
         spoke.append((decision, part))
     if spoke:
         decision, part = spoke[0] if len(spoke) == 1 else min(spoke, key=_distance)
-        for name, value in headers(decision, form):
-            told.response_headers_to_add.add(key=name, value=value)
+        if wording.form is not None and part.rule not in wording.closed:
+            for name, value in headers(decision, wording.form, wording.called):
+                told.response_headers_to_add.add(key=name, value=value)
         if not (part.facts[ALLOWED] or part.aside):
             _refused(told, decision, spoke)
-        _metadata(told, part, spoke)
+        _metadata(told, part, spoke, wording)
     return told
 
 
@@ -127,22 +163,31 @@ def _spoke(decision: RuledDecision, parts: Sequence[Decision]) -> Decision:
     return parts[0]
 
 
-def _fill(status: Any, question: Question, part: Decision) -> None:
+def _fill(status: Any, question: Question, part: Decision, wording: Wording) -> None:
     facts = part.facts
     if part.source.limit is UNLIMITED:  # refused for something else: a dimension was missing
         return
     told, left = status.current_limit, facts[REMAINING]
     if question.override is None:
         told.requests_per_unit, told.unit = _face(part).rate
-        told.name = part.rule or ""
+        told.name = wording.called(part.rule) or ""
+        if part.rule in wording.closed:
+            told.requests_per_unit = 0
     else:
         told.requests_per_unit, told.unit = question.override
     if left > 0 and told.requests_per_unit:
         status.limit_remaining = left if left < MOST else MOST
     wait_us = None if facts[ALLOWED] else facts[RETRY_AFTER_US]
-    seconds, rest_us = divmod(facts[RESET_AFTER_US] if wait_us is None else wait_us, SECOND)
+    seconds, rest_us = divmod(reset_us(facts, part.source.limit) if wait_us is None else wait_us, SECOND)
     until = status.duration_until_reset
     until.seconds, until.nanos = seconds, rest_us * 1000
+
+
+def reset_us(facts: Facts, limit: Limit) -> int:
+    """When the count will be as if never used; of a window that is, when it ends."""
+    if facts[RESET_AFTER_US] or not isinstance(limit, FixedWindow):
+        return facts[RESET_AFTER_US]
+    return max(0, facts[MARK] - facts[AT_US])
 
 
 def _refused(told: Any, decision: RuledDecision, spoke: Spoke) -> None:
@@ -160,11 +205,11 @@ def _refused(told: Any, decision: RuledDecision, spoke: Spoke) -> None:
         fields["why"].string_value = decision.why
 
 
-def _metadata(told: Any, spoke: Decision, made: Spoke) -> None:
+def _metadata(told: Any, spoke: Decision, made: Spoke, wording: Wording) -> None:
     fields = told.dynamic_metadata.fields
     if spoke.aside is None:
         fields["rule"].string_value = spoke.rule or ""
-        fields["remaining"].number_value = spoke.facts[REMAINING]
+        fields["remaining"].number_value = 0 if spoke.rule in wording.closed else spoke.facts[REMAINING]
     delay_us = 0
     shadows: dict[str, None] = {}
     for decision, _ in made:
