@@ -41,12 +41,14 @@ end
 --   noted            by rank; likewise firsts and lasts, where a line stands, and lines, those that changed
 --   held, dead_us    the sum of all largest parts, and when the last part ends
 --   rank, largest    of the holder that is named; nil, 0 if it is not there
+-- nil where the text cannot be read.
 local function settled(text, now_us, name)
   local noted, firsts, lasts, lines = {}, {}, {}, {}
   local ledger = { text = text or "", body = 1, same = true, listens_us = 0, held = 0, dead_us = 0, largest = 0 }
   ledger.noted, ledger.firsts, ledger.lasts, ledger.lines, ledger.count = noted, firsts, lasts, lines, 0
   if not text then return ledger end
   local stamp, listens, start = match(text, "^(%d+) (%d+)\n()")
+  if not start then return nil end
   local back_us = max(0, stamp - now_us)
   ledger.body, ledger.listens_us = start, max(0, listens - back_us)
   local own = find(text, "\n" .. name .. " ", 1, true)
@@ -73,6 +75,7 @@ local function settled(text, now_us, name)
     if changed or not grains then ledger.same = false end
     start = last + 1
   end
+  if start <= #text then return nil end
   ledger.count, ledger.held, ledger.dead_us = count, held, dead_us
   return ledger
 end
@@ -174,10 +177,12 @@ local function with(name, noted, before, now_us, grains, end_us)
 end
 
 -- Note what a holder wants (nil: it cannot know), and tell it its part. Answers the grains (-1: listening), the
--- ledger, its death, and how many holders it has. Without a `text` there is no ledger yet.
+-- ledger, its death, and how many holders it has; nil where the text cannot be read. Without a `text` there is no
+-- ledger yet.
 function M.tell(least, text, now_us, name, wants, live_us, unknown_until_us)
   now_us = as_at(text, now_us)
   local ledger = settled(text, now_us, name)
+  if not ledger then return nil end
   if not text and unknown_until_us > now_us then ledger.listens_us = min(unknown_until_us, now_us + live_us) end
   local listens, noted, count = now_us < ledger.listens_us, ledger.noted, ledger.count
   local rank, before = ledger.rank, ""
@@ -212,6 +217,7 @@ end
 function M.leave(text, now_us, name)
   now_us = as_at(text, now_us)
   local ledger = settled(text, now_us, name)
+  if not ledger then return nil end
   local rank = ledger.rank
   if not rank then return written(ledger, now_us, ledger.count + 1, ""), ledger.dead_us end
   local parts = alive(match(line_of(ledger, rank), "^%S+ %S+ (.*)\n$"), 0, now_us)

@@ -15,6 +15,7 @@ end
 
 function M.unpack(text)
   local until_us, used, stamp, served = string.match(text, "^(%d+):(%d+):(%d+):?(%d*)$")
+  if not stamp or #until_us > 16 or #used > 16 or #stamp > 16 then return nil end
   local stamp_us = tonumber(stamp)
   return {
     until_us = tonumber(until_us), used = tonumber(used), stamp_us = stamp_us, served_us = tonumber(served) or stamp_us,

@@ -48,6 +48,7 @@ end
 
 function M.unpack(text)
   local water, last_ms, given, claims_ms = string.match(text, "^(%d+):(%d+):?(%d*):?(%d*)$")
+  if not water or #water > 16 or #last_ms > 16 or #given > 16 or #claims_ms > 16 then return nil end
   return {
     water = tonumber(water), last_ms = tonumber(last_ms), given = tonumber(given) or 0,
     claims_ms = tonumber(claims_ms) or 0,

@@ -8,6 +8,7 @@ end
 
 function M.unpack(text)
   local until_us, counted = string.match(text, "^(%d+):(%d+)$")
+  if not until_us or #until_us > 16 or #counted > 16 then return nil end
   return { until_us = tonumber(until_us), counted = tonumber(counted) }
 end
 

@@ -13,6 +13,7 @@ end
 
 function M.unpack(text)
   local cell_us, cells, tail, counts, ahead = string.match(text, "^(%d+):(%d+):(%d+):([%d,]+):?(%d*)$")
+  if not cell_us or #cell_us > 16 or #cells > 16 or #tail > 16 or #ahead > 16 then return nil end
   local state = {
     cell_us = tonumber(cell_us), cells = tonumber(cells), tail = tonumber(tail), ahead = tonumber(ahead) or 0, n = 0,
   }
@@ -22,7 +23,7 @@ function M.unpack(text)
     state[n] = tonumber(count)
   end
   state.n = n
-  return state
+  return n > 0 and n <= state.cells and state.tail * state.cell_us < 1e16 and state or nil
 end
 
 -- concat writes numbers with 14 digits, and counts have at most that many.

@@ -34,7 +34,9 @@ end
 
 function M.unpack(text)
   local stored, free_us, stamp_us, rate, warmup_us, shape, rest =
-    string.match(text, "^([^:]+):([^:]+):([^:]+):([^:]+):([^:]+):([^:]+):?(.*)$")
+    string.match(text, "^([%d.e+-]+):(%d+):(%d+):([%d.e+-]+):(%d+):([%d.e+-]+):?([%d:]*)$")
+  if not stored or #free_us > 16 or #stamp_us > 16 or #warmup_us > 16 then return nil end
+  if not (tonumber(stored) and tonumber(rate) and tonumber(shape)) then return nil end
   local given_us, claims_us = string.match(rest, "^(%d+):(%d+)$")
   return {
     stored = tonumber(stored), free_us = tonumber(free_us), stamp_us = tonumber(stamp_us),

@@ -20,7 +20,7 @@ function M.unpack(text, limit)
   local pace = limit and limit.pace or ""
   if pace == "" then
     local tat_us = tonumber(text)
-    if tat_us and tat_us < 1e16 then return tat_us end
+    if tat_us and tat_us >= 0 and tat_us < 1e16 then return tat_us end
   elseif #text > 16 and string.sub(text, -3) == string.sub(pace, 1, 3) then
     local tat_us = tonumber(string.sub(text, 1, -4))
     if tat_us then return tat_us end
@@ -317,10 +317,12 @@ function exactly()
 
   -- A state as it is kept, with the pace that it was written at, if that is not the limit's own.
   local function kept(text, own)
-    local whole, rest = string.match(text, "^(%d+):?(.*)$")
+    local whole, colon, rest = string.match(text, "^(%d+)(:?)(.*)$")
     local written = string.sub(own, 4, 6)
+    if not whole or #whole > 19 or (colon == "" and rest ~= "") then return nil end
     if #whole > 16 then whole, written = string.sub(whole, 1, -4), string.sub(whole, -3) end
     local grains, stamp, note, claims, list = string.match(rest, "^(%d*):?(%d*):?([%d+]*):?(%d*):?([%d+,]*)$")
+    if not grains then return nil end
     local state = { tat_us = tonumber(whole), grains = tonumber(grains) or 0, stamp_us = tonumber(stamp),
       claims_us = tonumber(claims) }
     local since_us, by = string.match(note, "^(%d+)%+(.+)$")
