@@ -15,7 +15,7 @@ files["src/headgate/lua/model"].read_globals = {
 files["src/headgate/lua/command"].std = "lua51"
 files["src/headgate/lua/command"].read_globals = {
   "redis", "KEYS", "ARGV", "struct", "cjson", "cmsgpack", "bit",
-  "keep", "keeps", "model", "models",
+  "keep", "keeps", "model", "models", "wrong_value",
 }
 
 -- The nginx gateway: LuaJIT, and the modules beside it. What knows no nginx may not touch `ngx`.

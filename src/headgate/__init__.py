@@ -6,6 +6,7 @@ In one process, across a cluster through Redis or Valkey, and always by the same
 from headgate.clock import ManualClock, SystemClock
 from headgate.engine.url import open_async_engine, open_engine
 from headgate.errors import (
+    CorruptState,
     EngineUnavailable,
     HeadgateError,
     InvalidCharge,
@@ -36,6 +37,7 @@ __all__ = [
     "AsyncReservation",
     "AsyncRuledLimiter",
     "Charge",
+    "CorruptState",
     "Decision",
     "EngineUnavailable",
     "FixedWindow",

@@ -6,7 +6,8 @@
     ├── InvalidCharge       a call that cannot be judged: a cost below zero, an empty key
     ├── InvalidSetting      something that the service cannot be started with
     ├── RateLimited         carries .decision; raised only for callers who asked for raising
-    └── EngineUnavailable   no decision could be made; the cause is chained; never swallowed silently
+    ├── EngineUnavailable   no decision could be made; the cause is chained; never swallowed silently
+    └── CorruptState        a key of ours holds a value that headgate did not write; no fallback answers for it
 
 A message is a sentence to whoever can fix it. Those that are invalid are also ValueErrors, because that is what
 they are to a program that has never heard of headgate.
@@ -78,3 +79,9 @@ class EngineUnavailable(HeadgateError):
     """
 
     key: str | None = None
+
+
+class CorruptState(HeadgateError):
+    """A key of ours on the server holds a value that headgate did not write: another type, or unreadable. Nothing
+    was changed. It is no outage, and does not pass by itself: somebody has to delete or move that key.
+    """

@@ -17,7 +17,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
-from headgate.errors import EngineUnavailable
+from headgate.errors import CorruptState, EngineUnavailable, HeadgateError
 from headgate.model.decision import Decision
 from headgate.model.limit import SECOND
 from headgate.model.slots import Slots, renewed_us
@@ -70,7 +70,7 @@ class _Held(Generic[K]):
         self._expires_us = expires_us or self._expires_us
         return self._held
 
-    def _not_released(self, work: BaseException, why: EngineUnavailable) -> None:
+    def _not_released(self, work: BaseException, why: HeadgateError) -> None:
         # What the work raised matters more, and the slot comes back by itself.
         work.add_note(f"The slot of {self.key!r} could not be released ({why}) and will expire.")
 
@@ -98,7 +98,7 @@ class Lease(_Held[Keeper]):
     ) -> None:
         try:
             self.release()
-        except EngineUnavailable as why:
+        except (CorruptState, EngineUnavailable) as why:
             if error is None:
                 raise
             self._not_released(error, why)
@@ -127,7 +127,7 @@ class AsyncLease(_Held[AsyncKeeper]):
     ) -> None:
         try:
             await self.release()
-        except EngineUnavailable as why:
+        except (CorruptState, EngineUnavailable) as why:
             if error is None:
                 raise
             self._not_released(error, why)

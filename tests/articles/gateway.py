@@ -43,10 +43,15 @@ class Gateway:
         self.server.clock.set_us(at_us)
         return self
 
-    def _evalsha(self, name: str, *words: str | int) -> Reply | str:
+    def without_key(self, name: str, *words: str | int) -> str:
+        """The same with no key at all."""
+        return str(self._evalsha(name, *words, keys=()))
+
+    def _evalsha(self, name: str, *words: str | int, keys: tuple[str, ...] | None = None) -> Reply | str:
         sha = self.server.call("GET", f"lua:sha1:{name}")
         assert isinstance(sha, bytes)
+        keys = (self.key,) if keys is None else keys
         try:
-            return self.server.call("EVALSHA", sha, 1, self.key, *words)
+            return self.server.call("EVALSHA", sha, len(keys), *keys, *words)
         except ServerRefused as refused:
             return str(refused)

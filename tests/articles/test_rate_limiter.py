@@ -127,8 +127,32 @@ def test_whatever_is_sent_the_error_is_one_line(gateway: Gateway) -> None:
 @pytest.mark.parametrize("method", ["acquire", "init", "delete"])
 def test_a_key_that_is_no_hash_is_left_alone(gateway: Gateway, method: str) -> None:
     gateway.server.call("SET", gateway.key, "somebody's")
-    assert str(gateway.limiter(method, 1, 1)).startswith("WRONGTYPE")
+    told = str(gateway.limiter(method, 1, 1))
+    assert told.startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write.")
     assert gateway.server.call("GET", gateway.key) == b"somebody's"
+
+
+@pytest.mark.parametrize("count", ["", "hello", "12", "1700000000000000 x 1 1 1", "x 1700000000000000 1 1 1"])
+@pytest.mark.parametrize("words", [("acquire", 1), ("acquire", 0), ("init", 5, 2)])
+def test_a_count_that_nobody_can_read_is_told(gateway: Gateway, words: tuple[str | int, ...], count: str) -> None:
+    gateway.limiter("init", 5, 1, 60)
+    gateway.configure(hg2=count)
+    before = gateway.hash()
+    told = str(gateway.limiter(*map(str, words)))
+    assert told.startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write.")
+    assert gateway.hash() == before
+    assert gateway.limiter("delete") == 1
+    assert gateway.limiter("init", 5, 1) == 1
+
+
+def test_a_ttl_that_nobody_can_read_is_told(gateway: Gateway) -> None:
+    gateway.configure(max_permits=5, rate=1, ttl="a while")
+    assert "ttl must be a whole number of seconds" in str(gateway.limiter("acquire", 1))
+
+
+@pytest.mark.parametrize("words", [("acquire", 1), ("init", 5, 2), ("delete",)])
+def test_without_a_key_it_is_told_that_one_is_needed(gateway: Gateway, words: tuple[str | int, ...]) -> None:
+    assert gateway.without_key("rate_limiter", *words).startswith("ERR headgate: the script needs one key. ")
 
 
 def test_a_hash_that_init_did_not_write_is_told(gateway: Gateway) -> None:

@@ -98,8 +98,21 @@ def test_a_hash_that_cannot_be_is_told_and_left_alone(gateway: Gateway, fields: 
 
 def test_a_key_that_is_no_hash_is_left_alone(gateway: Gateway) -> None:
     gateway.server.call("SET", gateway.key, "somebody's")
-    assert str(gateway.bucket(1)).startswith("WRONGTYPE")
+    told = str(gateway.bucket(1))
+    assert told.startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value that headgate did not write.")
     assert gateway.server.call("GET", gateway.key) == b"somebody's"
+
+
+@pytest.mark.parametrize("count", ["", "hello", "12", "1700000000000000 x 1 1 1", "x 1700000000000000 1 1 1"])
+def test_a_count_that_nobody_can_read_is_told(gateway: Gateway, count: str) -> None:
+    gateway.configure(bucket_cap=5, rate=1, hg2=count)
+    before = gateway.hash()
+    assert str(gateway.bucket(1)).startswith(f"WRONGTYPE headgate: the key {gateway.key} holds a value ")
+    assert gateway.hash() == before
+
+
+def test_without_a_key_it_is_told_that_one_is_needed(gateway: Gateway) -> None:
+    assert gateway.without_key("token_bucket", 1).startswith("ERR headgate: the script needs one key. ")
 
 
 def test_written_again_the_same_changes_nothing(gateway: Gateway) -> None:

@@ -6,7 +6,7 @@ Key n is charged with n units beforehand: whoever hears another's answer can tel
 import asyncio
 import time
 
-from headgate.errors import EngineUnavailable
+from headgate.errors import CorruptState, EngineUnavailable
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.model.decision import Decision
 from tests.servers import RedisServer
@@ -24,7 +24,7 @@ async def outcome(limiter: AsyncLimiter, key: str, cost: int = 1) -> object:
     """A Decision, or the error."""
     try:
         return await limiter.take(key, cost)
-    except EngineUnavailable as error:
+    except (CorruptState, EngineUnavailable) as error:
         return error
 
 

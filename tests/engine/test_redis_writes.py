@@ -4,7 +4,7 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.engine.redis.blocking import RedisEngine
-from headgate.errors import EngineUnavailable
+from headgate.errors import CorruptState
 from headgate.limiter import Limiter
 from headgate.model.decision import Charge
 from tests.servers import RedisServer
@@ -97,7 +97,7 @@ def test_several_charges_of_which_one_count_is_not_ours(driven_server: RedisServ
     """It is left as it is, and the other is not charged."""
     with Limiter("10/s; 500/hour", RedisEngine(driven_server.unix_url)) as limiter:
         driven_server.call("LPUSH", "hg2:tb:500/hour:{key}", "theirs")
-        with pytest.raises(EngineUnavailable, match="WRONGTYPE"):
+        with pytest.raises(CorruptState, match=r"the key hg2:tb:500/hour:\{key\} holds"):
             limiter.take("key")
         assert driven_server.call("KEYS", "*") == [b"hg2:tb:500/hour:{key}"]
         assert driven_server.call("TYPE", "hg2:tb:500/hour:{key}") == b"list"

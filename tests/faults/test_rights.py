@@ -170,19 +170,6 @@ def test_a_right_given_later_is_enough(guarded_server: RedisServer) -> None:
         assert limiter.take("key").remaining == 4
 
 
-def test_a_key_that_holds_something_else(guarded_server: RedisServer) -> None:
-    guarded_server.flush()
-    for text in ("5/hour", "5/hour log", "2 slots"):
-        with Limiter(text, guarded_server.url) as limiter:
-            key = key_of(text)
-            guarded_server.call("RPUSH", key, "not ours")
-            with pytest.raises(EngineUnavailable, match="holds something that is not ours") as refused:
-                limiter.peek("key")
-            assert "Choose another prefix" in str(refused.value)
-            guarded_server.call("DEL", key)
-            assert limiter.peek("key")
-
-
 def test_the_documented_rights_are_the_least() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
     _, _, rest = page.partition("ACL SETUSER limiter on >secret ")

@@ -97,7 +97,28 @@ def test_what_is_wrong_with_one_key_concerns_nobody_else(server: RedisServer) ->
         assert Counter(statuses(gate, 6, user="bob")) == {200: 3, 429: 3}  # by its share
         assert statuses(gate, 3, user="ada") == [200, 200, 429]  # by Redis
         assert GONE not in gate.log
-        assert gate.log.count("WRONGTYPE") == 1
+        assert (
+            gate.log.count("the key hg2:fw:api:{header.user=bob} holds a value that headgate did not write") == 1
+        )
+
+
+@pytest.mark.parametrize(
+    ("word", "passed"), [("allow", {200: 6}), ("deny", {429: 6}), ("local", {200: 3, 429: 3})]
+)
+def test_a_value_that_nobody_can_read_is_told_in_the_log(
+    server: RedisServer, word: str, passed: dict[int, int]
+) -> None:
+    """Each rule does what its fallback says for that key alone, and the log names the key."""
+    limits = rule(limit="3/day fixed", key="header.user", missing="deny", fallback=word)
+    with gateway(server, limits) as gate:
+        server.call("SET", "hg2:fw:api:{header.user=bob}", "hello")
+        assert Counter(statuses(gate, 6, user="bob")) == passed
+        assert Counter(statuses(gate, 4, user="ada")) == {200: 3, 429: 1}  # by Redis
+        assert server.call("GET", "hg2:fw:api:{header.user=bob}") == b"hello"
+        assert GONE not in gate.log
+        assert (
+            gate.log.count("the key hg2:fw:api:{header.user=bob} holds a value that headgate did not write") == 1
+        )
 
 
 # Deadlines.

@@ -333,3 +333,19 @@ def test_secrets_are_not_logged() -> None:
         for word in (*secrets.values(), "p4ssw0rd", receipt[:40], "pr1v4te", "b34rer", "c00kie"):
             assert word not in said
         assert "No decision" in said
+
+
+def test_a_value_that_headgate_did_not_write_is_told_over_every_protocol(server: RedisServer) -> None:
+    server.call("RPUSH", "hg2:fw:all:{all}", "not ours")
+    told = "the key hg2:fw:all:{all} holds a value that headgate did not write"
+    with Service(BOOK, engine=server.url) as service:
+        reply = service.ask("POST", "/v1/check", ASKED)
+        assert reply.status == 500
+        assert told in reply.json["detail"]
+        assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 503
+        with pytest.raises(grpc.RpcError) as refused:
+            over_grpc(service)
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert told in refused.value.details()
+        server.call("DEL", "hg2:fw:all:{all}")
+        assert service.ask("POST", "/v1/check", ASKED).status == 200

@@ -34,7 +34,7 @@ import headgate
 from headgate.cli import charge, completion, demo, keys, limit, lua, nginx, overrides, rules, serve
 from headgate.cli.answer import INTERRUPTED, INVALID, UNANSWERED, Answer
 from headgate.cli.parser import Parser
-from headgate.errors import EngineUnavailable, HeadgateError, InvalidRulebook
+from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
 
 _CODES = "".join((__doc__ or "").partition("Exit codes")[1:])
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = answer.tell(as_json=args.json) if isinstance(answer, Answer) else answer
         sys.stdout.flush()
         return code
-    except EngineUnavailable as error:
+    except (CorruptState, EngineUnavailable) as error:
         return _fail(error, UNANSWERED, words)
     except HeadgateError as error:
         return _fail(error, INVALID, words)

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from headgate.clock import Clock, nanoseconds
 from headgate.engine.stock import HOT, Demand, Shelf, Stock, bound
-from headgate.errors import EngineUnavailable
+from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, REMAINING, RESET_AFTER_US, Facts, Receipt
 from headgate.model.limit import whole
@@ -93,7 +93,7 @@ class Leases:
         except BaseException as error:
             with self.lock:
                 self.lost += stock.left
-            if not isinstance(error, EngineUnavailable):
+            if not isinstance(error, CorruptState | EngineUnavailable):
                 raise
         finally:
             with self.lock:

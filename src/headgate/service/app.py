@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 
 from headgate.engine.local import LocalEngine
-from headgate.errors import EngineUnavailable, InvalidCharge
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.http import problem
 from headgate.http.headers import Fields, headers
 from headgate.model.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Facts
@@ -124,6 +124,9 @@ class App:
                 return self._problem(status, str(error))
             case EngineUnavailable():
                 return self._problem(503, str(error), [("retry-after", "1")])
+            case CorruptState():
+                _log.error("A request to %s could not be decided: %s", request.path[:200], error)
+                return self._problem(500, str(error))
         _log.error("A request to %s could not be answered.", request.path[:200], exc_info=error)
         return self._problem(500, "It was logged.")
 
@@ -173,7 +176,7 @@ class App:
     async def _for_nginx(self, request: Request) -> Answer:
         try:
             decision, fields = await self._decided("auth_request", "", request)
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             _log.warning("No decision for nginx: %s", error)
             return 403, encoded([("X-Headgate-Code", "503"), ("Retry-After", "1")]), b""
         if decision is None:
@@ -188,7 +191,7 @@ class App:
     async def _for_gateway(self, kind: Kind, path: str, request: Request) -> Answer:
         try:
             decision, fields = await self._decided(kind, path, request)
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             _log.warning("No decision for a gateway: %s", error)
             answer = problem.undecided(request.field(b"accept"), wait=1)
             return answer.status, encoded([*answer.headers, ("Retry-After", "1")]), answer.body

@@ -228,7 +228,7 @@ def test_an_error_hits_the_one_who_asked(gate: Gate, redis_server: RedisServer) 
         found = answers()
     told: list[Any] = [f"w{i}" for i in range(60)]
     told[11::10] = [("refused", "forgot")] * 5
-    told[13::10] = [("refused", None)] * 5
+    told[13::10] = [("corrupt", None)] * 5
     told[15::10] = [False] * 5
     assert said(found) == told
     assert all(each["trouble"]["text"].startswith("WRONGTYPE") for each in found[13::10])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.engine.redis.trouble import Elsewhere, Forgot, NotNow, Replica, said, unavailable
+from headgate.engine.redis.trouble import Elsewhere, Forgot, NotNow, Replica, WrongType, failure, said
 from tests.nginx.redis.room import Gate
 
 AGAIN = {Forgot: "forgot", Elsewhere: "elsewhere", NotNow: "not_now", Replica: "replica"}
@@ -24,6 +24,7 @@ SAID = [
     ),
     "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write against a replica.",
     *("ERR unknown command 'FOO'", "ERR", "", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    "WRONGTYPE headgate: the key hg2:tb:a:{b} holds a value that headgate did not write. Nothing was changed.",
     *("WRONGPASS invalid username-password pair or user is disabled.", "NOAUTH Authentication required."),
     "NOPERM this user has no permissions to run the 'evalsha' command",
     "NOPERM User ada has no permissions to run the 'evalsha' command",
@@ -38,7 +39,7 @@ SAID = [
 @pytest.mark.parametrize("text", SAID)
 def test_what_is_said(gate: Gate, text: str) -> None:
     there, here = said(text), gate.ask("said", text=text)
-    assert here["kind"] == "refused"
+    assert here["kind"] == ("corrupt" if isinstance(there, WrongType) else "refused")
     assert here.get("again") == AGAIN.get(type(there))
     if isinstance(there, Elsewhere):
         found = (here["for_now"], here["slot"], here["host"], here["port"])
@@ -47,4 +48,4 @@ def test_what_is_said(gate: Gate, text: str) -> None:
 
 @pytest.mark.parametrize("text", SAID)
 def test_what_people_are_told(gate: Gate, text: str) -> None:
-    assert gate.ask("told", text=text)["text"] == str(unavailable("h:1", "hg", said(text)))
+    assert gate.ask("told", text=text)["text"] == str(failure("h:1", "hg", said(text)))

@@ -79,7 +79,7 @@ function Breakers:tell(words)
 end
 
 local function opens_nothing(trouble)
-  return trouble.kind == "wrong" or string.find(trouble.text, "WRONGTYPE", 1, true) ~= nil
+  return trouble.kind == "wrong" or trouble.kind == "corrupt"
 end
 
 -- A question about these charges, asked at that turn, had no answer.

@@ -35,7 +35,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from headgate.engine.fallback.share import Place
-from headgate.errors import EngineUnavailable
+from headgate.errors import CorruptState, EngineUnavailable
 
 EVERY = 1.0  # seconds between two beats
 TTL_US = 5_000_000
@@ -139,7 +139,7 @@ class Members(Roll):
             return
         try:
             self.heard(*self._beat(self.id))
-        except EngineUnavailable as why:
+        except (CorruptState, EngineUnavailable) as why:
             self.unheard(why)
         else:
             for engine in tuple(self.joined):
@@ -150,7 +150,7 @@ class Members(Roll):
             self._end.set()
             self._end = None
             if self._leave is not None and not self.missed:
-                with contextlib.suppress(EngineUnavailable):  # it will be taken for dead in time
+                with contextlib.suppress(CorruptState, EngineUnavailable):  # it will be taken for dead in time
                     self._leave(self.id)
             if self._done is not None:
                 self._done()
@@ -214,7 +214,7 @@ class AsyncMembers(Roll):
             return
         try:
             self.heard(*await self._beat(self.id))
-        except EngineUnavailable as why:
+        except (CorruptState, EngineUnavailable) as why:
             self.unheard(why)
         else:
             for engine in tuple(self.joined):
@@ -230,7 +230,7 @@ class AsyncMembers(Roll):
             self._task.cancel()
             await asyncio.wait([self._task])
         if self._leave is not None and not self.missed:
-            with contextlib.suppress(EngineUnavailable):  # it will be taken for dead in time
+            with contextlib.suppress(CorruptState, EngineUnavailable):  # it will be taken for dead in time
                 await self._leave(self.id)
         if self._done is not None:
             await self._done()

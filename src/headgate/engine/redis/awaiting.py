@@ -28,10 +28,10 @@ from headgate.engine.redis.blocking import DEADLINE, RULE
 from headgate.engine.redis.channel import Channel
 from headgate.engine.redis.overrides import AsyncRedisOverrides, Listing, OverrideQuestions
 from headgate.engine.redis.topology import topology
-from headgate.engine.redis.trouble import Late, Trouble, not_charged, unavailable
+from headgate.engine.redis.trouble import Late, Trouble, failure, not_charged
 from headgate.engine.redis.wire import Question, Questions
 from headgate.engine.terms import Terms
-from headgate.errors import EngineUnavailable, InvalidCharge
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import arun
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
@@ -175,7 +175,7 @@ class AsyncRedisEngine:
     async def _tried(self, question: Question, deadline: float | None) -> Any:
         try:
             return await self.ask(question, deadline)
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             return error.__cause__
 
     def channel(self, address: Address) -> Channel:
@@ -215,8 +215,8 @@ class AsyncRedisEngine:
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
-    def _failure(self, trouble: Trouble) -> EngineUnavailable:
-        return unavailable(self.topology.text, self.prefix, trouble)
+    def _failure(self, trouble: Trouble) -> EngineUnavailable | CorruptState:
+        return failure(self.topology.text, self.prefix, trouble)
 
     def set_deadline(self, seconds: float) -> None:
         """Another deadline of the engine's own from now on."""

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.engine.redis import naming
 from headgate.engine.redis.script import bare
+from headgate.engine.redis.trouble import failure, not_ours
 from headgate.engine.redis.wire import Question, command
+from headgate.errors import CorruptState
 
 if TYPE_CHECKING:
     from headgate.engine.redis.awaiting import AsyncRedisEngine
@@ -34,6 +36,7 @@ class _Asked:
 
     def __init__(self, engine: RedisEngine | AsyncRedisEngine) -> None:
         self.key = naming.rules(engine.prefix)
+        self.where = engine.topology.text
         self.text = f"Redis at {engine.topology.text} ({self.key.decode()})"
 
     def add(self, paper: str, expected: int | None) -> Question:
@@ -43,6 +46,10 @@ class _Asked:
 
     def ask(self, verb: str, *fields: str | int) -> Question:
         return Question(command(verb, self.key, *fields), None, self.key)
+
+    def corrupt(self) -> Exception:
+        """That the key holds something else: plain commands do not say which one it is."""
+        return failure(self.where, "", not_ours(self.key))
 
     @staticmethod
     def added(reply: list[int]) -> tuple[bool, int, int]:
@@ -63,8 +70,14 @@ class Archive:
 
     def __init__(self, engine: RedisEngine) -> None:
         self._asked = _Asked(engine)
-        self._ask = engine.ask
+        self._engine = engine
         self.text = self._asked.text
+
+    def _ask(self, question: Question) -> Any:
+        try:
+            return self._engine.ask(question)
+        except CorruptState as error:
+            raise self._asked.corrupt() from error.__cause__
 
     def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
         """Whether it was added, under which number and when; or the latest number, if not the expected one."""
@@ -88,8 +101,14 @@ class AsyncArchive:
 
     def __init__(self, engine: AsyncRedisEngine) -> None:
         self._asked = _Asked(engine)
-        self._ask = engine.ask
+        self._engine = engine
         self.text = self._asked.text
+
+    async def _ask(self, question: Question) -> Any:
+        try:
+            return await self._engine.ask(question)
+        except CorruptState as error:
+            raise self._asked.corrupt() from error.__cause__
 
     async def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
         return self._asked.added(await self._ask(self._asked.add(paper, expected)))

@@ -16,8 +16,9 @@ from headgate.engine import overrides
 from headgate.engine.redis import naming, wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.topology import Topology
-from headgate.engine.redis.trouble import Trouble
+from headgate.engine.redis.trouble import Trouble, WrongType, not_ours
 from headgate.engine.redis.wire import Question
+from headgate.errors import CorruptState
 from headgate.flow import Flow, arun, run
 
 Ask = Callable[[Question], Any]
@@ -62,9 +63,17 @@ class OverrideQuestions:
     def tag(self, name: bytes) -> bytes:
         return name[len(self.head) : -1]
 
+    def not_ours(self, key: str) -> WrongType:
+        """That the key of an override holds something else."""
+        return not_ours(naming.tagged(self.head, key))
 
-def text(stored: bytes | None) -> str | None:
-    return None if stored is None else overrides.unpack(stored.decode())
+
+def text(stored: bytes) -> str:
+    """The limits' text; WrongType if they cannot be read."""
+    found = overrides.unpack(stored.decode(errors="replace"))
+    if not found:
+        raise WrongType("what is stored is no override")
+    return found
 
 
 class Listing:
@@ -95,11 +104,15 @@ class Listing:
             if isinstance(reply, Trouble):
                 raise reply
         held = replies[0] if self._joins else replies
-        return [
-            (naming.unescaped(self._questions.tag(name)), overrides.unpack(stored.decode()))
-            for name, stored in zip(fresh, held, strict=True)
-            if stored is not None
-        ]
+        found = []
+        for name, stored in zip(fresh, held, strict=True):
+            key = naming.unescaped(self._questions.tag(name))
+            try:
+                if stored is not None:
+                    found.append((key, text(stored)))
+            except WrongType:
+                raise not_ours(name) from None
+        return found
 
 
 class RedisOverrides:
@@ -114,7 +127,11 @@ class RedisOverrides:
         return self._ask(self._questions.set(key, limits, absent, ttl)) is not None
 
     def get(self, key: str) -> str | None:
-        return text(self._ask(self._questions.get(key)))
+        try:
+            stored: bytes | None = self._ask(self._questions.get(key))
+            return None if stored is None else text(stored)
+        except (CorruptState, WrongType) as error:
+            raise self._failure(self._questions.not_ours(key)) from error
 
     def unset(self, key: str) -> bool:
         return bool(self._ask(self._questions.unset(key)))
@@ -143,7 +160,11 @@ class AsyncRedisOverrides:
         return await self._ask(self._questions.set(key, limits, absent, ttl)) is not None
 
     async def get(self, key: str) -> str | None:
-        return text(await self._ask(self._questions.get(key)))
+        try:
+            stored: bytes | None = await self._ask(self._questions.get(key))
+            return None if stored is None else text(stored)
+        except (CorruptState, WrongType) as error:
+            raise self._failure(self._questions.not_ours(key)) from error
 
     async def unset(self, key: str) -> bool:
         return bool(await self._ask(self._questions.unset(key)))

@@ -41,8 +41,9 @@ def single(command: str, algorithm: str) -> Script:
     commands = [_KEEPERS.get(algorithm, "keep_string"), command]
     if commands[0] == "keep_string" and command in _WRITTEN_OUT:
         commands = [f"{command}_string"]
-    parts = [_for(command, _source("model", algorithm)), *(_source("command", name) for name in commands)]
-    return Script("\n".join(_flat(part) for part in parts).replace("model.width", _width(parts[0])))
+    model = _for(command, _source("model", algorithm))
+    parts = [_WRONG_VALUE, model, *(_source("command", name) for name in commands)]
+    return Script("\n".join(_flat(part) for part in parts).replace("model.width", _width(model)))
 
 
 def in_one_string(algorithm: str) -> bool:
@@ -57,7 +58,7 @@ def several(command: str, algorithms: Iterable[str]) -> Script:
 
 @cache
 def _several(command: str, algorithms: tuple[str, ...]) -> Script:
-    lines = ["local models, keeps = {}, {}"]
+    lines = [_flat(_WRONG_VALUE), "local models, keeps = {}, {}"]
     for name in algorithms:
         model = _for(command, _source("model", name))
         keeper = _source("command", _KEEPERS.get(name, "keep_string"))
@@ -70,7 +71,7 @@ def _several(command: str, algorithms: tuple[str, ...]) -> Script:
 def bare(command: str, model: str | None = None) -> Script:
     """A command that keeps its state itself."""
     parts = [] if model is None else [_source("model", model)]
-    return Script("\n".join(_flat(part) for part in (*parts, _source("command", command))))
+    return Script("\n".join(_flat(part) for part in (_WRONG_VALUE, *parts, _source("command", command))))
 
 
 @cache
@@ -78,6 +79,7 @@ def published(name: str) -> Script:
     """What gateways call by its SHA1: a token bucket in a hash that somebody configured."""
     command = f"published_{name}"
     parts = (
+        _WRONG_VALUE,
         _for(command, _source("model", "token_bucket")),
         _source("model", "decimal_rate"),
         _source("model", "changed_bucket"),
@@ -108,3 +110,6 @@ def _for(command: str, source: str) -> str:
 
 def _source(room: str, name: str) -> str:
     return (_LUA / room / f"{name}.lua").read_text(encoding="utf-8")
+
+
+_WRONG_VALUE = _source("command", "wrong_value")  # every command answers by it

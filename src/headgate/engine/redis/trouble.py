@@ -8,7 +8,8 @@ Trouble
     ├── Forgot         ... because it does not know the script any more
     ├── Elsewhere      ... because another node of the cluster answers for the key: MOVED, ASK
     ├── NotNow         ... because the cluster is busy with itself: TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN
-    └── Replica        ... because it is a replica, and takes no writes
+    ├── Replica        ... because it is a replica, and takes no writes
+    └── WrongType      ... because a key holds a value that is not ours (lua/command/wrong_value.lua)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import re
 
 from headgate.engine.redis.naming import LAYOUT
-from headgate.errors import EngineUnavailable
+from headgate.errors import CorruptState, EngineUnavailable
 
 
 class Trouble(Exception):
@@ -66,6 +67,10 @@ class Replica(Said):
     """A replica takes no writes."""
 
 
+class WrongType(Said):
+    """A key holds a value that is not ours."""
+
+
 _KINDS: dict[str, type[Said]] = {
     "NOSCRIPT": Forgot,
     "MOVED": Elsewhere,
@@ -75,6 +80,7 @@ _KINDS: dict[str, type[Said]] = {
     "LOADING": NotNow,
     "MASTERDOWN": NotNow,
     "READONLY": Replica,
+    "WRONGTYPE": WrongType,
 }
 
 
@@ -107,11 +113,39 @@ _rights = re.compile(r"NOPERM|ACL failure|no permission|can't (run|access)", re.
 _login = re.compile(r"WRONGPASS|NOAUTH|invalid username-password|Authentication", re.I)
 
 
-def unavailable(where: str, prefix: str, trouble: Trouble) -> EngineUnavailable:
+def failure(where: str, prefix: str, trouble: Trouble) -> EngineUnavailable | CorruptState:
     """The engine's failure, told; the cause is chained by the caller."""
+    if isinstance(trouble, WrongType):
+        return CorruptState(f"Redis at {where} gave no decision: {_not_ours(str(trouble))}")
     error = EngineUnavailable(f"Redis at {where} gave no decision: {_why(prefix, trouble)}")
     error.key = trouble.key
     return error
+
+
+def unavailable(where: str, prefix: str, trouble: Trouble) -> EngineUnavailable:
+    """The same, for those who raise it at once: CorruptState is raised here."""
+    error = failure(where, prefix, trouble)
+    if isinstance(error, CorruptState):
+        raise error from trouble
+    return error
+
+
+def not_ours(key: bytes) -> WrongType:
+    """That a key holds a value that is not ours, where no script has said so."""
+    name = key.decode(errors="replace")
+    return WrongType(
+        f"{_NOT_OURS}the key {name} holds a value that headgate did not write. Nothing was changed. Delete or "
+        "move it, or choose another key or prefix."
+    )
+
+
+_NOT_OURS = "WRONGTYPE headgate: "
+
+
+def _not_ours(text: str) -> str:
+    if text.startswith(_NOT_OURS):
+        return text.removeprefix(_NOT_OURS).partition(" script: ")[0]  # a server adds where an error was raised
+    return f"a key under our prefix holds a value that headgate did not write ({text}). Choose another prefix."
 
 
 def _why(prefix: str, trouble: Trouble) -> str:
@@ -126,8 +160,6 @@ def _why(prefix: str, trouble: Trouble) -> str:
         return f"the connection failed ({text})."
     if isinstance(trouble, Replica):
         return "it is a replica and takes no writes. Name the master in the engine's URL."
-    if "WRONGTYPE" in text:
-        return f"a key under our prefix holds something that is not ours ({text}). Choose another prefix."
     return f"it answered with an error ({text})."
 
 

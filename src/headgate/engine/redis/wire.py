@@ -16,7 +16,7 @@ from headgate.engine.port import Slot
 from headgate.engine.redis import naming
 from headgate.engine.redis.script import Script, bare, several, single
 from headgate.engine.terms import Terms, parts
-from headgate.errors import InvalidRule
+from headgate.errors import CorruptState, InvalidRule
 from headgate.model import ALGORITHMS
 from headgate.model.decision import Facts, LockedFacts, Receipt
 from headgate.model.limit import EXACT, Limit
@@ -124,8 +124,12 @@ class Questions:
             self._beside.append(naming.head(prefix, "lockout", terms.rule))
         if terms.overrides:
             letters = f"{letters}o"
-            self._beside.append(naming.head(prefix, "override", terms.rule))
+            self._beside.append(self.head_of_override)
         self._said = tuple(bulked(letters, *numbers))
+
+    @property
+    def head_of_override(self) -> bytes:
+        return naming.head(self._prefix, "override", "" if self.terms is None else self.terms.rule)
 
     def under(self, limit: Limit) -> Questions:
         """The same count under another limit of its algorithm."""
@@ -294,16 +298,22 @@ def all_facts(reply: list[Any], charges: Sequence[Charged]) -> list[Facts]:
         at_us, *row = reply
         told = zip(row[::4], row[1::4], row[2::4], row[3::4], strict=True)
         return [(True, left, 0, reset_us, delay_us, at_us, mark) for left, reset_us, delay_us, mark in told]
-    return [_facts(one, questions.limit) for one, (questions, _, _) in zip(reply, charges, strict=True)]
+    return [_facts(one, questions, key) for one, (questions, key, _) in zip(reply, charges, strict=True)]
 
 
-def _facts(reply: list[Any], limit: Limit) -> Facts:
+def _facts(reply: list[Any], questions: Questions, key: str) -> Facts:
     if reply[0] == _LOCKED:
         return LockedFacts(facts(reply))
     if len(reply) == 7:
         return facts(reply)
     *numbers, text = reply
-    return overrides.told(facts(numbers), limit, text.decode())
+    try:
+        return overrides.told(facts(numbers), questions.limit, text.decode())
+    except (InvalidRule, UnicodeDecodeError) as error:
+        override = naming.tagged(questions.head_of_override, key).decode()
+        raise CorruptState(
+            f"The override at {override} cannot be read: {error} Set it again, or unset it."
+        ) from None
 
 
 def slot(reply: list[int]) -> Slot:

@@ -8,23 +8,24 @@
 --            leave                                              the holder wants nothing more; returns 1
 --
 -- unknown_until_us counts only if there is no ledger: whoever asks has told parts that may be in use until then, so
--- it was lost. `model` is the model of assignments; the assembler puts it above this line.
+-- it was lost. A ledger that cannot be read is answered with the error of wrong_value.lua. `model` is the model of
+-- assignments; the assembler puts it above this line.
 local call, key, name = redis.call, KEYS[1], ARGV[2]
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
-local text = call("GET", key)
+local text = redis.pcall("GET", key)
+if text and text.err then return wrong_value(key, text) end
 
 local function save(after, dead_us)
+  if not after then return wrong_value(key, text) end
   local ttl_ms = math.ceil((dead_us - now_us) / 1000)
   if ttl_ms > 0 then call("SET", key, after, "PX", string.format("%.0f", ttl_ms)) else call("DEL", key) end
 end
 
 if ARGV[1] == "leave" then
-  save(model.leave(text, now_us, name))
-  return 1
+  return save(model.leave(text, now_us, name)) or 1
 end
 local live_us, unknown_until_us, least = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local grains, after, dead_us, holders =
   model.tell(least, text, now_us, name, tonumber(ARGV[3]), live_us, unknown_until_us)
-save(after, dead_us)
-return { grains, now_us, holders }
+return save(after, dead_us) or { grains, now_us, holders }

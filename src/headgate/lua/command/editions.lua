@@ -6,15 +6,20 @@
 --            <n>       edition n, as JSON: version and at_us, then what the draft says
 -- ARGV     expected (the version that the writer has seen, or nothing: any), kept (how many editions), the draft:
 --          a JSON object with at least one field, neither version nor at_us among them
--- returns  1, version, at_us; or 0, version if that is not the expected one
+-- returns  1, version, at_us; or 0, version if that is not the expected one; or the error of wrong_value.lua, also
+--          where a hash has no version: then it is somebody else's
 --
 -- A number is never given twice while the hash lives, even if somebody has set `version` back by hand.
 local call, key, draft = redis.call, KEYS[1], ARGV[3]
-local version = tonumber(call("HGET", key, "version") or 0) or 0
+local version = redis.pcall("HGET", key, "version")
+if version and version.err then return wrong_value(key, version) end
+local fields = call("HKEYS", key)
+if not version and fields[1] then return wrong_value(key) end
+version = tonumber(version or 0) or 0
 if ARGV[1] ~= "" and tonumber(ARGV[1]) ~= version then
   return { 0, version }
 end
-local fields, latest = call("HKEYS", key), version
+local latest = version
 for _, field in ipairs(fields) do
   latest = math.max(latest, tonumber(field) or 0)
 end

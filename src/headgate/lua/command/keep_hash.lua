@@ -3,17 +3,31 @@
 --
 --   hg2   the packed state, when it was written, and the limit it was reckoned under (amount, period_us, burst)
 --
+-- Reading answers nil and the error reply where there is no key, no hash, or a state that cannot be read.
+--
 -- `model` is the token bucket's and what reads its configuration; the assembler puts it above this line.
 local M = {}
 
+local NO_KEY = "ERR headgate: the script needs one key. Write EVALSHA <sha> 1 <key>, and then its arguments."
+
+-- These fields of the hash.
+function M.read(key, ...)
+  if not key then return nil, { err = NO_KEY } end
+  local fields = redis.pcall("HMGET", key, ...)
+  if fields.err then return nil, wrong_value(key, fields) end
+  return fields
+end
+
 -- With the instant of writing the model can tell how full the bucket was when the clock has stepped back behind it.
 -- `since_us`: if the limit is another one now, the change came no earlier than this.
-function M.load(text, limit, now_us, since_us)
+function M.load(key, text, limit, now_us, since_us)
   if not text then return nil end
   local packed, stamp, amount, period_us, burst = string.match(text, "^(%d+:?%d*)%S* (%d+) (%d+) (%d+) (%d+)$")
+  if not packed then return nil, wrong_value(key) end
   local old = { amount = tonumber(amount), period_us = tonumber(period_us), burst = tonumber(burst) }
   if tonumber(stamp) > now_us then packed = packed .. (string.find(packed, ":") and ":" or ":0:") .. stamp end
   local state = model.unpack(packed)
+  if not state then return nil, wrong_value(key) end
   if old.amount == limit.amount and old.period_us == limit.period_us and old.burst == limit.burst then
     return state
   end

@@ -14,7 +14,7 @@ local M = {}
 
 local HEADER, INSTANT = ">I4I7I7i7I7I7", ">I7"
 local RING, WIDTH = 39, 7
-local FEWEST = 8
+local FEWEST, LATEST = 8, 1e16
 
 -- Reads 8 slots at once: a decision looks at neighbours more often than not.
 local function reader(key, size)
@@ -26,14 +26,21 @@ local function reader(key, size)
       block = call("GETRANGE", key, at, at + 8 * WIDTH - 1)
       first, stop = slot, slot + #block / WIDTH
     end
+    if slot + 1 > stop then error(wrong_value(key)) end -- The string was cut off.
     return (unpack(INSTANT, block, (slot - first) * WIDTH + 1))
   end
 end
 
+-- Answers a state, nil, or nil and the error reply where the key holds something else.
 function M.load(key)
-  local header = call("GETRANGE", key, "0", "38")
+  local header = redis.pcall("GETRANGE", key, "0", "38")
   if header == "" then return nil end
+  if header.err or #header < RING then return nil, wrong_value(key, header) end
   local size, head, tail, newest_us, stamp_us, ahead_us = unpack(HEADER, header)
+  -- Instants have 16 digits, which the bytes of texts have not.
+  if tail >= head or head - tail > size or newest_us >= LATEST or stamp_us >= LATEST or ahead_us >= LATEST then
+    return nil, wrong_value(key, header)
+  end
   return { size = size, head = head, tail = tail, newest_us = newest_us, stamp_us = stamp_us, ahead_us = ahead_us,
     entry = reader(key, size) }
 end

@@ -1,10 +1,14 @@
 -- How a state is kept that fits one string: loaded whole, saved whole, with a life as long as it matters.
--- `model` is the algorithm's; the assembler puts it above this line.
+-- `model` is the algorithm's; the assembler puts it above this line. Loading answers a state, nil, or nil and the error
+-- reply where the key holds something that the model cannot read.
 local M = {}
 
 function M.load(key, limit, now_us)
-  local text = redis.call("GET", key)
-  if text then return model.unpack(text, limit, now_us) end
+  local text = redis.pcall("GET", key)
+  if not text then return nil end
+  local state = not text.err and model.unpack(text, limit, now_us)
+  if state then return state end
+  return nil, wrong_value(key, text)
 end
 
 function M.save(key, limit, state, now_us)

@@ -8,24 +8,28 @@
 -- ARGV     verb, id (a whole number below 2^53), ttl_us
 --            beat    returns the number of the living, and how many of them have a lower id
 --            leave   returns 1; or 0 if there was no such member
+--          or the error of wrong_value.lua, also where one of those to be removed is no member
 --
 -- Every beat removes the dead. A member that would live longer than a ttl from now was written before the clock
 -- stepped back: it is removed as well, and comes back with its next beat.
 local call, key, id = redis.call, KEYS[1], ARGV[2]
 if ARGV[1] == "leave" then
-  call("ZREM", key, "r" .. id)
-  return call("ZREM", key, "m" .. id)
+  local left = redis.pcall("ZREM", key, "m" .. id)
+  if left == 1 then call("ZREM", key, "r" .. id) end
+  return type(left) == "table" and wrong_value(key, left) or left
 end
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local now = string.format("%.0f", now_us)
 local latest = string.format("%.0f", now_us + ARGV[3])
 
-for _, range in ipairs({ { "(0", now }, { "(" .. latest, "+inf" } }) do
-  for _, member in ipairs(call("ZRANGEBYSCORE", key, range[1], range[2])) do
-    call("ZREM", key, member, "r" .. string.sub(member, 2))
-  end
+local dead = redis.pcall("ZRANGEBYSCORE", key, "(0", now)
+if dead.err then return wrong_value(key, dead) end
+for _, member in ipairs(call("ZRANGEBYSCORE", key, "(" .. latest, "+inf")) do dead[#dead + 1] = member end
+for _, member in ipairs(dead) do
+  if not string.find(member, "^m%d+$") then return wrong_value(key) end
 end
+for _, member in ipairs(dead) do call("ZREM", key, member, "r" .. string.sub(member, 2)) end
 call("ZADD", key, latest, "m" .. id, "-" .. id, "r" .. id)
 call("PEXPIRE", key, string.format("%.0f", math.ceil(ARGV[3] / 1000)))
 return { call("ZCOUNT", key, "(0", "+inf"), call("ZCOUNT", key, "(-" .. id, "(0") }

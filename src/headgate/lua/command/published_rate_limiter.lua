@@ -26,6 +26,16 @@ local function refuse_limit(trouble, max_permits, rate)
   return refuse("rate must be a number of permits per second above 0, such as 10 or 0.5, not '" .. (rate or "") .. "'.")
 end
 
+local function refuse_ttl(ttl)
+  return refuse("ttl must be a whole number of seconds from 1 to 100 years, not '" .. ttl .. "'.")
+end
+
+-- A life in seconds; nil if it cannot be one.
+local function whole_ttl(text)
+  local ttl = model.whole(text)
+  return ttl and ttl >= 1 and ttl <= LONGEST_TTL and ttl or nil
+end
+
 local function outlive(limit, state, ttl, now_us)
   call("PEXPIRE", key, math.max(ttl * 1000, state and model.ttl_ms(limit, state, now_us) or 0))
 end
@@ -35,17 +45,22 @@ local function acquire()
   if not cost then
     return refuse("acquire takes a whole number of permits, such as 1, not '" .. (ARGV[2] or "") .. "'. It took none.")
   end
-  local hash = call("HMGET", key, "max_permits", "rate", "ttl", "hg2")
+  local hash, wrong = keep.read(key, "max_permits", "rate", "ttl", "hg2")
+  if not hash then return wrong end
   if not hash[1] then return -1 end
   local limit, trouble = model.bucket(hash[1], hash[2] or "")
   if not limit then return refuse_limit(trouble, hash[1], hash[2]) end
+  local ttl = whole_ttl(hash[3])
+  if hash[3] and not ttl then return refuse_ttl(hash[3]) end
   local time = call("TIME")
   local now_us = time[1] * 1000000 + time[2]
-  local before = keep.load(hash[4], limit, now_us)
+  local before
+  before, wrong = keep.load(key, hash[4], limit, now_us)
+  if wrong then return wrong end
   local verdict, after = model.decide(limit, before, now_us, cost, -1)
   if after ~= before then
     keep.save(key, limit, after, now_us)
-    if hash[3] then outlive(limit, after, tonumber(hash[3]), now_us) end
+    if hash[3] then outlive(limit, after, ttl, now_us) end
   end
   return verdict[1] == 1 and 1 or -1
 end
@@ -53,13 +68,15 @@ end
 local function init()
   local limit, trouble = model.bucket(ARGV[2], ARGV[3] or "")
   if not limit then return refuse_limit(trouble, ARGV[2], ARGV[3]) end
-  local ttl = model.whole(ARGV[4])
-  if ARGV[4] and not (ttl and ttl >= 1 and ttl <= LONGEST_TTL) then
-    return refuse("ttl must be a whole number of seconds from 1 to 100 years, not '" .. ARGV[4] .. "'.")
-  end
+  local ttl = whole_ttl(ARGV[4])
+  if ARGV[4] and not ttl then return refuse_ttl(ARGV[4]) end
+  local hash, wrong = keep.read(key, "hg2")
+  if not hash then return wrong end
   local time = call("TIME")
   local now_us = time[1] * 1000000 + time[2]
-  local state = keep.load(call("HGET", key, "hg2"), limit, now_us, now_us)
+  local state
+  state, wrong = keep.load(key, hash[1], limit, now_us, now_us)
+  if wrong then return wrong end
   call("HSET", key, "max_permits", ARGV[2], "rate", ARGV[3])
   if state then keep.save(key, limit, state, now_us) end
   if ttl then
@@ -75,7 +92,8 @@ end
 if method == "acquire" then return acquire() end
 if method == "init" then return init() end
 if method == "delete" then
-  call("HLEN", key) -- What is no hash is not ours to delete: Redis says WRONGTYPE.
+  local hash, wrong = keep.read(key, "hg2") -- What is no hash is not ours to delete.
+  if not hash then return wrong end
   call("DEL", key)
   return 1
 end

@@ -8,7 +8,8 @@
 -- returns  1 if the permits were there and are taken, 0 if not, -1 if the key is not configured. N = 0 asks whether
 --          one could be had, and takes none. Other numbers in the hash count from the next call on, and hand out
 --          nothing: who held three permits holds three.
--- A bad N or a bad number in the hash is answered with an error, a sentence, and then nothing was written.
+-- A bad N, a bad number in the hash, a key that is missing or holds something else is answered with an error, a
+-- sentence, and then nothing was written.
 --
 -- `model` and `keep` are put above this line by the assembler.
 local call, key = redis.call, KEYS[1]
@@ -19,7 +20,8 @@ local cost = model.whole(ARGV[1])
 if not cost then
   return refuse("a call takes a whole number of permits, such as 1, not '" .. (ARGV[1] or "") .. "'. It took none.")
 end
-local hash = call("HMGET", key, "bucket_cap", "rate", "period", "hg2")
+local hash, wrong = keep.read(key, "bucket_cap", "rate", "period", "hg2")
+if not hash then return wrong end
 if not hash[1] then return -1 end
 local limit, trouble = model.bucket(hash[1], hash[2], hash[3])
 if trouble == "burst" then
@@ -34,7 +36,9 @@ elseif trouble then
 end
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
-local before = keep.load(hash[4], limit, now_us)
+local before
+before, wrong = keep.load(key, hash[4], limit, now_us)
+if wrong then return wrong end
 local verdict, after = model.decide(limit, before, now_us, cost, -1)
 if after ~= before then keep.save(key, limit, after, now_us) end
 return verdict[1]

@@ -16,7 +16,8 @@ local receipt = {
   mark = tonumber(ARGV[7]),
   returned = tonumber(ARGV[8]),
 }
-local before = keep.load(key, limit, now_us)
+local before, wrong = keep.load(key, limit, now_us)
+if wrong then return wrong end
 local after = model.refund(limit, before, now_us, tonumber(ARGV[1]), receipt, ARGV[2] == "1")
 if after then keep.save(key, limit, after, now_us) end
 return (model.decide(limit, after or before, now_us, 0, -1))

@@ -5,5 +5,7 @@
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local limit = model.limit(ARGV, 1)
-keep.save(KEYS[1], limit, model.retune(limit, keep.load(KEYS[1], limit, now_us), now_us), now_us)
+local before, wrong = keep.load(KEYS[1], limit, now_us)
+if wrong then return wrong end
+keep.save(KEYS[1], limit, model.retune(limit, before, now_us), now_us)
 return 1

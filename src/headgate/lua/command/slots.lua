@@ -15,9 +15,21 @@
 --            leave ticket               returns 1; or 0 if there was no such ticket
 --            reset                      returns 1; all leases and tickets end, the numbers go on
 --            peek                       returns the seven facts
+--          or the error of wrong_value.lua, also where a sorted set has no fence; reset deletes whatever there is
 --
 -- `model` is the model of slots; the assembler puts it above this line.
 local call, key, verb, number = redis.call, KEYS[1], ARGV[1], ARGV[4]
+local fence_score, wrong = redis.pcall("ZSCORE", key, "fence"), nil
+if fence_score then
+  if fence_score.err or tonumber(fence_score) > 0 then wrong = wrong_value(key, fence_score) end
+elseif call("ZCOUNT", key, "-inf", "+inf") > 0 then
+  wrong = wrong_value(key)
+end
+if wrong then
+  if verb ~= "reset" or string.sub(wrong.err, 1, 9) ~= "WRONGTYPE" then return wrong end
+  call("DEL", key)
+  return 1
+end
 if verb == "leave" then
   call("ZREM", key, "q" .. number)
   return call("ZREM", key, "t" .. number)
@@ -58,12 +70,11 @@ local function expire()
 end
 
 local function judge(cost, ticket)
-  local fence = call("ZSCORE", key, "fence")
-  local state = { behind = 0, opens_us = 0, fresh = model.unpack_fresh(fence) }
+  local state = { behind = 0, opens_us = 0, fresh = model.unpack_fresh(fence_score) }
   state.alive = call("ZCOUNT", key, "(" .. at, "+inf")
   state.last_us = tonumber(call("ZREVRANGE", key, 0, 0, "WITHSCORES")[2] or 0)
   if ticket then
-    state.behind = call("ZCOUNT", key, "(" .. fence, "(-" .. ticket)
+    state.behind = call("ZCOUNT", key, "(" .. fence_score, "(-" .. ticket)
     for _, member in ipairs(call("ZRANGEBYSCORE", key, "(0", at)) do
       local number_of_dead = string.match(member, "^t(%d+)$")
       if number_of_dead and tonumber(number_of_dead) > tonumber(ticket) then state.behind = state.behind - 1 end
@@ -114,10 +125,9 @@ elseif verb == "release" then
   expire()
   return 1
 elseif verb == "reset" then
-  local fence = call("ZSCORE", key, "fence")
   call("DEL", key)
-  if fence then
-    call("ZADD", key, fence, "fence")
+  if fence_score then
+    call("ZADD", key, fence_score, "fence")
     expire()
   end
   return 1

@@ -24,10 +24,11 @@ local now_us = time[1] * 1000000 + time[2]
 local patience_us, commit = tonumber(ARGV[1]), ARGV[2]
 local at, named, n, pass = 3, 0, 0, true
 local parts, charges, verdicts = {}, {}, {}
+local LINE = "([%w_]+) ([^|\n]*)|([^\n]*)" -- of an override
 
 while ARGV[at] do
   local part = { first = n + 1, last = n + ARGV[at], pass = true, left_us = 0 }
-  local terms, own = ARGV[at + 1], nil
+  local terms, own, own_key = ARGV[at + 1], nil, nil
   at = at + 2
   if terms ~= "" then
     part.aside = string.find(terms, "a", 1, true)
@@ -35,15 +36,18 @@ while ARGV[at] do
       local model = models.lockout
       named = named + 1
       part.key, part.lockout = KEYS[named], model.limit(ARGV, at)
-      part.before = keeps.lockout.load(part.key)
+      local wrong
+      part.before, wrong = keeps.lockout.load(part.key)
+      if wrong then return wrong end
       part.after = model.settled(part.lockout, part.before, now_us)
       part.left_us = model.left_us(part.after, now_us)
       at = at + model.width
     end
     if string.find(terms, "o", 1, true) then
       named = named + 1
-      own = redis.call("GET", KEYS[named])
-      own = own and string.gmatch(own, "([%w_]+) ([^|\n]*)|([^\n]*)")
+      own, own_key = redis.pcall("GET", KEYS[named]), KEYS[named]
+      if own and (own.err or not string.find(own, LINE)) then return wrong_value(own_key, own) end
+      own = own and string.gmatch(own, LINE)
     end
   end
 
@@ -60,16 +64,19 @@ while ARGV[at] do
         local algorithm, numbers, text = own()
         if algorithm == name then
           local words = {}
-          for word in string.gmatch(numbers, "%S+") do words[#words + 1] = word end
+          for word in string.gmatch(numbers, "%S+") do words[#words + 1] = tonumber(word) and word end
+          if #words ~= model.width then return wrong_value(own_key) end
           charge.limit, charge.text = model.limit(words, 1), text
         elseif algorithm == "calendar" and limit.period_us == 0 then
           limit.amount, charge.text = tonumber(numbers), text
+          if not limit.amount then return wrong_value(own_key) end
         elseif not algorithm then
           own = nil
         end
       end
-      charge.before = keep.load(charge.key, charge.limit, now_us)
-      local verdict
+      local verdict, wrong
+      charge.before, wrong = keep.load(charge.key, charge.limit, now_us)
+      if wrong then return wrong end
       verdict, charge.after = model.decide(charge.limit, charge.before, now_us, charge.cost, patience_us)
       if verdict[1] ~= 1 then
         if verdict[1] == -2 then return { verdict } end

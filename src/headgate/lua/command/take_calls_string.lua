@@ -16,7 +16,7 @@ local call = redis.call
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local texts = call("MGET", _G.unpack(KEYS)) -- model.unpack is another one
-local limits, befores, states, wrong, at = {}, {}, {}, nil, 2
+local limits, befores, states, wrong, at = {}, {}, {}, {}, 2
 
 for i = 1, #KEYS do
   local limit, text = model.limit(ARGV, at), texts[i]
@@ -25,11 +25,8 @@ for i = 1, #KEYS do
     states[i] = befores[i]
   else
     text = redis.pcall("GET", KEYS[i])
-    if text and text.err then
-      wrong = wrong or {}
-      wrong[i] = text
-    end
   end
+  if text and not befores[i] then wrong[i] = wrong_value(KEYS[i], text) end
   limits[i], at = limit, at + model.width
 end
 
@@ -40,7 +37,7 @@ local function answer(count)
   local row, pass = { now_us }, true
   for i = 1, count do
     local n = counts[i]
-    if wrong and wrong[n] then return wrong[n] end
+    if wrong[n] then return wrong[n] end
     local verdict, after = model.decide(limits[n], states[n], now_us, costs[i], -1)
     if verdict[1] == 1 then
       local last = i * 4

@@ -12,7 +12,8 @@ local now_us = time[1] * 1000000 + time[2]
 local limit, answer, done = model.limit(ARGV, 1), {}, 0
 local function takes()
   for i = done + 1, #KEYS do
-    local before = keep.load(KEYS[i], limit, now_us)
+    local before, wrong = keep.load(KEYS[i], limit, now_us)
+    if wrong then error(wrong) end
     local verdict, after = model.decide(limit, before, now_us, (ARGV[model.width + i] or 1) + 0, -1)
     if after ~= before then keep.save(KEYS[i], limit, after, now_us) end
     local n = done * 7
@@ -24,7 +25,7 @@ while done < #KEYS do
   local fine, why = pcall(takes)
   if not fine then
     -- This key's trouble is not the others': they go on behind it.
-    local wrong = { type(why) == "table" and why or { err = why }, 0, 0, 0, 0, now_us, 0 }
+    local wrong = { wrong_value(KEYS[done + 1], type(why) == "table" and why or { err = why }), 0, 0, 0, 0, now_us, 0 }
     for j = 1, 7 do answer[done * 7 + j] = wrong[j] end
     done = done + 1
   end

@@ -13,7 +13,10 @@ local function takes()
   for i = done + 1, #KEYS do
     local key, text = KEYS[i], texts[i]
     local before = known[key]
-    if not before and text then before = model.unpack(text, limit, now_us) end
+    if not before and text then
+      before = model.unpack(text, limit, now_us)
+      if not before then error(wrong_value(key, text)) end
+    end
     local verdict, after = model.decide(limit, before, now_us, (ARGV[model.width + i] or 1) + 0, -1)
     if after ~= before then
       local ttl_ms = model.ttl_ms(limit, after, now_us)
@@ -39,7 +42,7 @@ while done < #KEYS do
   local fine, why = pcall(takes)
   if not fine then
     -- This key's trouble is not the others': they go on behind it.
-    local wrong = { type(why) == "table" and why or { err = why }, 0, 0, 0, 0, now_us, 0 }
+    local wrong = { wrong_value(KEYS[done + 1], type(why) == "table" and why or { err = why }), 0, 0, 0, 0, now_us, 0 }
     for j = 1, 7 do answer[done * 7 + j] = wrong[j] end
     done = done + 1
   end

@@ -14,7 +14,8 @@ local limits, befores, afters, verdicts, pass, at = {}, {}, {}, {}, true, 1
 
 for i = 1, #KEYS do
   local limit = model.limit(ARGV, at)
-  local before = keep.load(KEYS[i], limit, now_us)
+  local before, wrong = keep.load(KEYS[i], limit, now_us)
+  if wrong then return wrong end
   local verdict, after = model.decide(limit, before, now_us, ARGV[at + model.width] + 0, -1)
   if verdict[1] ~= 1 then
     if verdict[1] == -2 then return { verdict } end

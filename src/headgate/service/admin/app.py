@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from headgate.engine.local import LocalEngine
-from headgate.errors import EngineUnavailable, HeadgateError
+from headgate.errors import CorruptState, EngineUnavailable, HeadgateError
 from headgate.http.address import UNIX
 from headgate.http.headers import Fields
 from headgate.http.problem import PROBLEM
@@ -70,6 +70,7 @@ _STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (NotSo, 409),
     (Busy, 503),
     (EngineUnavailable, 503),
+    (CorruptState, 500),
     (HeadgateError, 400),
 )
 _NO_STORE = ("cache-control", "no-store")

@@ -42,7 +42,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.model.assignment import Assignment, spans
 from headgate.model.decision import ALLOWED, MARK
 from headgate.model.limit import SECOND, Limit
@@ -129,7 +129,7 @@ class Stream:
         response = RateLimitQuotaResponse()
         try:
             await self._stay()
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             _log.warning("no assignment for an Envoy: %s", error)
             return response
         for usage in report.bucket_quota_usages:
@@ -155,13 +155,13 @@ class Stream:
                 await self._leave(seen)
             if self._fence is not None:
                 await self._slot().release(self._name, self._fence)
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             _log.warning("an Envoy left, and the engine could not be told: %s", error)
 
     async def _let_go(self, seen: _Seen) -> None:
         try:
             await self._leave(seen)
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             _log.warning("a bucket was let go, and the engine could not be told: %s", error)
 
     async def _leave(self, seen: _Seen) -> None:
@@ -202,7 +202,7 @@ class Stream:
                 if part is None:
                     return False
                 parts.append(part)
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             _log.warning("no assignment for an Envoy: %s", error)
             return False
         return self._tell(action.rate_limit_strategy, parts, seen)

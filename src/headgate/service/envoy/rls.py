@@ -32,7 +32,7 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
-from headgate.errors import EngineUnavailable, InvalidCharge
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.ruled.ruling import Ruling
@@ -99,6 +99,8 @@ class RateLimits:
             return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except EngineUnavailable as error:
             return await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except CorruptState as error:
+            return await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return plain(*found[:3]) or told.response(*found).SerializeToString()
 
     async def answer(self, request: Any) -> Any:
@@ -198,6 +200,8 @@ async def answer_json(body: bytes, limits: RateLimits) -> tuple[int, bytes]:
         return 400, _sentence(str(error))
     except EngineUnavailable as error:
         return 503, _sentence(str(error))
+    except CorruptState as error:
+        return 500, _sentence(str(error))
     status = 200 if response.overall_code == told.OK else 429
     return status, json_format.MessageToJson(response, indent=None).encode()
 

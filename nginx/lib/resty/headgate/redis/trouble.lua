@@ -10,6 +10,7 @@
 --   refused      elsewhere   ... because another node of the cluster answers for the key: MOVED, ASK
 --   refused      not_now     ... because it is busy with itself: TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN
 --   refused      replica     ... because it is a replica, and takes no writes
+--   corrupt      nil         ... because a key holds a value that headgate did not write: no outage, and it stays so
 --   wrong        nil         what came is not what was asked for
 --
 -- Law: a question may be asked again only where `again` says why it surely was not charged.
@@ -40,7 +41,8 @@ end
 
 -- An error reply.
 function M.said(text)
-  local found = { kind = "refused", text = text, again = AGAIN[match(text, "^%S*")] }
+  local code = match(text, "^%S*")
+  local found = { kind = code == "WRONGTYPE" and "corrupt" or "refused", text = text, again = AGAIN[code] }
   -- Inside a script the word comes later: Redis 7 says "READONLY ...", Redis 6 "ERR ... -READONLY ...".
   if not found.again and find(text, "-READONLY", 1, true) then found.again = "replica" end
   if found.again == "elsewhere" then
@@ -99,8 +101,10 @@ local function why(prefix, trouble)
   if trouble.again == "replica" then
     return "it is a replica and takes no writes. Name the master in the engine's URL."
   end
-  if find(text, "WRONGTYPE", 1, true) then
-    return "a key under our prefix holds something that is not ours (" .. text .. "). Choose another prefix."
+  local told = match(text, "^WRONGTYPE headgate: (.*)")
+  if told then return told end
+  if trouble.kind == "corrupt" then
+    return "a key under our prefix holds a value that headgate did not write (" .. text .. "). Choose another prefix."
   end
   return "it answered with an error (" .. text .. ")."
 end
