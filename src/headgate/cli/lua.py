@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
-from headgate.cli.answer import Answer
+from headgate.cli.answer import Answer, warn
 from headgate.cli.engine import add_engine, server_of
 from headgate.cli.parser import Commands, command, group
 from headgate.cli.table import Table
@@ -27,15 +28,18 @@ _CALLS = {
 }
 
 
+_AGAIN = "A server forgets its scripts when it is restarted, and a new replica has none: publish again then."
+
+
 def add(commands: Commands) -> None:
     verbs = group(commands, "lua", "the scripts that run inside Redis and Valkey, and the Lua for nginx")
     publishing = command(
         verbs,
         "publish",
         _publish,
-        "load the scripts for gateways, and store their SHA1",
+        "load the scripts for gateways into a server and its replicas, and store their SHA1",
         "headgate lua publish --engine redis://host:6379/0",
-        more="A server forgets its scripts when it is restarted: publish again then.",
+        more=_AGAIN,
     )
     add_engine(publishing, prefix=False)
     command(verbs, "list", _list, "every script: name, size in bytes, SHA1", "headgate lua list")
@@ -119,10 +123,10 @@ def _publish(args: argparse.Namespace) -> Answer:
     # Only here is redis needed: everything else of the command line runs without it.
     from headgate.engine.redis.publish import publish
 
-    found = publish(url)
+    found = publish(url, partial(warn, as_json=args.json))
     lines = []
     for one in found:
         lines.append(f"{one.key} = {one.sha}")
         lines += [f"    EVALSHA <sha> 1 <key> {call}" for call in _CALLS[one.name]]
-    lines.append("A server forgets its scripts when it is restarted: publish again then.")
+    lines.append(_AGAIN)
     return Answer({"published": [one._asdict() for one in found]}, lines)

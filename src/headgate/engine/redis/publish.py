@@ -3,24 +3,30 @@
     lua:sha1:rate_limiter    EVALSHA sha 1 key acquire N | init max_permits rate [ttl] | delete      1 or -1
     lua:sha1:token_bucket    EVALSHA sha 1 key N, on a hash with bucket_cap and rate or period       1, 0 or -1
 
-In a cluster every node gets the scripts, replicas too, and the keys lie where the cluster puts them. A script is
-loaded before its SHA1 is stored, and an older one stays loaded: a gateway that reads the key in
-between calls the older one, and never one that is not there. A server forgets its scripts when it restarts
-(and the key may well survive it), so publish again then; a gateway that is told NOSCRIPT should wait for that.
+A server does not pass its scripts on to its replicas, so each replica gets them too: after a failover they are
+there. One that gives no answer is told to `warn`, and is no error. In a cluster every node gets them, and the keys
+lie where the cluster puts them. A script is loaded before its SHA1 is stored, and an older one stays loaded: a
+gateway that reads the key in between calls the older one, and never one that is not there.
 
-A gateway that follows a rulebook finds the SHA1 in the edition and the texts in one hash, `hg2:scripts`: it sends
-a text itself to a server that has forgotten it. Texts are only added: a gateway may still go by an older book.
+A server forgets its scripts when it restarts, and a replica that joins later never had them. So the texts lie in
+one hash, `hg2:scripts`, by their SHA1, which replicas do have: a gateway that is told NOSCRIPT loads the text
+itself. Those of a rulebook's scripts lie there too. Texts are only added: a gateway may still go by an older book.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.engine.redis import naming
+from headgate.engine.redis.address import Address
 from headgate.engine.redis.blocking import RedisEngine
+from headgate.engine.redis.line import Line
 from headgate.engine.redis.script import Script, published
+from headgate.engine.redis.trouble import Trouble, failure, unavailable
 from headgate.engine.redis.wire import Question, command
 from headgate.flow import Flow, run
 
@@ -29,6 +35,9 @@ if TYPE_CHECKING:
 
 NAMES = ("rate_limiter", "token_bucket")
 
+_log = logging.getLogger("headgate")
+_ROLE = command("ROLE")
+
 
 class Published(NamedTuple):
     name: str
@@ -36,20 +45,58 @@ class Published(NamedTuple):
     sha: str
 
 
-def publish(url: str) -> list[Published]:
-    """Load every published script and store its SHA1. EngineUnavailable says what stood in the way."""
+def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Published]:
+    """Load every published script, and store its SHA1 and its text. EngineUnavailable says what stood in the way;
+    `warn` is given a sentence for each replica that did not get the scripts."""
     engine = RedisEngine(url)
+    scripts = {name: published(name) for name in NAMES}
+    packed = [script.load for script in scripts.values()]
     try:
-        return [_publish(engine, name) for name in NAMES]
+        keep(engine, {script.sha: script.text for script in scripts.values()})
+        for master in engine.topology.masters:
+            try:
+                *_, role = _asked(master, [*packed, _ROLE], engine.deadline)
+            except Trouble as trouble:
+                raise unavailable(master.text, engine.prefix, trouble) from trouble
+            _load_on_replicas(engine, master, role, packed, warn)
+        for name, script in scripts.items():
+            engine.ask(Question(command("SET", _key(name), script.sha), None, _key(name).encode()))
     finally:
         engine.close()
+    return [Published(name, _key(name), script.sha) for name, script in scripts.items()]
 
 
-def _publish(engine: RedisEngine, name: str) -> Published:
-    script, key = published(name), f"lua:sha1:{name}"
-    engine.ask_everywhere(Question(script.load, None))
-    engine.ask(Question(command("SET", key, script.sha), None, key.encode()))
-    return Published(name, key, script.sha)
+def _key(name: str) -> str:
+    return f"lua:sha1:{name}"
+
+
+def _load_on_replicas(
+    engine: RedisEngine, master: Address, role: Any, packed: Sequence[bytes], warn: Callable[[str], object]
+) -> None:
+    """Load the scripts into the replicas that a master names by its role."""
+    if isinstance(role, Trouble):
+        warn(f"The replicas of {master} did not get the scripts: {failure(master.text, engine.prefix, role)}")
+        return
+    for host, port, _ in role[2] if role[0] == b"master" else ():
+        replica = master.at(host.decode(), int(port))
+        try:
+            _asked(replica, packed, engine.deadline)
+        except Trouble as trouble:
+            why = failure(replica.text, engine.prefix, trouble)
+            warn(f"A replica did not get the scripts; publish again when it is back. {why}")
+
+
+def _asked(address: Address, packed: Sequence[bytes], deadline: float) -> list[Any]:
+    """The replies of one server; Trouble is raised if one of them is an error, but for that to ROLE."""
+    line = Line(address, deadline, deadline)
+    try:
+        replies = line.exchange_all(b"".join(packed), len(packed), time.monotonic() + deadline)
+    finally:
+        line.close()
+    for words, reply in zip(packed, replies, strict=True):
+        if isinstance(reply, Trouble) and words != _ROLE:
+            raise reply
+    return replies
 
 
 def keep(engine: RedisEngine, texts: Mapping[str, str]) -> None:
