@@ -126,6 +126,7 @@ def loading(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) ->
 
 async def _everywhere(engine: AsyncRedisEngine, question: Question) -> None:
     """The same question of every server there is."""
-    await engine.ask(Question(command("PING"), None))  # now it is known who they are
+    key = naming.scripts(engine.prefix)
+    await engine.ask(Question(command("HKEYS", key), None, key))  # now it is known who they are
     for address in engine.topology.servers:
         await engine.channel(address).ask(question, False)

@@ -67,7 +67,8 @@ class Survey:
 
     def __iter__(self) -> Iterator[Counted]:
         engine = self._engine
-        engine.ask_everywhere(Question(command("PING"), None))  # whoever does not answer is told before we begin
+        # Whoever does not answer is told before we begin; by a command that the walk itself needs.
+        engine.ask_everywhere(Question(command("SCAN", 0, "COUNT", 1), None))
         try:
             for address in engine.topology.masters:
                 yield from self._walk(address)
