@@ -15,7 +15,8 @@ from headgate.asking import names_of
 from headgate.cli.book import add_book, known_book
 from headgate.cli.parser import pair
 from headgate.errors import InvalidRule
-from headgate.operating.counts import Count, all_of_key, check_counted_there, of_key, rule_of
+from headgate.operating.counts import Count, all_of_key, check_counted_there, of_key
+from headgate.rules.lookup import rule_of
 from headgate.rules.rule import Rule
 from headgate.text import parse_all
 

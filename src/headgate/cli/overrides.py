@@ -18,8 +18,7 @@ from headgate.cli.parser import Commands, Parser, Run, command, group, span, who
 from headgate.cli.table import Table
 from headgate.engine.overrides import checked
 from headgate.model.limit import Limit
-from headgate.operating.counts import rule_of
-from headgate.operating.overrides import check_override
+from headgate.ruled.overrides import check_override
 
 if TYPE_CHECKING:
     from headgate.engine.redis.blocking import RedisEngine
@@ -82,7 +81,7 @@ def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tupl
         told = "No rulebook is known (--rules FILE), so nobody checked that this rule exists and takes overrides."
         warn(told, as_json=args.json)
         return
-    check_override(rule_of(book, args.rule), key, limits)
+    check_override(book, args.rule, key, limits)
 
 
 def _get(args: argparse.Namespace) -> Answer:

@@ -9,9 +9,7 @@ which of several limits the rule has for this key. A count is never judged by a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from headgate.engine.terms import Terms
 from headgate.errors import InvalidRule
@@ -19,28 +17,14 @@ from headgate.model.limit import Limit
 from headgate.ruled import ruling
 from headgate.ruled.decision import CANDIDATE
 from headgate.rules.attributes import Attributes
-from headgate.rules.keys import ALL
-from headgate.rules.rule import Choice, Limits, Rule, Rulebook
-
-
-class NoSuchRule(InvalidRule):
-    """The rulebook has no rule of this name."""
+from headgate.rules.lookup import attributes_of
+from headgate.rules.rule import Choice, Limits, Rule
 
 
 class Count(NamedTuple):
     name: str
     limit: Limit
     terms: Terms | None
-
-
-def rule_of(book: Rulebook, name: str) -> Rule:
-    rule = book.rule(name)
-    if rule is None:
-        known = [rule.name for rule in book.rules]
-        near = get_close_matches(name, known, 1, 0.5)
-        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known) or 'none'}."
-        raise NoSuchRule(f'There is no rule "{name}" in {book.source or "the rulebook"}. {hint}')
-    return rule
 
 
 def check_counted_there(rule: Rule) -> Rule:
@@ -88,21 +72,3 @@ def of_limits(rule: Rule, limits: Limits, candidate: bool = False) -> list[Count
 def untold(choice: Choice[Limits], attributes: Attributes) -> list[str]:
     """What a limit is chosen by that is not known."""
     return sorted({test.attribute for test, _ in choice.cases} - set(attributes))
-
-
-def form_of(rule: Rule) -> str:
-    """How its keys are written."""
-    return "|".join(f"{dimension.name}=VALUE" for dimension in rule.key) or ALL
-
-
-def attributes_of(rule: Rule, key: str) -> Attributes:
-    """What a key text says; a sentence if it cannot be a key of this rule."""
-    parts = [] if key == ALL and not rule.key else [part.partition("=") for part in key.split("|")]
-    names = [name for name, _, _ in parts]
-    if names != [dimension.name for dimension in rule.key] or not all(equals for _, equals, _ in parts):
-        raise InvalidRule(f'"{key}" is no key of rule "{rule.name}". Write {form_of(rule)}.')
-    found = Attributes()
-    for name, _, value in parts:
-        if value:
-            found[name] = unquote(value, errors="surrogateescape")
-    return found

@@ -22,9 +22,10 @@ from headgate.errors import InvalidRule
 from headgate.model.decision import REMAINING, RESET_AFTER_US, Facts, OverriddenFacts
 from headgate.model.limit import SECOND, Limit
 from headgate.model.slots import Slots
-from headgate.operating.counts import attributes_of, of_limits, untold
+from headgate.operating.counts import of_limits, untold
 from headgate.ruled.ruling import cases_of
 from headgate.rules.attributes import Attributes
+from headgate.rules.lookup import attributes_of
 from headgate.rules.rule import Limits, Rule, Rulebook
 from headgate.text import parse
 

@@ -38,6 +38,7 @@ from headgate.model.decision import MARK, Decision, Facts
 from headgate.model.slots import Slots
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.opening import Rules, opened
+from headgate.ruled.overrides import AsyncRuleOverrides, RuleOverrides
 from headgate.ruled.receipts import Written, redeemed, written
 from headgate.ruled.ruling import Call, Ruling
 from headgate.ruled.together import Ask, Together, giving_back
@@ -159,7 +160,7 @@ class RuledLimiter(_Ruled):
         super().__init__(rules, engine, local, clock, url, prefix)
 
     def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
-        """May this call pass? Charges every rule that applies, or none. `cost` is for rules that state none."""
+        """May this call pass? Charges every rule that applies, or none: `cost` times what the rule states."""
         call = self.call(attributes, cost)
         if not call.straight:
             return run(call.decide())
@@ -230,9 +231,9 @@ class RuledLimiter(_Ruled):
         """Forget the counts of a call: those of every rule that applies to it."""
         run(self._resetting(attributes))
 
-    def overrides(self, rule: str) -> Any:
+    def overrides(self, rule: str) -> RuleOverrides:
         """The limits that single keys of a rule have of their own: set, get, unset, list."""
-        return self.engine.overrides(rule)
+        return RuleOverrides(self.engine.overrides(rule), rule, lambda: self.rulebook)
 
     def close(self) -> None:
         self._close_rules()
@@ -266,7 +267,7 @@ class AsyncRuledLimiter(_Ruled):
         super().__init__(rules, engine, local, clock, url, prefix)
 
     async def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
-        """May this call pass? Charges every rule that applies, or none. `cost` is for rules that state none."""
+        """May this call pass? Charges every rule that applies, or none: `cost` times what the rule states."""
         return await self.decided(self.call(attributes, cost))
 
     async def decided(self, call: Call) -> RuledDecision:
@@ -354,9 +355,9 @@ class AsyncRuledLimiter(_Ruled):
         """Forget the counts of a call: those of every rule that applies to it."""
         await arun(self._resetting(attributes))
 
-    def overrides(self, rule: str) -> Any:
+    def overrides(self, rule: str) -> AsyncRuleOverrides:
         """The limits that single keys of a rule have of their own: set, get, unset, list."""
-        return self.engine.overrides(rule)
+        return AsyncRuleOverrides(self.engine.overrides(rule), rule, lambda: self.rulebook)
 
     async def close(self) -> None:
         self._close_rules()

@@ -33,10 +33,10 @@ from headgate.http.headers import Fields
 from headgate.http.problem import PROBLEM
 from headgate.model.decision import ALLOWED, RETRY_AFTER_US
 from headgate.model.limit import SECOND
-from headgate.operating.counts import NoSuchRule
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.rules.living.edition import LARGEST
 from headgate.rules.living.editions import Overtaken
+from headgate.rules.lookup import NoSuchRule
 from headgate.service.admin import journal, schema
 from headgate.service.admin.asked import Asked, Broken, Busy, NotHere, NotSo
 from headgate.service.admin.desk import Desk

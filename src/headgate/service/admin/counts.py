@@ -21,14 +21,12 @@ from headgate.operating.counts import (
     Count,
     all_of_key,
     check_counted_there,
-    form_of,
     of_key,
     of_limits,
-    rule_of,
 )
-from headgate.operating.overrides import check_override
 from headgate.operating.standing import Walk, surveyed, walk
 from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.rules.lookup import form_of, rule_of
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema
@@ -66,7 +64,6 @@ class Counts:
     async def set_override(self, asked: Asked) -> schema.OwnLimits:
         rule, wanted = self._rule(asked.path["rule"]), asked.body
         key, limits, _ = checked(asked.path["key"], wanted.limits, wanted.ttl)
-        check_override(rule, key, limits)
         own = self._limiter.overrides(rule.name)
         before = await own.get(key)
         if not await own.set(key, wanted.limits, absent=wanted.absent, ttl=wanted.ttl):

@@ -1,0 +1,43 @@
+"""Finds a rule by its name, and reads its key texts: user=ann|sku=7 holds attributes."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from urllib.parse import unquote
+
+from headgate.errors import InvalidRule
+from headgate.rules.attributes import Attributes
+from headgate.rules.keys import ALL
+from headgate.rules.rule import Rule, Rulebook
+
+
+class NoSuchRule(InvalidRule):
+    """The rulebook has no rule of this name."""
+
+
+def rule_of(book: Rulebook, name: str) -> Rule:
+    rule = book.rule(name)
+    if rule is None:
+        known = [rule.name for rule in book.rules]
+        near = get_close_matches(name, known, 1, 0.5)
+        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known) or 'none'}."
+        raise NoSuchRule(f'There is no rule "{name}" in {book.source or "the rulebook"}. {hint}')
+    return rule
+
+
+def form_of(rule: Rule) -> str:
+    """How its keys are written."""
+    return "|".join(f"{dimension.name}=VALUE" for dimension in rule.key) or ALL
+
+
+def attributes_of(rule: Rule, key: str) -> Attributes:
+    """What a key text says; a sentence if it cannot be a key of this rule."""
+    parts = [] if key == ALL and not rule.key else [part.partition("=") for part in key.split("|")]
+    names = [name for name, _, _ in parts]
+    if names != [dimension.name for dimension in rule.key] or not all(equals for _, equals, _ in parts):
+        raise InvalidRule(f'"{key}" is no key of rule "{rule.name}". Write {form_of(rule)}.')
+    found = Attributes()
+    for name, _, value in parts:
+        if value:
+            found[name] = unquote(value, errors="surrogateescape")
+    return found

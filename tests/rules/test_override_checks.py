@@ -1,0 +1,74 @@
+"""Overrides that would decide nothing are refused by the library, in the words of the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate import AsyncLimiter, InvalidRule, Limiter, Rulebook
+from headgate.cli import main
+from tests.servers import RedisServer
+
+BOOK: dict[str, Any] = {
+    "rules": [
+        {"name": "items", "limit": "10/minute", "key": ["user", "sku"], "missing": "deny", "overrides": True},
+        {"name": "fixed", "limit": "10/minute fixed", "overrides": True},
+        {"name": "plain", "limit": "10/minute"},
+    ]
+}
+USELESS = [
+    ("nobody", "user=ann|sku=7", "5/s"),
+    ("plain", "all", "5/s"),
+    ("items", "user=ann", "5/s"),
+    ("items", "sku=7|user=ann", "5/s"),
+    ("items", "user=ann|sku=7", "5/s fixed"),
+    ("items", "user=ann|sku=7", "5/s; 9/hour"),
+    ("fixed", "all", "9/month fixed"),
+]
+
+
+@pytest.mark.parametrize(("rule", "key", "limits"), USELESS)
+async def test_what_would_decide_nothing_is_refused(
+    rule: str,
+    key: str,
+    limits: str,
+    server: RedisServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    book = tmp_path / "rules.json"
+    book.write_text(json.dumps(BOOK))
+    words = ["overrides", "set", rule, key, limits, "--rules", str(book), "--engine", server.url]
+    assert main(words) == 2
+    told = capsys.readouterr().err.removeprefix("headgate: ").strip().replace(str(book), "the rulebook")
+    for url in ("memory://", server.url):
+        with Limiter.from_rules(BOOK, url) as limiter, pytest.raises(InvalidRule) as refused:
+            limiter.overrides(rule).set(key, limits)
+        assert str(refused.value) == told
+        async with AsyncLimiter.from_rules(BOOK, url) as awaited:
+            with pytest.raises(InvalidRule) as also:
+                await awaited.overrides(rule).set(key, limits)
+            assert str(also.value) == told
+            assert await awaited.overrides(rule).get(key) is None
+
+
+def test_what_decides_is_set() -> None:
+    with Limiter.from_rules(BOOK) as limiter:
+        own = limiter.overrides("items")
+        assert own.set("user=ann|sku=7", "3/minute")
+        assert not own.set("user=ann|sku=7", "4/minute", absent=True)
+        assert limiter.check({"user": "ann", "sku": "7"}).remaining == 2
+        assert list(own.list()) == [("user=ann|sku=7", "3/minute")]
+        assert own.unset("user=ann|sku=7")
+
+
+def test_overrides_of_a_rule_that_is_gone_can_be_unset() -> None:
+    with Limiter.from_rules(BOOK) as limiter:
+        limiter.overrides("items").set("user=ann|sku=7", "3/minute")
+        limiter.replace(Rulebook(rules=limiter.rulebook.rules[1:]))
+        gone = limiter.overrides("items")
+        assert gone.get("user=ann|sku=7") == "3/minute"
+        assert gone.unset("user=ann|sku=7")
+        with pytest.raises(InvalidRule, match='There is no rule "items"'):
+            gone.set("user=ann|sku=7", "3/minute")
