@@ -76,12 +76,12 @@ class Together:
 
 def giving_back(ruling: Ruling, ask: Ask, units: int) -> Flow[RuledDecision]:
     """Units of a call whose decision nobody has any more; how things stand after that."""
-    call, answers = call_of(ruling, ask), []
-    for meter, key, _ in call.charges:
+    call, answers = call_of(ruling, ask._replace(cost=units)), []
+    for meter, key, cost in call.charges:
         if isinstance(meter.limit, Slots):
             facts = yield partial(meter.free, key)
         else:
-            _, facts = yield from give_back(meter, key, units)
+            _, facts = yield from give_back(meter, key, cost)
         answers.append((True, *facts[ALLOWED + 1 :]))
     call.denied.clear()
     return call.decision(answers)

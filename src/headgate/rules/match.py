@@ -46,7 +46,7 @@ class Matcher:
         ]
 
     def match(self, attributes: Mapping[str, Any], cost: int | None = None) -> Sequence[Match]:
-        """The rules that apply to a call, in the order of the book. The cost is for rules that state none."""
+        """The rules that apply to a call, in the order of the book. Each is charged the cost times its own."""
         seen: Seen = attributes if type(attributes) is Attributes else self._reading(attributes)
         if cost is None:
             cost = 1

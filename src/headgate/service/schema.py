@@ -23,7 +23,14 @@ Attributes = Annotated[
     Meta(max_length=ATTRIBUTES, description="What is known of the call: method, path, address, user, ..."),
 ]
 _MOST = 2**53 - 1
-Units = Annotated[int, Meta(ge=0, le=_MOST, description="Units that the call spends, where a rule states none.")]
+Units = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=_MOST,
+        description="How many units the call spends: 1 unless given, times what a rule states.",
+    ),
+]
 Span = Annotated[float, Meta(ge=0, le=31_622_400, description="Seconds.")]
 Token = Annotated[str, Meta(max_length=RECEIPT, description="What an answer gave as its receipt.")]
 

@@ -103,11 +103,10 @@ function M.judge(rule, crc32)
     local shadow = mode(key)
     if shadow == nil then return nil end
     if cost_of then
-      local why
-      cost, why = cost_of(seen)
-      if not cost and missing == "skip" then return nil end
-      if not cost and missing == "deny" then denied = denied or why end
-      cost = cost or 1
+      local stated, why = cost_of(seen)
+      if not stated and missing == "skip" then return nil end
+      if not stated and missing == "deny" then denied = denied or why end
+      cost = math.min(cost * (stated or 1), tonumber(EXACT))
     end
     if cost == 0 then return nil end
     local match = {

@@ -59,10 +59,10 @@ end
 
 local NONE = {}
 
--- A book as a function of attributes in normal form (attributes.lua) and the cost for rules that state none: 1 unless
--- given. It tells the match of a call that meets one rule; of any other it tells nil, and a list of matches. Also, for
--- each rule, all limits that it may choose and all of its candidate's. `checksum` is CRC-32, for whoever has a faster
--- one than crc32.lua.
+-- A book as a function of attributes in normal form (attributes.lua) and the cost, by which a rule's own is
+-- multiplied: 1 unless given. It tells the match of a call that meets one rule; of any other it tells nil, and a list
+-- of matches. Also, for each rule, all limits that it may choose and all of its candidate's. `checksum` is CRC-32, for
+-- whoever has a faster one than crc32.lua.
 function M.compile(document, checksum)
   local entries, conditions, choices, turns = {}, {}, {}, replacers_first(document.rules)
   for i, rule in ipairs(document.rules) do

@@ -3,7 +3,8 @@
     except      must not hold
     key         must be formed; a missing dimension skips the rule, denies the call, or is left blank
     mode        enforced, shadowed or off, by the key's number from 0 to 9999
-    cost        a number, an attribute's number, or what the caller says; 0 is as good as off
+    cost        what the caller says (1 unless said), times what the rule says: a number, or an attribute's. So a
+                call of cost 3 is charged what three calls are, under every rule. 0 is as good as off
     limit       the first case that holds; none at all is unlimited; candidate likewise
 
 Law: the same attributes and cost make the same match, in every process and in nginx: a key's number is a checksum
@@ -98,7 +99,7 @@ def _full(rule: Rule) -> Judge:
                 if rule.missing == "deny":
                     denied = denied or uncounted(rule, seen)
                 found = 1
-            cost = found
+            cost = min(cost * found, EXACT)
         if not cost:
             return None
         candidate = None if candidate_of is None else candidate_of(seen)
