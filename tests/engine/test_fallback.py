@@ -97,7 +97,7 @@ def test_deny_passes_nothing_and_says_when_to_come_back(clock: ManualClock) -> N
     meter = engine.meter(parse("100/s"), "limit")
     wire.down = True
     waits = [meter.decide("key", 1)[2] for _ in range(4)]
-    assert waits == [1000, 1000, 100_000, 100_000]
+    assert waits == [100_000] * 4
     wire.down = False
     clock.advance(0.099)
     assert meter.decide("key", 1)[:3] == (False, 0, 1000)  # open: nobody asks

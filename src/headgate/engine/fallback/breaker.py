@@ -82,7 +82,7 @@ class Breaker(NamedTuple):
     def failed(self, way: Way, now_us: int) -> Breaker:
         """It did not."""
         if self.phase is PROBING and way is PROBE:
-            return self._opened(min(2 * self.pause_us, LONGEST_PAUSE_US), now_us)
+            return self._opened(self._longer_pause_us, now_us)
         if self.phase in (OPEN, PROBING):
             return self
         if self.failures + 1 >= FAILURES:
@@ -103,6 +103,17 @@ class Breaker(NamedTuple):
         """How long the engine will surely not be asked."""
         left_us = self.until_us - now_us if self.phase is OPEN and self.since_us <= now_us else 0
         return max(0, left_us)
+
+    def next_probe_us(self, now_us: int) -> int:
+        """When a call that got no answer may find the engine again: at the next probe. Where one is under way, or
+        none is due yet, after the pause that follows one more failure."""
+        if left_us := self.pause_left_us(now_us):
+            return left_us
+        return FIRST_PAUSE_US if self.phase in (CLOSED, SETTLING) else self._longer_pause_us
+
+    @property
+    def _longer_pause_us(self) -> int:
+        return min(2 * self.pause_us, LONGEST_PAUSE_US)
 
     def _opened(self, pause_us: int, now_us: int) -> Breaker:
         return Breaker(OPEN, self.failures + 1, pause_us, now_us, now_us + pause_us)

@@ -105,7 +105,7 @@ class Shard:
         self.settle_us = settle_us
         self._gone_us: int | None = None
         self._back_us = 0
-        self._degraded = 0  # before this outage
+        self._degraded = 0  # decisions by the fallback before the first failure in a row
 
     def tally(self, what: str) -> None:
         with self.lock:
@@ -124,6 +124,8 @@ class Shard:
 
     def failed(self, way: Way, now_us: int, why: BaseException, instead: str) -> None:
         with self.lock:
+            if not self.breaker.failures:
+                self._degraded = self.tallies["degraded"]
             self._become(self.breaker.failed(way, now_us), now_us, f"{why} {instead}")
 
     def withdrawn(self, way: Way, now_us: int) -> None:
@@ -202,7 +204,7 @@ class Shard:
             if before.phase is CLOSED:
                 self._drop_told()  # they began with what was known then
             if self._gone_us is None:
-                self._gone_us, self._degraded = now_us, self.tallies["degraded"]
+                self._gone_us = now_us
                 _log.warning("headgate: %s until it answers.", why)
         elif after.phase is not before.phase and after.phase in (CLOSED, SETTLING):
             self._back_us = now_us if before.phase is not SETTLING else self._back_us

@@ -30,8 +30,6 @@ from headgate.model.limit import Limit
 
 Asked = tuple[Any, str, int]  # a meter of ours, a key, a cost
 
-_SHORTEST_RETRY_US = 1000
-
 
 class Shares:
     """What this process keeps of the engine's parts and counts."""
@@ -66,8 +64,7 @@ class Shares:
                 self.recent.keep(meter.tag(key), (facts, now_us))
 
     def refusal(self, shard: Shard, now_us: int) -> Facts:
-        retry_us = max(_SHORTEST_RETRY_US, shard.breaker.pause_left_us(now_us))
-        return False, 0, retry_us, 0, 0, now_us, 0
+        return False, 0, shard.breaker.next_probe_us(now_us), 0, 0, now_us, 0
 
     def by_share(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Facts]:
         """Judge by the shares alone; nothing is owed yet."""
