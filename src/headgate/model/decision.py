@@ -226,13 +226,19 @@ class Decision:
             raise RateLimited(self)
         return self
 
+    @property
+    def told(self) -> Decision:
+        """The part that `str` tells of: one limit, with its own numbers."""
+        return self
+
     def __str__(self) -> str:
+        told = self.told
         if self.allowed:
-            wait = f" after {self.delay:g} s" if self.delay else ""
-            return f"allowed{wait} by {self.limit}, {self.remaining} remaining"
-        if self.retry_after is None:
-            return f"refused by {self.limit}: the cost is more than this limit can ever hold"
-        return f"refused by {self.limit}: retry after {self.retry_after:g} s"
+            wait = f" after {told.delay:g} s" if told.delay else ""
+            return f"allowed{wait} by {told.limit}, {told.remaining} remaining"
+        if told.retry_after is None:
+            return f"refused by {told.limit}: the cost is more than this limit can ever hold"
+        return f"refused by {told.limit}: retry after {told.retry_after:g} s"
 
     def __repr__(self) -> str:
         return f"<Decision {self}>"
@@ -253,6 +259,7 @@ class JointDecision(Decision):
             spoke = max(refused, key=lambda part: _or_forever(part.facts[RETRY_AFTER_US]))
         else:
             spoke = min(parts, key=lambda part: part.facts[REMAINING])
+        self._spoke = spoke
         facts = (
             not refused,
             min(part.facts[REMAINING] for part in parts),
@@ -271,6 +278,15 @@ class JointDecision(Decision):
     @property
     def parts(self) -> tuple[Decision, ...]:
         return self._parts
+
+    @property
+    def told(self) -> Decision:
+        return longest_delay(self._parts, self._spoke) if self.allowed else self._spoke
+
+
+def longest_delay(parts: Sequence[Decision], otherwise: Decision) -> Decision:
+    """The part for which an allowed call waits; if it need not wait, the other one."""
+    return max((part for part in parts if part.delay_us), key=lambda part: part.delay_us, default=otherwise)
 
 
 def _or_forever(wait_us: int | None) -> float:

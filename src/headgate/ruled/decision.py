@@ -29,6 +29,7 @@ from headgate.model.decision import (
     LockedFacts,
     OverriddenFacts,
     Verdict,
+    longest_delay,
 )
 from headgate.model.limit import EXACT, UNLIMITED, Limit
 from headgate.rules.match import Match
@@ -216,17 +217,22 @@ class RuledDecision(Decision):
             return "it was refused too often and is locked out"
         return next((match.denied for _, match in self.denied if match.rule.name == self.rule), None)
 
+    @property
+    def told(self) -> Decision:
+        return longest_delay(self.parts, self._spoke) if self.allowed else self._spoke
+
     def __str__(self) -> str:
-        if self.rule is None:
+        told = self.told
+        if told.rule is None:
             return "allowed: no limit applies"
-        spoke = f'rule "{self.rule}"' + ("" if self.limit is UNLIMITED else f" ({self.limit})")
+        spoke = f'rule "{told.rule}"' + ("" if told.limit is UNLIMITED else f" ({told.limit})")
         if self.allowed:
-            wait = f" after {self.delay:g} s" if self.delay else ""
-            return f"allowed{wait} by {spoke}, {self.remaining} remaining"
+            wait = f" after {told.delay:g} s" if told.delay else ""
+            return f"allowed{wait} by {spoke}, {told.remaining} remaining"
         why = f", because {self.why}" if self.why else ""
-        if self.retry_after is None:
+        if told.retry_after is None:
             return f"refused by {spoke}{why or ': the cost is more than this limit can ever hold'}"
-        return f"refused by {spoke}{why}: retry after {self.retry_after:g} s"
+        return f"refused by {spoke}{why}: retry after {told.retry_after:g} s"
 
 
 def _part(part: Decision, rule: str, aside: str | None) -> Decision:
