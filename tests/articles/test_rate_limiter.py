@@ -242,7 +242,7 @@ def test_a_configured_key_lives_until_deleted_in_one_key(gateway: Gateway) -> No
     gateway.limiter("init", 5, 1)
     gateway.limiter("acquire", 5)
     assert gateway.pttl() == -1
-    assert gateway.server.call("DBSIZE") == 3, "the hash, and the two published names"
+    assert gateway.server.call("DBSIZE") == 4, "the hash, the two published names, and the texts"
 
 
 def test_with_a_ttl_an_idle_key_dies_and_a_used_one_does_not(gateway: Gateway) -> None:

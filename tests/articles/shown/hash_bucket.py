@@ -56,7 +56,7 @@ def hb_no_ttl(entry: Entry, server: RedisServer) -> None:
     assert server.call("EXISTS", gateway.key) == 0
     keys = server.call("KEYS", "*")
     assert isinstance(keys, list)
-    assert {key for key in keys if isinstance(key, bytes) and not key.startswith(b"lua:sha1:")} == set()
+    assert {key for key in keys if isinstance(key, bytes) and not key.startswith(b"lua:sha1:")} == {b"hg2:scripts"}
 
 
 def hb_unconfigured_minus1(entry: Entry, server: RedisServer) -> None:

@@ -184,9 +184,9 @@ def test_a_limit_without_a_script_gets_a_sentence(gate: Gate, server: RedisServe
 def test_what_is_not_ours_under_our_prefix(gate: Gate, server: RedisServer) -> None:
     engine = gate.engine(server.url, {"login": "5/day"})
     server.call("LPUSH", "hg2:tb:login:{ada}", "x")
-    with pytest.raises(Trouble, match="Choose another prefix") as refused:
+    with pytest.raises(Trouble, match="holds a value that headgate did not write") as refused:
         engine.take("login", "ada")
-    assert refused.value.kind == "refused"
+    assert refused.value.kind == "corrupt"
 
 
 def test_python_reads_what_nginx_counted(gate: Gate, server: RedisServer) -> None:
