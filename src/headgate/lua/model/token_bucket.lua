@@ -329,10 +329,8 @@ function exactly()
     if by then state.note = { since_us = tonumber(since_us), by = by } end
     for after, end_us, number, us, part in string.gmatch(list, "(%d+)%+(%d+)%+(%d+)%+(%d+)%+(%d+)") do
       state.returns = state.returns or {}
-      state.returns[#state.returns + 1] = {
-        after = tonumber(after), end_us = tonumber(end_us), number = tonumber(number), us = tonumber(us),
-        grains = tonumber(part),
-      }
+      state.returns[#state.returns + 1] = { after = tonumber(after), end_us = tonumber(end_us),
+        number = tonumber(number), us = tonumber(us), grains = tonumber(part) }
     end
     if own ~= "" and written ~= "" and written ~= string.sub(own, 1, 3) then
       state.pace = written
