@@ -38,7 +38,8 @@ function M.load(key)
   if header.err or #header < RING then return nil, wrong_value(key, header) end
   local size, head, tail, newest_us, stamp_us, ahead_us = unpack(HEADER, header)
   -- Instants have 16 digits, which the bytes of texts have not.
-  if tail >= head or head - tail > size or newest_us >= LATEST or stamp_us >= LATEST or ahead_us >= LATEST then
+  local ordered = size > 0 and (tail < head or (tail == head and newest_us < 0)) and head - tail <= size
+  if not ordered or newest_us >= LATEST or stamp_us >= LATEST or ahead_us >= LATEST then
     return nil, wrong_value(key, header)
   end
   return { size = size, head = head, tail = tail, newest_us = newest_us, stamp_us = stamp_us, ahead_us = ahead_us,
