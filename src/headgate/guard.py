@@ -13,7 +13,9 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
+from headgate import steps
 from headgate.errors import InvalidCharge
+from headgate.flow import arun, run
 from headgate.lease import AsyncLease, Lease
 from headgate.model.decision import Decision
 
@@ -57,8 +59,7 @@ class Guard(_Around["Limiter", Lease]):
         if self.timeout:
             return self.limiter.wait(key, self.cost, self.timeout).or_raise()
         decision = self.limiter.take(key, self.cost).or_raise()
-        if decision.delay_us:
-            self.limiter.clock.sleep_us(decision.delay_us)
+        run(steps.serve(decision, self.limiter.clock.sleep_us))
         return decision
 
     def __exit__(
@@ -88,8 +89,7 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
         if self.timeout:
             return (await self.limiter.wait(key, self.cost, self.timeout)).or_raise()
         decision = (await self.limiter.take(key, self.cost)).or_raise()
-        if decision.delay_us:
-            await self.limiter.clock.asleep_us(decision.delay_us)
+        await arun(steps.serve(decision, self.limiter.clock.asleep_us))
         return decision
 
     async def __aexit__(

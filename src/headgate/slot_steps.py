@@ -3,8 +3,8 @@
 A slot comes free when its holder says so, which nobody can know ahead; so unlike other waits this one asks
 again and again: often if the line moves and one is near its head, ever less while it stands. The ticket keeps
 the order: it is asking within a ticket's life that keeps the place, and whoever stops asking has left. An
-interrupted waiter gives its ticket up; if the interruption came while an answer was under way and that answer
-was a lease, the lease ends by itself after its ttl.
+interrupted waiter gives its ticket up. If the interruption came while an answer was under way, an engine that is
+awaited gives back what that answer brings; of one that blocks, a lease ends by itself after its ttl.
 """
 
 from __future__ import annotations

@@ -32,13 +32,18 @@ def wait(
     the place back; a process that dies loses it.
     """
     decision: Decision = yield partial(decide, asked, patience_us(timeout))
+    yield from serve(decision, sleep_us)
+    return decision
+
+
+def serve(decision: Decision, sleep_us: Callable[[int], Any]) -> Flow[None]:
+    """Sleep until an allowed call is served; whoever is interrupted gives its place back."""
     if decision.allowed and decision.delay_us:
         try:
             yield partial(sleep_us, decision.delay_us)
         except BaseException:
             yield from cancel(decision)
             raise
-    return decision
 
 
 def cancel(decision: Decision) -> Flow[None]:

@@ -43,7 +43,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Iterator, Sequence
 from threading import Event, Thread, current_thread
-from typing import Any
+from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary, ref
 
 from headgate.clock import Clock, SystemClock
@@ -55,7 +55,7 @@ from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine
 from headgate.engine.stock import Shelf, Stock, bound
 from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
-from headgate.flow import arun, run
+from headgate.flow import Flow, arun, run
 from headgate.model.decision import Facts, Receipt
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.limit import SECOND, Limit, whole
@@ -64,7 +64,7 @@ from headgate.model.slots import Slots
 __all__ = ["AsyncLeaseEngine", "LeaseEngine", "bound", "law"]
 
 HOLD_US = 100_000
-
+T = TypeVar("T")
 _LEAST_US = 1000  # nobody is woken more often
 _IDLE_S = 5.0  # the sync engine's thread ends when nothing was held for so long
 
@@ -122,8 +122,7 @@ class _Lending:
         return self._leases.lost
 
     def shard(self, key: str) -> Hashable:
-        shard: Hashable = self.inner.shard(key)
-        return shard
+        return cast(Hashable, self.inner.shard(key))
 
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
@@ -182,7 +181,7 @@ class LeaseEngine(_Lending):
         return latest
 
     def counter(self, meter: Meter, shelf: Shelf, hold: Hold) -> Counter:
-        return Counter(self._leases, shelf, meter, hold, self.clock, self._watch)
+        return Counter(self._leases, shelf, meter, hold, self.clock, self._watch, run)
 
     def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter:
         return self.inner.slots(limit, name, terms)
@@ -293,7 +292,7 @@ class AsyncLeaseEngine(_Lending):
         super().__init__(hold_us, units, clock)
         self.inner = inner
         self._meters: WeakValueDictionary[tuple[str, str], AsyncLeaseMeter] = WeakValueDictionary()
-        self._returning: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()  # whoever waits for it, it is not broken off
         on_fork(self.forget)
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncMeter:
@@ -309,7 +308,7 @@ class AsyncLeaseEngine(_Lending):
         return latest
 
     def counter(self, meter: AsyncMeter, shelf: Shelf, hold: Hold) -> Counter:
-        return Counter(self._leases, shelf, meter, hold, self.clock, self._watch)
+        return Counter(self._leases, shelf, meter, hold, self.clock, self._watch, self._unbroken)
 
     def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter:
         return self.inner.slots(limit, name, terms)
@@ -333,21 +332,29 @@ class AsyncLeaseEngine(_Lending):
         if stock.on_shelf and stock.lasts(now_us):
             loop.call_later(max(stock.until_us - now_us, _LEAST_US) / SECOND, self._look_at, stock, loop)
         elif self._leases.due_us(now_us) == 0:
-            task = loop.create_task(self.give_back_expired())
-            self._returning.add(task)
-            task.add_done_callback(self._returning.discard)
+            self._in_background(loop.create_task(self.give_back_expired()))
+
+    async def _unbroken(self, flow: Flow[Facts]) -> Facts:
+        """What is fetched for a caller who is cancelled goes on the shelf: others take it, or it is given back."""
+        return await asyncio.shield(self._in_background(asyncio.create_task(arun(flow))))
+
+    def _in_background(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it
+        return task
 
     def forget(self) -> None:
         """Drop all that is held without giving it back: after a fork it is the parent's."""
-        self._returning.clear()
+        self._under_way.clear()
         self._leases.forget()
 
     async def close(self) -> None:
         """Give back all that is held, and close the inner engine."""
+        ours = [task for task in self._under_way if task.get_loop() is asyncio.get_running_loop()]
+        await asyncio.gather(*ours, return_exceptions=True)
         for stock in self._leases.ended(self.clock.now_us(), closing=True):
             await arun(self._leases.give_back(stock))
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(*(task for task in self._returning if task.get_loop() is loop))
         await self.inner.close()
 
 

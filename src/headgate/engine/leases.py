@@ -128,14 +128,22 @@ class Hold(NamedTuple):
 
 
 class Counter:
-    """Where the units of one limit are handed out. The clock and `watch` are the shell's: who sees to it that a
-    stock ends in time."""
+    """Where the units of one limit are handed out. The clock, `watch` and `unbroken` are the shell's: who sees to
+    it that a stock ends in time, and who drives a flow to its end, even if the caller leaves meanwhile."""
 
     def __init__(
-        self, leases: Leases, shelf: Shelf, meter: Any, hold: Hold, clock: Clock, watch: Callable[[Stock], Any]
+        self,
+        leases: Leases,
+        shelf: Shelf,
+        meter: Any,
+        hold: Hold,
+        clock: Clock,
+        watch: Callable[[Stock], Any],
+        unbroken: Callable[[Flow[Facts]], Any],
     ) -> None:
         self.leases, self.shelf, self.meter = leases, shelf, meter
         self._now, self._now_ns, self._watch = clock.now_us, nanoseconds(clock), watch
+        self._unbroken = unbroken
         self._hold_us, self._bound = hold.us, bound(meter.limit, hold.units)
 
     def or_else(self, otherwise: Callable[[str, int, int | None], Any]) -> Callable[..., Any]:
@@ -176,7 +184,7 @@ class Counter:
 
     def take(self, key: str, cost: int) -> Flow[Facts]:
         """What is not in stock: ask for it, and for more if the key is hot."""
-        leases, shelf, meter, now_us = self.leases, self.shelf, self.meter, self._now()
+        leases, shelf, now_us = self.leases, self.shelf, self._now()
         with leases.lock:
             demand = shelf.demand(key, now_us)
             stock = shelf.stocks.get(key)
@@ -189,6 +197,13 @@ class Counter:
         with leases.lock:
             extra = self._extra(key, demand, cost)
             demand.moving += extra > 0
+        if not extra:
+            return (yield from self._fetch(key, cost, 0, demand))
+        facts: Facts = yield partial(self._unbroken, self._fetch(key, cost, extra, demand))
+        return facts
+
+    def _fetch(self, key: str, cost: int, extra: int, demand: Demand) -> Flow[Facts]:
+        leases, shelf, meter = self.leases, self.shelf, self.meter
         try:
             since_us = self._now()
             facts: Facts = yield partial(meter.decide, key, cost + extra)

@@ -35,7 +35,6 @@ from headgate.model.decision import (
     Facts,
     LockedFacts,
     OverriddenFacts,
-    Receipt,
 )
 
 AskAll = Callable[[Sequence[Question], Sequence[float | None]], Any]  # each within so many seconds
@@ -148,14 +147,13 @@ def _take_back(
     for group, answer in zip(groups, done, strict=True):
         if isinstance(answer, Trouble) or not _pass(answer, group):
             continue
-        for index, ((questions, key, cost), facts) in enumerate(zip(group, answer, strict=True)):
-            by = questions.under(facts.limit) if isinstance(facts, OverriddenFacts) else questions
-            refunds.append(by.refund(key, cost, Receipt.of(facts, cost), cancel, facts[AT_US]))
+        for index, (charge, facts) in enumerate(zip(group, answer, strict=True)):
+            refunds.append(wire.refund(charge, facts, cancel))
             back.append((answer, index))
     replies = yield partial(ask_all, refunds, [deadline] * len(refunds))
     for (answer, index), reply in zip(back, replies, strict=True):
         if not isinstance(reply, Trouble):
-            answer[index] = _like(answer[index], _standing(wire.facts(reply)))
+            answer[index] = _like(answer[index], _standing(wire.refunded(reply)))
 
 
 def _pass(answer: Answer, group: Group) -> bool:

@@ -3,6 +3,8 @@
 With a single server takes go straight into its channel, where those that come together share a round trip. Where
 servers change places (a cluster, sentinels) a question may have to be asked again elsewhere: that is the same flow
 as in the sync shell.
+
+A caller may be cancelled while its question is on the way: abandoned.py tells what becomes of the answer.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from headgate.engine.fallback.members import TTL_US
 from headgate.engine.forked import on_fork
 from headgate.engine.port import AsyncMeter, Slot
 from headgate.engine.redis import apart, flows, naming, wire
+from headgate.engine.redis.abandoned import Abandoned
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.assignments import AsyncRedisLedger
 from headgate.engine.redis.blocking import DEADLINE, RULE
@@ -37,6 +40,7 @@ from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 
+_PING = Question(wire.command("PING"), None)
 _inherited: list[object] = []  # in a forked child, what would wake the parent's loop if it were let go
 
 
@@ -62,6 +66,7 @@ class AsyncRedisEngine:
         self._loops: dict[AbstractEventLoop, dict[Address, Channel]] = {}
         self._ends: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._searches: dict[AbstractEventLoop, asyncio.Task[None]] = {}
+        self.abandoned = Abandoned(self.ask, self.ask_all)
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncRedisMeter:
         return AsyncRedisMeter(self, limit, name, terms)
@@ -85,9 +90,23 @@ class AsyncRedisEngine:
 
     def ask(self, question: Question, deadline: float | None = None) -> Awaitable[Any]:
         """One question, one reply; in so many seconds, at most the engine's own deadline."""
-        if self.only is not None:
-            return self.channel(self.only).ask(question, False, deadline)
-        return self.ask_around(question, deadline)
+        if self.only is None:
+            return self.ask_around(question, deadline)
+        if question.matters:
+            return self._ask_of(self.only, question, False, deadline)
+        return self.channel(self.only).ask(question, False, deadline)
+
+    async def _ask_of(
+        self, address: Address, question: Question, for_now: bool = False, deadline: float | None = None
+    ) -> Any:
+        """One question, asked of that server."""
+        seat = self.channel(address).ask(question, for_now, deadline)
+        try:
+            return await seat
+        except asyncio.CancelledError:
+            if question.matters and _answered(seat):  # in the very turn in which the answer has come
+                self.abandoned.left(question, seat.result())
+            raise
 
     async def ask_around(self, question: Question, deadline: float | None = None) -> Any:
         """One question, asked of whoever answers for its key, within the deadline."""
@@ -95,7 +114,7 @@ class AsyncRedisEngine:
         by = time.monotonic() + (self.deadline if deadline is None else min(deadline, self.deadline))
         if address is not None:
             try:
-                return await self.channel(address).ask(question, False, deadline)
+                return await self._ask_of(address, question, False, deadline)
             except EngineUnavailable as error:
                 if not self.ask_again(error, address):
                     raise
@@ -142,7 +161,7 @@ class AsyncRedisEngine:
 
     async def _send(self, address: Address, question: Question, for_now: bool) -> Any:
         try:
-            return await self.channel(address).ask(question, for_now)
+            return await self._ask_of(address, question, for_now)
         except EngineUnavailable as error:
             if isinstance(error.__cause__, Trouble):
                 raise error.__cause__ from None
@@ -169,8 +188,14 @@ class AsyncRedisEngine:
         return await self._send(address, question, False)
 
     async def ask_all(self, questions: Sequence[Question], deadlines: Sequence[float | None] = ()) -> list[Any]:
-        """Several questions at once, of several servers; trouble stands in the place of a reply."""
-        return await asyncio.gather(*map(self._tried, questions, deadlines or repeat(None)))
+        """Several questions at once, of several servers; trouble stands in the place of a reply. All of them are
+        asked, also if the caller leaves."""
+        asked = asyncio.gather(*map(self._tried, questions, deadlines or repeat(None)))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            self.abandoned.all_left(questions, asked)
+            raise
 
     async def _tried(self, question: Question, deadline: float | None) -> Any:
         try:
@@ -186,7 +211,7 @@ class AsyncRedisEngine:
             channels = self._enter(loop)
         channel = channels.get(address)
         if channel is None:
-            channel = channels[address] = Channel(loop, address, self.deadline, self._failure)
+            channel = channels[address] = Channel(loop, address, self.deadline, self._failure, self.abandoned.left)
         return channel
 
     def _enter(self, loop: AbstractEventLoop) -> dict[Address, Channel]:
@@ -226,8 +251,14 @@ class AsyncRedisEngine:
                 channel.set_deadline(seconds)
 
     async def close(self) -> None:
-        """Close what leads to the servers from this loop. Whoever asks again opens it again."""
-        for channel in self._loops.get(get_running_loop(), {}).values():
+        """Close what leads to the servers from this loop, after what is to be given back. Whoever asks again opens
+        it again."""
+        channels = self._loops.get(get_running_loop(), {}).values()
+        # Replies come in the order of the questions: this one comes after those that nobody else waits for.
+        pings = [each.ask(_PING) for each in channels if each.awaits_for_others]
+        await asyncio.gather(*pings, return_exceptions=True)
+        await self.abandoned.settled()
+        for channel in channels:
             channel.close()
         await asyncio.sleep(0)  # transports say goodbye in the next turn of the loop
 
@@ -275,7 +306,8 @@ class AsyncRedisMeter:
         return wire.facts(await engine.ask_around(self.questions.decide(key, cost, None, 0), self._deadline))
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
-        flow = flows.refund(self._ask, self.questions, key, units, receipt, cancel, self._now_us())
+        ask = within(self._engine.abandoned.ask_noting, self._deadline) if cancel else self._ask
+        flow = flows.refund(ask, self.questions, key, units, receipt, cancel, self._now_us())
         return await arun(flow)
 
     async def retune(self, key: str) -> None:
@@ -322,6 +354,10 @@ async def _until_the_loop_ends(channels: dict[Address, Channel]) -> AsyncGenerat
     finally:
         for channel in channels.values():
             channel.close()
+
+
+def _answered(seat: asyncio.Future[Any]) -> bool:
+    return seat.done() and not seat.cancelled() and seat.exception() is None
 
 
 def _own(meter: AsyncMeter) -> AsyncRedisMeter:

@@ -7,9 +7,11 @@ round trip.
 
 So the server works on one unit while the next ones gather; while UNITS of them are on their way, the rest waits
 here. LAW: exact. Each charge is decided by itself, after all those before it, and gets its own answer. A caller
-who has gone (cancelled, or too late) leaves an empty seat, which nobody is moved into. What was sent is never sent
-again, unless the server said that it has done nothing. Nobody waits longer than the channel's deadline, which one
-timer watches for all; a question with a shorter one of its own has a timer of its own.
+who has gone (cancelled, or too late) leaves an empty seat, which nobody is moved into. If its question says how to
+undo what the reply brings (a place in a queue, a slot, a ticket), that is undone when the reply comes, and the
+question is not sent at all if it was not sent yet; a take stays charged. What was sent is never sent again, unless
+the server said that it has done nothing. Nobody waits longer than the channel's deadline, which one timer watches
+for all; a question with a shorter one of its own has a timer of its own.
 """
 
 from __future__ import annotations
@@ -85,12 +87,14 @@ class Channel:
         address: Address,
         deadline: float,
         failure: Callable[[Trouble], Exception],
+        left: Callable[[Question, Any], None],
     ) -> None:
         self.address = address
         self._loop = loop
         self._seat = loop.create_future
         self._deadline = deadline
         self._failure = failure
+        self._left = left
         self._pending: list[_Asked] = []
         self._units: deque[_Unit] = deque()  # on their way, oldest first
         self._alone = True  # the last unit was a single question
@@ -191,6 +195,8 @@ class Channel:
             _, seats, _, asked, costs = group
             if limit is None:
                 for seat, question, for_now in zip(seats, asked, costs, strict=True):
+                    if question.undo is not None and seat.done():
+                        continue
                     if for_now:
                         packed.append(_ASKING)
                         hears.append(partial(self._settle_trouble, seat))
@@ -201,6 +207,8 @@ class Channel:
             question = limit.decide_each(asked, costs)
             packed.append(question.packed)
             hears.append(partial(self.hear, connection, unit, question, self.settle_takes, seats))
+        if not hears:  # whoever asked has left
+            return
         unit.left = len(hears) - asking
         self._alone = len(unit.asked) == 1
         self._units.append(unit)
@@ -219,6 +227,8 @@ class Channel:
             again = partial(self._teach, connection, unit, question, settle, seats)
             connection.write(question.script.load, [again])
             return
+        if question.matters and seats.done() and not isinstance(reply, Trouble):
+            self._left(question, reply)
         settle(seats, reply)
         unit.left -= 1
         if not unit.left:
@@ -269,6 +279,12 @@ class Channel:
             seat.set_exception(failure)
         else:
             seat.set_result(reply)
+
+    @property
+    def awaits_for_others(self) -> bool:
+        """Whether a reply is on its way that matters, though nobody waits for it."""
+        asked = chain.from_iterable(unit.asked for unit in self._units)
+        return any(limit is None and each.matters and seat.done() for _, seat, limit, each, _ in asked)
 
     def _look_at_the_time(self) -> None:
         """Whoever has waited for the whole deadline waits no longer."""

@@ -102,4 +102,4 @@ def refund(
     reply = yield partial(ask, questions.refund(key, units, receipt, cancel, now_us))
     if (server_us := wire.outside(reply)) is not None:
         reply = yield partial(ask, questions.refund(key, units, receipt, cancel, server_us))
-    return wire.facts(reply)
+    return wire.refunded(reply)

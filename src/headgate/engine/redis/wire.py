@@ -6,8 +6,8 @@ the cost change. -1 stands for "never" and "take" on the wire, and -3 for "locke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache, cached_property, lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 from headgate.calendar import resolve
@@ -18,7 +18,7 @@ from headgate.engine.redis.script import Script, bare, several, single
 from headgate.engine.terms import Terms, parts
 from headgate.errors import CorruptState, InvalidRule
 from headgate.model import ALGORITHMS
-from headgate.model.decision import Facts, LockedFacts, Receipt
+from headgate.model.decision import ALLOWED, AT_US, MARK, Facts, LockedFacts, OverriddenFacts, Receipt
 from headgate.model.limit import EXACT, Limit
 from headgate.model.token_bucket import TokenBucket
 from headgate.text import parse
@@ -31,10 +31,25 @@ MANY = 1024  # questions about several charges that are remembered
 TOLD, COMMIT, AHEAD = 0, 1, 2  # what becomes of several charges: nothing; kept; asked ahead of a commit elsewhere
 
 
+class Place(NamedTuple):
+    """A place in a queue that is cancelled: under which key it is counted, and when it would be served."""
+
+    key: bytes
+    served_us: int
+
+
 class Question(NamedTuple):
     packed: bytes
     script: Script | None  # to be loaded if the server does not know it
     tag: bytes = b""  # what the cluster's slot is reckoned from
+    # Of its reply, what to ask so that nothing stays charged or held for a caller who has left meanwhile.
+    undo: Callable[[Any], list[Question]] | None = None
+    place: Place | None = None  # of a cancellation
+
+    @property
+    def matters(self) -> bool:
+        """Whether its reply must be heard, also if nobody waits for it any more."""
+        return self.undo is not None or self.place is not None
 
 
 def command(*words: bytes | str | int | float) -> bytes:
@@ -58,6 +73,16 @@ def facts(reply: list[int]) -> Facts:
     """The server's seven numbers, as the model would have given them."""
     allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = reply
     return allowed == 1, remaining, None if retry_us == _NEVER else retry_us, reset_us, delay_us, at_us, mark
+
+
+def refunded(reply: list[int]) -> Facts:
+    """How things stand after a refund."""
+    return facts(reply[:7])
+
+
+def gave(reply: list[int]) -> bool:
+    """Whether a cancellation gave anything back."""
+    return len(reply) > 7 and reply[7] == 1
 
 
 def each_facts(reply: Any, count: int) -> Iterable[Any]:
@@ -152,7 +177,14 @@ class Questions:
             name = naming.escaped(key)
             return Question(around % (known + len(name), name), script, name)
         cost = min(cost, EXACT)  # more can never pass either
-        return self._evalsha(script, key, *self.args(now_us), cost, -1 if patience_us is None else patience_us)
+        if patience_us is None:
+            return self._evalsha(script, key, *self.args(now_us), cost, -1)
+        question = self._evalsha(script, key, *self.args(now_us), cost, patience_us)
+        return question._replace(undo=partial(self._cancel, key, cost))
+
+    def _cancel(self, key: str, cost: int, reply: list[int]) -> list[Question]:
+        """What gives a reservation back."""
+        return [cancel((self, key, cost), facts(reply))] if reply[0] == 1 and cost else []
 
     @cached_property
     def _many(self) -> tuple[Script, bytes, bytes, int]:
@@ -200,7 +232,8 @@ class Questions:
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> Question:
         script = single("refund", self.limit.algorithm)
-        return self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
+        question = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
+        return question._replace(place=Place(self.key(key), receipt.served_us)) if cancel else question
 
     def retune(self, key: str) -> Question:
         return self._evalsha(single("retune", self.limit.algorithm), key, *self._numbers)
@@ -215,7 +248,15 @@ class Questions:
         return self._evalsha(bare("slots", "slots"), key, verb, *self.limit.args, *words)
 
     def acquire(self, key: str, ticket: int | None, wait: bool) -> Question:
-        return self.slots("acquire", key, "" if ticket is None else ticket, int(wait))
+        question = self.slots("acquire", key, "" if ticket is None else ticket, int(wait))
+        return question._replace(undo=partial(self._release, key))
+
+    def _release(self, key: str, reply: list[int]) -> list[Question]:
+        """What gives a slot back, or a ticket."""
+        told, ticket = slot(reply)
+        if told[ALLOWED]:
+            return [self.slots("release", key, told[MARK])]
+        return [] if ticket is None else [self.slots("leave", key, ticket)]
 
     def _evalsha(self, script: Script, key: str, *words: int | float | str) -> Question:
         return Question(command("EVALSHA", script.sha, 1, self.key(key), *words), script, naming.escaped(key))
@@ -263,7 +304,30 @@ def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, c
             count += 2 + len(questions.limit.args)
     start = bulked("EVALSHA", script.sha, len(named))
     packed = b"".join([b"*%d\r\n" % (count + len(start) + len(named)), *start, *map(bulk, named), *words])
-    return Question(packed, script, naming.escaped(charges[0][1]))
+    undo = partial(_cancel_all, charges) if patience_us is not None and commit == COMMIT else None
+    return Question(packed, script, naming.escaped(charges[0][1]), undo)
+
+
+def refund(charge: Charged, told: Facts, cancel: bool) -> Question:
+    """What gives back a charge that passed, by the numbers of the limit that decided."""
+    questions, key, cost = charge
+    by = questions.under(told.limit) if isinstance(told, OverriddenFacts) else questions
+    return by.refund(key, cost, Receipt.of(told, cost), cancel, told[AT_US])
+
+
+def cancel(charge: Charged, told: Facts) -> Question:
+    """The same for a place in a queue."""
+    return refund(charge, told, cancel=True)
+
+
+def _cancel_all(charges: Sequence[Charged], reply: list[Any]) -> list[Question]:
+    """What gives back reservations that were made together, the last one first."""
+    if all_outside(reply) is not None:
+        return []
+    told = list(zip(charges, all_facts(reply, charges), strict=True))
+    if not all(one[ALLOWED] or questions.aside for (questions, _, _), one in told):
+        return []
+    return [cancel(charge, one) for charge, one in reversed(told) if one[ALLOWED] and charge[2]]
 
 
 def _alike(charges: Sequence[Charged]) -> bool:

@@ -3,7 +3,7 @@
 -- KEYS[1]  the count
 -- ARGV     units, cancel (1|0), then the receipt: cost, at_us, reset_after_us, delay_us, mark, returned;
 --          then the limit
--- returns  as a take of cost 0 does
+-- returns  as a take of cost 0 does; of a cancellation also whether anything was given back (1|0)
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local key = KEYS[1]
@@ -20,4 +20,6 @@ local before, wrong = keep.load(key, limit, now_us)
 if wrong then return wrong end
 local after = model.refund(limit, before, now_us, tonumber(ARGV[1]), receipt, ARGV[2] == "1")
 if after then keep.save(key, limit, after, now_us) end
-return (model.decide(limit, after or before, now_us, 0, -1))
+local told = model.decide(limit, after or before, now_us, 0, -1)
+if ARGV[2] == "1" then told[8] = after and 1 or 0 end
+return told
