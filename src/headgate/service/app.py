@@ -39,6 +39,7 @@ from headgate.http.headers import Fields, headers
 from headgate.model.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Facts
 from headgate.model.limit import SECOND
 from headgate.ruled.decision import RuledDecision
+from headgate.ruled.ruling import Call
 from headgate.service import schema
 from headgate.service.asgi import Answer, Answers, Pairs, Refused, Request, encoded
 from headgate.service.check import Checker, Unfit
@@ -146,7 +147,10 @@ class App:
         ask: Callable[[Any], Awaitable[msgspec.Struct]] = getattr(self._checker, verb.name)
 
         async def answered(request: Request) -> Answer:
-            return 200, _JSON, self._encode(await ask(read(request.body)))
+            asked = read(request.body)
+            if not _gives_receipts(asked):
+                return 200, _JSON, self._encode(await ask(asked))
+            return 200, _JSON, self._encode(await request.unless_gone(ask(asked), self._checker.undo))
 
         return answered
 
@@ -154,16 +158,21 @@ class App:
         """The verb that is asked most: who asks in the same words again is not read again."""
         known = self._checks.get(request.body, self._limiter.ruling)
         if known is None:
-            return self._new_check(request.body)
+            return self._new_check(request)
         return self._known_check(known) if known.at_once is None else self._checked(known, known.at_once())
 
-    async def _new_check(self, body: bytes) -> Answer:
-        asked = self._read_check(body)
+    async def _new_check(self, request: Request) -> Answer:
+        body, asked = request.body, self._read_check(request.body)
         call = self._limiter.call(asked.attributes, asked.cost)
         if len(body) <= LONG and not asked.verdicts and not asked.receipt and self._checks.again(body):
             self._checks.keep(body, call.ruling, Known.of(call))
-        decision = await self._limiter.decided(call)
-        return 200, _JSON, self._encode(self._checker.answer(decision, asked.verdicts, asked.receipt))
+        answer = self._decided_check(asked, call)
+        if asked.receipt:
+            return 200, _JSON, self._encode(await request.unless_gone(answer, self._checker.undo))
+        return 200, _JSON, self._encode(await answer)
+
+    async def _decided_check(self, asked: schema.Check, call: Call) -> schema.Answer:
+        return self._checker.answer(await self._limiter.decided(call), asked.verdicts, asked.receipt)
 
     async def _known_check(self, known: Known) -> Answer:
         return self._checked(known, await known.awaited())
@@ -221,7 +230,7 @@ class App:
                 self._subrequests.keep(asked, call.ruling, Known.of(call))
             decision = await limiter.decided(call)
         if decision.allowed and decision.delay_us:
-            await self._served(decision)
+            await request.unless_gone(self._served(decision))
         return None if decision.allowed else decision, encoded(headers(decision, limiter.rulebook.headers))
 
     async def _served(self, decision: RuledDecision) -> None:
@@ -230,6 +239,9 @@ class App:
             await asyncio.wait_for(self.left.wait(), min(decision.delay, _LONGEST_WAIT))
         except TimeoutError:
             return
+        except asyncio.CancelledError:
+            await self._limiter.cancel(decision)
+            raise
         await self._limiter.cancel(decision)
         raise EngineUnavailable("This service stops.")
 
@@ -251,6 +263,16 @@ class App:
 
     def _describe(self) -> Answer:
         return 200, _JSON, self._description
+
+
+def _gives_receipts(asked: object) -> bool:
+    """Whether the answer holds something that its client must give back."""
+    match asked:
+        case schema.Reserve():
+            return True
+        case schema.Checks():
+            return any(each.receipt for each in asked.checks)
+    return False
 
 
 def _spoke(decision: RuledDecision) -> tuple[str, str]:

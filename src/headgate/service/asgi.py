@@ -4,13 +4,16 @@ granian's own interface, RSGI, is not used: it leaves out every header field tha
 client could hide a cookie from its limit by one odd letter beside it. ASGI hands over the bytes.
 
 A body is read whole, up to a size and within a time. Whoever sends more, or takes longer, is Refused.
+
+granian goes on with a request whose client has hung up, and its answer is lost. An answer that brings something
+which the client must give back is awaited by `unless_gone`, which breaks off if the client is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from headgate.http.headers import Fields
 from headgate.service.overdue import Overdue
@@ -27,6 +30,13 @@ _PARTS = 1024  # in which a body may come, and more if it may be large: each cos
 _CLOSED = [("connection", "close")]  # what is still to come of the body is not read
 
 
+T = TypeVar("T")
+
+
+class HungUp(Exception):
+    """The client has left, and nobody hears an answer."""
+
+
 class Refused(Exception):
     """A request that is not answered, with its status and why."""
 
@@ -38,10 +48,10 @@ class Refused(Exception):
 class Request:
     """What is asked."""
 
-    __slots__ = ("_scope", "body", "headers")
+    __slots__ = ("_receive", "_scope", "body", "headers")
 
-    def __init__(self, scope: Mapping[str, Any]) -> None:
-        self._scope = scope
+    def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
+        self._scope, self._receive = scope, receive
         self.headers: Pairs = scope["headers"]
         self.body = b""  # as far as somebody wants to read it
 
@@ -79,6 +89,27 @@ class Request:
         host, port = client
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    async def unless_gone(self, answer: Awaitable[T], undo: Callable[[T], Awaitable[object]] | None = None) -> T:
+        """Await an answer while the client is there. If it hangs up, the answer is cancelled, or undone if it has
+        come, and HungUp is raised. To be called once, after the body was read."""
+        asked, gone = asyncio.ensure_future(answer), asyncio.ensure_future(self._gone())
+        try:
+            await asyncio.wait([asked, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not gone.done():
+                return await asked
+            asked.cancel()
+            await asyncio.wait([asked])
+            if undo is not None and not asked.cancelled() and asked.exception() is None:
+                await undo(asked.result())
+            raise HungUp
+        finally:
+            gone.cancel()
+            asked.cancel()
+
+    async def _gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
 
 Answers = Callable[[Request], Answer | Awaitable[Answer]]
 
@@ -101,13 +132,15 @@ class Asgi:
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"Only HTTP is answered here, not {scope['type']}.")
-        request = Request(scope)
+        request = Request(scope, receive)
         try:
             most, answers = self._asked(request)
             if most is not None:
                 request.body = await self._body(request.headers, receive, most)
             answer = answers(request)
             status, fields, body = answer if isinstance(answer, tuple) else await answer
+        except HungUp:
+            return
         except Exception as error:
             status, fields, body = self._trouble(request, error)
         await send({"type": "http.response.start", "status": status, "headers": fields})

@@ -95,6 +95,12 @@ class Checker:
         await self.limiter.cancel(self.limiter.redeemed(receipt.parts))
         return schema.Given(True)
 
+    async def undo(self, answer: schema.Answer | schema.Answers) -> None:
+        """Give back what an answer brings that nobody hears: places and slots. What was taken stays taken."""
+        for each in answer.answers if isinstance(answer, schema.Answers) else (answer,):
+            if isinstance(each.receipt, str):
+                await self.cancel(schema.Redeem(each.receipt))
+
     async def renew(self, asked: schema.Redeem) -> schema.Held:
         decision = self._holding(asked)
         ttl = min(part.limit.ttl_us for part in decision.parts if isinstance(part.limit, Slots)) / SECOND
