@@ -12,6 +12,7 @@ from headgate.errors import (
     InvalidCharge,
     InvalidRule,
     InvalidRulebook,
+    LeaseLost,
     RateLimited,
 )
 from headgate.lease import AsyncLease, Lease
@@ -47,6 +48,7 @@ __all__ = [
     "InvalidRulebook",
     "LeakyBucket",
     "Lease",
+    "LeaseLost",
     "Limit",
     "Limiter",
     "ManualClock",

@@ -14,19 +14,24 @@
 Client and AsyncClient are the same but for the await. Where no answer comes within `timeout`, or the service
 cannot decide, EngineUnavailable is raised; or with `fallback` "allow" or "deny" that is the answer, marked as
 degraded. What is answered with a receipt can be given back; ask for one with receipt=True.
+
+hold renews its slots while the block runs. `answer.lost` tells if that failed, and somebody else may hold them;
+then leaving the block raises LeaseLost, unless it raised something itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
+from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import httpx
 
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge
+from headgate.renewal import AsyncHolding, Hold, Holding
 
 Attributes = Mapping[str, Any]
 Fallback = Literal["allow", "deny"]
@@ -48,6 +53,13 @@ class Answer:
     refusal: Mapping[str, Any] | None = None
     verdicts: Sequence[Mapping[str, Any]] = ()
     receipt: str | None = None
+    expires_after: float | None = None  # seconds for which its slots are held, if it holds any
+    held: Hold | None = field(default=None, repr=False, compare=False)  # by a block
+
+    @property
+    def lost(self) -> bool:
+        """Whether a slot that a block holds may be somebody else's by now."""
+        return self.held is not None and self.held.lost
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -61,7 +73,7 @@ class Refused(HeadgateError):
         self.answer = answer
 
 
-_KNOWN = frozenset(field.name for field in fields(Answer))
+_KNOWN = frozenset(field.name for field in fields(Answer)) - {"held"}
 
 
 class _Question(NamedTuple):
@@ -98,6 +110,17 @@ def _redeem(verb: str, answer: Answer | str, cost: int | None = None) -> _Questi
 
 def _answer(document: Mapping[str, Any]) -> Answer:
     return Answer(**{name: value for name, value in document.items() if name in _KNOWN})
+
+
+def _hold(answer: Answer) -> Hold | None:
+    """What is known of the slots that an answer holds; None if it holds none."""
+    return None if answer.expires_after is None else Hold(f"A slot of {answer.rule}", answer.expires_after)
+
+
+def _released(answer: Answer | str, document: Mapping[str, Any]) -> bool:
+    if isinstance(answer, Answer) and answer.held is not None:
+        answer.held.ended()
+    return bool(document["held"])
 
 
 class _Asking:
@@ -166,20 +189,27 @@ class Client(_Asking):
     def renew(self, answer: Answer | str) -> bool:
         return bool(self._ask(_redeem("renew", answer))["held"])
 
-    def release(self, answer: Answer | str) -> None:
-        self._ask(_redeem("release", answer))
+    def release(self, answer: Answer | str) -> bool:
+        """Whether its slots were held until now; False: one was lost before."""
+        return _released(answer, self._ask(_redeem("release", answer)))
 
     @contextmanager
     def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Answer]:
-        """Check around a block: Refused if it may not pass; slots are held as long as the block lasts."""
+        """Check around a block: Refused if it may not pass; slots are held as long as the block lasts, and renewed
+        meanwhile."""
         answer = self.check(attributes, cost, receipt=True)
         if not answer:
             raise Refused(answer)
-        try:
+        hold = _hold(answer)
+        if hold is None:
             yield answer
-        finally:
-            if answer.receipt is not None:
-                self.release(answer)
+            return
+        with Holding(hold, lambda: self._renew(answer, hold), lambda: hold.over or self.release(answer)):
+            yield replace(answer, held=hold)
+
+    def _renew(self, answer: Answer, hold: Hold) -> None:
+        asked_at = monotonic()
+        hold.renewed(asked_at, self.renew(answer))
 
     def _decided(self, question: _Question) -> Answer:
         try:
@@ -249,19 +279,27 @@ class AsyncClient(_Asking):
     async def renew(self, answer: Answer | str) -> bool:
         return bool((await self._ask(_redeem("renew", answer)))["held"])
 
-    async def release(self, answer: Answer | str) -> None:
-        await self._ask(_redeem("release", answer))
+    async def release(self, answer: Answer | str) -> bool:
+        return _released(answer, await self._ask(_redeem("release", answer)))
+
+    async def _leave(self, answer: Answer, hold: Hold) -> bool:
+        return hold.over or await self.release(answer)
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Answer]:
         answer = await self.check(attributes, cost, receipt=True)
         if not answer:
             raise Refused(answer)
-        try:
+        hold = _hold(answer)
+        if hold is None:
             yield answer
-        finally:
-            if answer.receipt is not None:
-                await self.release(answer)
+            return
+        async with AsyncHolding(hold, lambda: self._renew(answer, hold), lambda: self._leave(answer, hold)):
+            yield replace(answer, held=hold)
+
+    async def _renew(self, answer: Answer, hold: Hold) -> None:
+        asked_at = monotonic()
+        hold.renewed(asked_at, await self.renew(answer))
 
     async def _decided(self, question: _Question) -> Answer:
         try:

@@ -6,6 +6,7 @@
     ├── InvalidCharge       a call that cannot be judged: a cost below zero, an empty key
     ├── InvalidSetting      something that the service cannot be started with
     ├── RateLimited         carries .decision; raised only for callers who asked for raising
+    ├── LeaseLost           a slot that a block held was lost before it ended; somebody else may hold it
     ├── EngineUnavailable   no decision could be made; the cause is chained; never swallowed silently
     └── CorruptState        a key of ours holds a value that headgate did not write; no fallback answers for it
 
@@ -70,6 +71,10 @@ class RateLimited(HeadgateError):
     def __init__(self, decision: Decision) -> None:
         super().__init__(str(decision))
         self.decision = decision
+
+
+class LeaseLost(HeadgateError):
+    """A slot was lost before the block that held it ended: somebody else may hold it, and may have since."""
 
 
 class EngineUnavailable(HeadgateError):

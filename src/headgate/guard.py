@@ -3,15 +3,20 @@
     with limiter.guard("report"): ...                          @limiter.guard(lambda user: user.id)
     async with async_limiter.guard("report", timeout=2): ...   def send(user): ...
 
-With a timeout the caller waits for its turn, at most that long. Slots are held for as long as the block lasts.
+With a timeout the caller waits for its turn, at most that long. Slots are held for as long as the block lasts, and
+renewed meanwhile; `decision.lost` tells if that failed, and leaving the block raises LeaseLost then.
+
+A generator is guarded from its first value until it ends or is closed. A Limiter does not guard coroutine
+functions: it would block their loop, and let go of its slot before they run. AsyncLimiter does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from headgate import steps
 from headgate.errors import InvalidCharge
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A", bound=Awaitable[Any] | AsyncIterator[Any])
 L = TypeVar("L", bound="Limiter | AsyncLimiter")
 H = TypeVar("H", Lease, AsyncLease)
 
@@ -54,7 +60,7 @@ class Guard(_Around["Limiter", Lease]):
         key = self._fixed_key()
         if self.limiter.holds_slots:
             lease = self.limiter.acquire(key, self.timeout)
-            self._held.append(lease)
+            self._held.append(lease.__enter__())
             return lease.decision
         if self.timeout:
             return self.limiter.wait(key, self.cost, self.timeout).or_raise()
@@ -69,12 +75,23 @@ class Guard(_Around["Limiter", Lease]):
             self._held.pop().__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if _is(function, iscoroutinefunction, isasyncgenfunction):
+            raise InvalidCharge(
+                f"{_name(function)} is awaited, and a Limiter's guard would end before it runs: use AsyncLimiter."
+            )
+
         @wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
             with Guard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
                 return function(*args, **kwargs)
 
-        return guarded
+        @wraps(function)
+        def generated(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with Guard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
+                running: Any = function(*args, **kwargs)
+                return (yield from running)
+
+        return generated if _is(function, isgeneratorfunction) else guarded
 
 
 class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
@@ -84,7 +101,7 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
         key = self._fixed_key()
         if self.limiter.holds_slots:
             lease = await self.limiter.acquire(key, self.timeout)
-            self._held.append(lease)
+            self._held.append(await lease.__aenter__())
             return lease.decision
         if self.timeout:
             return (await self.limiter.wait(key, self.cost, self.timeout)).or_raise()
@@ -98,10 +115,43 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
         if self._held:
             await self._held.pop().__aexit__(kind, error, trace)
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        @wraps(function)
-        async def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with AsyncGuard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
-                return await function(*args, **kwargs)
+    def __call__(self, function: Callable[P, A]) -> Callable[P, A]:
+        if _is(function, isgeneratorfunction):
+            raise InvalidCharge(
+                f"{_name(function)} is a generator that nobody awaits: use Limiter, or make it async."
+            )
 
-        return guarded
+        @wraps(function)
+        async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async with AsyncGuard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
+                return await cast(Awaitable[Any], function(*args, **kwargs))
+
+        @wraps(function)
+        async def generated(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
+            async with AsyncGuard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
+                running: Any = function(*args, **kwargs)
+                step = running.__anext__()
+                try:
+                    while True:
+                        value = await step
+                        try:
+                            step = running.asend((yield value))
+                        except GeneratorExit:
+                            raise
+                        except BaseException as error:
+                            step = running.athrow(error)
+                except StopAsyncIteration:
+                    pass
+                finally:
+                    await running.aclose()
+
+        return cast(Callable[P, A], generated if _is(function, isasyncgenfunction) else guarded)
+
+
+def _is(function: Any, *kinds: Callable[[Any], bool]) -> bool:
+    """Whether it is such a function, or an object that is called like one."""
+    return any(kind(function) or kind(getattr(function, "__call__", None)) for kind in kinds)  # noqa: B004
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__

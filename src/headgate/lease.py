@@ -1,26 +1,27 @@
-"""A slot that is held: renewed by who works long, released when done, gone by itself after its ttl.
+"""A slot that is held: renewed while its block runs, released when done, gone by itself after its ttl.
 
     with limiter.acquire("exports", timeout=5) as lease:
         for part in parts:
-            write(part, fence=lease.fence)
-            if not lease.renew():
+            if lease.lost:
                 raise Stop("somebody else may hold the slot by now")
+            write(part, fence=lease.fence)
 
-Nothing renews a lease in the background: a holder that hangs should lose its slot, and a thread that goes on
-renewing for it would hide that. Renew from the work itself, at least every third of the ttl or so, and stop
-when it says no. The fence grows with every lease of a key; a store that refuses lower ones than it has seen
-is safe even from a holder that has not noticed yet.
+A with statement renews the lease while its block runs, however long that is (renewal.py); without one, call renew
+at least every third of the ttl or so, and stop when it says no. `lost` tells at any time whether somebody else may
+hold the slot by now, and whoever leaves the block is told by LeaseLost. The fence grows with every lease of a key;
+a store that refuses lower ones than it has seen is safe even from a holder that has not noticed yet.
 """
 
 from __future__ import annotations
 
+from time import monotonic
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
-from headgate.errors import CorruptState, EngineUnavailable, HeadgateError
 from headgate.model.decision import Decision
 from headgate.model.limit import SECOND
 from headgate.model.slots import Slots, renewed_us
+from headgate.renewal import AsyncHolding, Hold, Holding
 
 
 class Keeper(Protocol):
@@ -49,6 +50,7 @@ class _Held(Generic[K]):
         self._keeper = keeper
         self._expires_us = renewed_us(limit, at_us)
         self._held = True
+        self._hold = decision.hold = Hold(f"The slot of {key!r}", limit.ttl_us / SECOND, self._expires_us)
         self.key = key
         self.decision = decision
         self.fence = fence
@@ -58,6 +60,11 @@ class _Held(Generic[K]):
         """When it ends unless it is renewed, in seconds since 1970 by the engine's clock."""
         return self._expires_us / SECOND
 
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may hold the slot by now: the engine said so, or has not renewed it for a ttl."""
+        return self._hold.lost
+
     def __bool__(self) -> bool:
         return self._held
 
@@ -65,69 +72,61 @@ class _Held(Generic[K]):
         state = f"until {self.expires_at:.3f}" if self._held else "gone"
         return f"<{type(self).__name__} {self.fence} on {self.key!r}, {state}>"
 
-    def _renewed(self, expires_us: int | None) -> bool:
+    def _renewed(self, asked_at: float, expires_us: int | None) -> bool:
         self._held = expires_us is not None
         self._expires_us = expires_us or self._expires_us
-        return self._held
+        return self._hold.answered(asked_at, expires_us)
 
-    def _not_released(self, work: BaseException, why: HeadgateError) -> None:
-        # What the work raised matters more, and the slot comes back by itself.
-        work.add_note(f"The slot of {self.key!r} could not be released ({why}) and will expire.")
+    def _given_back(self, released: bool) -> bool:
+        self._held = False
+        self._hold.ended()
+        return released
 
 
 class Lease(_Held[Keeper]):
-    """A slot of a key, held. Leaving its with statement releases it."""
+    """A slot of a key, held. A with statement renews it, and releases it in the end."""
 
     def renew(self) -> bool:
         """Hold it for another ttl from now; False if it is gone, and then somebody else may hold the slot."""
-        return self._held and self._renewed(self._keeper.renew(self.key, self.fence))
+        asked_at = monotonic()
+        return self._held and self._renewed(asked_at, self._keeper.renew(self.key, self.fence))
 
     def release(self) -> bool:
         """Give it back; False if it was gone already. Any number of times."""
-        if not self._held:
-            return False
-        released = self._keeper.release(self.key, self.fence)
-        self._held = False
-        return released
+        return self._held and self._given_back(self._keeper.release(self.key, self.fence))
 
     def __enter__(self) -> Lease:
+        self._holding = Holding(self._hold, self.renew, lambda: self._hold.over or self.release())
+        self._holding.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.release()
-        except (CorruptState, EngineUnavailable) as why:
-            if error is None:
-                raise
-            self._not_released(error, why)
+        self._holding.__exit__(kind, error, trace)
 
 
 class AsyncLease(_Held[AsyncKeeper]):
-    """A slot of a key, held. Leaving its async with statement releases it."""
+    """A slot of a key, held. An async with statement renews it, and releases it in the end."""
 
     async def renew(self) -> bool:
         """Hold it for another ttl from now; False if it is gone, and then somebody else may hold the slot."""
-        return self._held and self._renewed(await self._keeper.renew(self.key, self.fence))
+        asked_at = monotonic()
+        return self._held and self._renewed(asked_at, await self._keeper.renew(self.key, self.fence))
 
     async def release(self) -> bool:
         """Give it back; False if it was gone already. Any number of times."""
-        if not self._held:
-            return False
-        released = await self._keeper.release(self.key, self.fence)
-        self._held = False
-        return released
+        return self._held and self._given_back(await self._keeper.release(self.key, self.fence))
+
+    async def _leave(self) -> bool:
+        return self._hold.over or await self.release()
 
     async def __aenter__(self) -> AsyncLease:
+        self._holding = AsyncHolding(self._hold, self.renew, self._leave)
+        await self._holding.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self.release()
-        except (CorruptState, EngineUnavailable) as why:
-            if error is None:
-                raise
-            self._not_released(error, why)
+        await self._holding.__aexit__(kind, error, trace)

@@ -8,7 +8,7 @@ from headgate.engine.fallback import AsyncFallbackEngine
 from headgate.engine.fallback.breaker import CLOSED
 from headgate.engine.fallback.members import Members
 from headgate.engine.options import Instead
-from headgate.errors import RateLimited
+from headgate.errors import LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.model.slots import Slots
 from tests.engine.faulty import Faulty, Settled, faulty
@@ -50,6 +50,25 @@ def test_a_lease_of_the_engine_lasts_as_long_as_it_was_given(instead: Instead, c
     assert meter.renew("key", fence) is None
     assert meter.renew("key", 12345) is None  # never heard of
     assert meter.release("key", fence) is False
+
+
+@pytest.mark.parametrize("instead", ["allow", "deny", "local"])
+def test_a_block_whose_engine_went_away_has_not_lost_its_slot_while_it_lasts(
+    instead: Instead, clock: ManualClock
+) -> None:
+    engine, wire = stands(instead, clock)
+    limiter = Limiter(Slots(3, TTL), engine, clock=clock)
+    with limiter.acquire("key") as lease:
+        wire.down = True
+        clock.advance(TTL - 0.001)
+        assert lease.renew()
+    back(engine, wire, clock)
+    lease = limiter.acquire("key").__enter__()
+    wire.down = True
+    clock.advance(TTL)
+    assert not lease.renew()
+    with pytest.raises(LeaseLost):
+        lease.__exit__(None, None, None)
 
 
 def test_allow_gives_leases_that_never_repeat(clock: ManualClock) -> None:

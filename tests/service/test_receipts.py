@@ -179,9 +179,9 @@ def test_slots_are_held_renewed_and_released(service: Service) -> None:
             409,
             "This receipt only holds slots: release it, or cancel it.",
         )
-    assert service.post("release", receipt=one).json == {"done": True}
+    assert service.post("release", receipt=one).json == {"done": True, "held": True}
     assert service.post("renew", receipt=one).json == {"held": False, "expires_after": None}
-    assert service.post("release", receipt=one).json == {"done": True}
+    assert service.post("release", receipt=one).json == {"done": True, "held": False}
     assert left(service, ann, "/export") == {"slots": 1}
     counted = charged(service, user=ann)
     for verb in ("renew", "release"):

@@ -72,6 +72,15 @@ class Limited(Protocol):
     def limit(self) -> Limit: ...
 
 
+class Held(Protocol):
+    """Slots that are held for a decision."""
+
+    @property
+    def lost(self) -> bool: ...
+    def answered(self, asked_at: float, ends_us: int | None) -> bool: ...
+    def ended(self) -> None: ...
+
+
 class Charge(NamedTuple):
     """One cost on one key under one limit: what an engine is asked."""
 
@@ -150,6 +159,7 @@ class Decision:
     rule: str | None = None
     aside: str | None = None
     given_back: int = 0  # units already refunded, so that nothing is given back twice
+    hold: Held | None = None  # the slots that a block holds for it
 
     def __init__(self, facts: Facts, source: Limited, key: str, cost: int) -> None:
         self.facts = facts
@@ -187,6 +197,11 @@ class Decision:
     @property
     def delay_us(self) -> int:
         return self.facts[DELAY_US]
+
+    @property
+    def lost(self) -> bool:
+        """Whether a slot that a block holds for it may be somebody else's by now."""
+        return self.hold is not None and self.hold.lost
 
     @property
     def degraded(self) -> bool:

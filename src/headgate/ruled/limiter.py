@@ -34,8 +34,9 @@ from headgate.engine.port import AsyncEngine, Engine
 from headgate.engine.url import open_async_engine, open_engine
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
-from headgate.model.decision import MARK, Decision, Facts
-from headgate.model.slots import Slots
+from headgate.model.decision import Decision, Facts
+from headgate.renewal import AsyncHolding, Hold, Holding
+from headgate.ruled import held_slots
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.opening import Rules, opened
 from headgate.ruled.overrides import AsyncRuleOverrides, RuleOverrides
@@ -95,19 +96,8 @@ class _Ruled:
 
     def _cancelling(self, decision: Decision) -> Flow[None]:
         if decision.allowed:
-            yield from self._releasing(decision)
+            yield from held_slots.release(decision)
             yield from steps.cancel(decision)
-
-    def _renewing(self, decision: Decision) -> Flow[bool]:
-        held = True
-        for meter, part in _slots(decision):
-            if (yield partial(meter.renew, part.key, part.facts[MARK])) is None:
-                held = False
-        return held
-
-    def _releasing(self, decision: Decision) -> Flow[None]:
-        for meter, part in _slots(decision):
-            yield partial(meter.release, part.key, part.facts[MARK])
 
     def counts(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
         """What a call is counted under: rule, meter and key of each count that may refuse it; and whether a rule
@@ -128,13 +118,6 @@ class _Ruled:
     def _resetting(self, attributes: Attributes) -> Flow[None]:
         for meter, key, _ in self.call(attributes, None).charges:
             yield partial(meter.reset, key)
-
-
-def _slots(decision: Decision) -> Iterator[tuple[Any, Decision]]:
-    """The slots that a decision holds, each with the hand on it."""
-    for part in (*decision.parts, *decision.beside):
-        if decision.allowed and part.allowed and isinstance(part.limit, Slots):
-            yield part.source, part
 
 
 class RuledLimiter(_Ruled):
@@ -212,20 +195,23 @@ class RuledLimiter(_Ruled):
 
     def renew(self, decision: Decision) -> bool:
         """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
-        return run(self._renewing(decision))
+        return run(held_slots.renew(decision))
 
-    def release(self, decision: Decision) -> None:
-        """Give back the slots that the decision holds; one that is not released ends by its ttl."""
-        run(self._releasing(decision))
+    def release(self, decision: Decision) -> bool:
+        """Give back the slots that the decision holds; False if one was gone already. One that is not released
+        ends by its ttl."""
+        return run(held_slots.release(decision))
 
     @contextmanager
     def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Decision]:
         """Check around a block: RateLimited if refused; slots are held as long as the block lasts."""
         decision = self.check(attributes, cost).or_raise()
-        try:
+        hold = held_slots.hold(decision)
+        if hold is None:
             yield decision
-        finally:
-            self.release(decision)
+            return
+        with Holding(hold, lambda: self.renew(decision), lambda: hold.over or self.release(decision)):
+            yield decision
 
     def reset(self, attributes: Attributes) -> None:
         """Forget the counts of a call: those of every rule that applies to it."""
@@ -336,20 +322,26 @@ class AsyncRuledLimiter(_Ruled):
 
     async def renew(self, decision: Decision) -> bool:
         """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
-        return await arun(self._renewing(decision))
+        return await arun(held_slots.renew(decision))
 
-    async def release(self, decision: Decision) -> None:
-        """Give back the slots that the decision holds; one that is not released ends by its ttl."""
-        await arun(self._releasing(decision))
+    async def release(self, decision: Decision) -> bool:
+        """Give back the slots that the decision holds; False if one was gone already. One that is not released
+        ends by its ttl."""
+        return await arun(held_slots.release(decision))
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Decision]:
         """Check around a block: RateLimited if refused; slots are held as long as the block lasts."""
         decision = (await self.check(attributes, cost)).or_raise()
-        try:
+        hold = held_slots.hold(decision)
+        if hold is None:
             yield decision
-        finally:
-            await self.release(decision)
+            return
+        async with AsyncHolding(hold, lambda: self.renew(decision), lambda: self._leave(decision, hold)):
+            yield decision
+
+    async def _leave(self, decision: Decision, hold: Hold) -> bool:
+        return hold.over or await self.release(decision)
 
     async def reset(self, attributes: Attributes) -> None:
         """Forget the counts of a call: those of every rule that applies to it."""

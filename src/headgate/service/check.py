@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec import UNSET
+
 from headgate.errors import InvalidCharge
 from headgate.model.decision import ALLOWED, Facts, Verdict
 from headgate.model.limit import SECOND, UNLIMITED, Limit
@@ -103,12 +105,11 @@ class Checker:
 
     async def renew(self, asked: schema.Redeem) -> schema.Held:
         decision = self._holding(asked)
-        ttl = min(part.limit.ttl_us for part in decision.parts if isinstance(part.limit, Slots)) / SECOND
-        return schema.Held(True, ttl) if await self.limiter.renew(decision) else schema.Held(False, None)
+        held = await self.limiter.renew(decision)
+        return schema.Held(True, _ttl(decision)) if held else schema.Held(False, None)
 
-    async def release(self, asked: schema.Redeem) -> schema.Given:
-        await self.limiter.release(self._holding(asked))
-        return schema.Given(True)
+    async def release(self, asked: schema.Redeem) -> schema.Released:
+        return schema.Released(True, await self.limiter.release(self._holding(asked)))
 
     def _taken(self, text: str) -> Receipt:
         """A receipt of something that was taken, and not only held."""
@@ -156,6 +157,7 @@ class Checker:
                 answer.refusal = schema.Refusal(refusal.status, refusal.body, refusal.type, refusal.redirect)
         elif receipt:
             answer.receipt = self._office.written(self.limiter.receipts(decision))
+            answer.expires_after = UNSET if (ttl := _ttl(decision)) is None else ttl
         if verdicts:
             answer.verdicts = [_verdict(each) for each in (*decision.verdicts, *decision.asides)]
         return answer
@@ -168,6 +170,12 @@ def _passed(rule: str, limit: Limit, facts: Facts) -> schema.Answer:
     return schema.Answer(
         True, rule, limit.text, remaining, 0.0, reset_after_us / SECOND, delay_us / SECOND, degraded=False
     )
+
+
+def _ttl(decision: RuledDecision) -> float | None:
+    """Seconds for which its slots are held; None if it holds none."""
+    slots = (part.limit for part in decision.parts)
+    return min((limit.ttl_us / SECOND for limit in slots if isinstance(limit, Slots)), default=None)
 
 
 def _slots(part: Written) -> bool:

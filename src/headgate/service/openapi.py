@@ -31,7 +31,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("commit", schema.Commit, schema.Given, "So much was used: give back the rest. Works once."),
     Verb("cancel", schema.Redeem, schema.Given, "Give a place back, as far as nobody built on it. Works once."),
     Verb("renew", schema.Redeem, schema.Held, "Hold the slots of a receipt for another ttl."),
-    Verb("release", schema.Redeem, schema.Given, "Give the slots of a receipt back."),
+    Verb("release", schema.Redeem, schema.Released, "Give the slots of a receipt back."),
 )
 _TROUBLES = {
     400: "The question cannot be judged.",

@@ -134,6 +134,10 @@ class Answer(Struct):
     refusal: Refusal | UnsetType = UNSET
     verdicts: list[Verdict] | UnsetType = UNSET
     receipt: str | UnsetType = UNSET
+    expires_after: Annotated[
+        float | UnsetType,
+        Meta(description="Seconds until the slots of the receipt end, unless renewed or released before."),
+    ] = UNSET
 
 
 class Answers(Struct):
@@ -150,6 +154,13 @@ class Given(Struct):
     receipt: Annotated[
         str | UnsetType, Meta(description="A receipt of the rest, if something is left to be given back.")
     ] = UNSET
+
+
+class Released(Struct):
+    """What became of slots."""
+
+    done: bool
+    held: Annotated[bool, Meta(description="Whether all of them were held until now; false: one was lost.")]
 
 
 class Held(Struct):

@@ -94,13 +94,16 @@ class FallbackSlots:
         return (here.renew(key, fence),), None
 
     def releasing(self, key: str, fence: int) -> Flow[bool]:
-        tag = key, self._number, fence
-        _, _, theirs = self._engine.leases.find(tag) or (0, 0, fence)
+        tag, asked_us = (key, self._number, fence), self._now_us()
+        given_us, _, theirs = self._engine.leases.find(tag) or (0, 0, fence)
         self._engine.leases.drop(tag)
         if theirs is None:
             here = self._here()
             return here.release(key, fence) if here is not None else self.instead == "allow"
-        return bool((yield from self._engine.trying(key, partial(self.meter.release, key, theirs))))
+        released = yield from self._engine.trying(key, partial(self.meter.release, key, theirs), boxed=True)
+        if released is None:  # whoever gave it is not there: until it ends by itself, nobody else has it
+            return given_us <= asked_us < renewed_us(self.limit, given_us)
+        return bool(released[0])
 
     def leaving(self, key: str, ticket: int) -> Flow[None]:
         here = self._here()
