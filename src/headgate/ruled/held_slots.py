@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from headgate.errors import EngineUnavailable
+from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import Flow
 from headgate.model.decision import AT_US, MARK, Decision
 from headgate.model.limit import SECOND
@@ -51,13 +51,13 @@ def hold(decision: Decision) -> Hold | None:
 def _each(decision: Decision, step: Callable[..., Callable[[], Any]]) -> Flow[int | None]:
     """Ask about each: the least answer, None if one of them is lost."""
     answers: list[int] = []
-    trouble: EngineUnavailable | None = None
+    trouble: CorruptState | EngineUnavailable | None = None
     lost = False
     for meter, part, _ in _slots(decision):
         live = part.aside is None
         try:
             answer = yield step(meter, part.key, part.facts[MARK])
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             trouble = trouble or (error if live else None)
             continue
         if answer:
