@@ -16,7 +16,7 @@ _CADDYFILE = """\
 	storage file_system {folder}/storage
 	{options}
 }}
-http://127.0.0.1:{port} {{
+http://:{port} {{
 	bind 127.0.0.1
 	{site}
 }}

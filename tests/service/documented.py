@@ -28,6 +28,15 @@ def filter_of(name: str) -> Json:
     return next(each for each in found if each["name"] == f"envoy.filters.http.{name}")
 
 
+def connections() -> Json:
+    """The fields of Envoy's connection manager that the page tells."""
+    text = (ROOT / "docs" / "how-to" / "envoy.md").read_text(encoding="utf-8")
+    found = re.search(r'^    "use_remote_address".*\n(?:    .*\n)+', text, re.M)
+    assert found
+    made: Json = json.loads(f"{{{found[0]}}}")
+    return made
+
+
 def cluster(address: str) -> Json:
     """The cluster that it tells, at another address."""
     found: list[Json] = [json.loads(text) for text in told("envoy.md", "json")]

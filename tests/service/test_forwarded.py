@@ -123,6 +123,15 @@ def test_a_request_without_a_host(kind: Kind) -> None:
     assert ask(kind, headers) == request("PUT", "/a%2Fb?q=1", [], CLIENT)
 
 
+@pytest.mark.parametrize("kind", ["auth_request", "forward_auth"])
+def test_the_gateway_names_the_host_whatever_the_target_says(kind: Kind) -> None:
+    headers = [
+        (name, "http://evil.example/a%2Fb?q=1" if name.lower().endswith("uri") else value)
+        for name, value in SAID[kind]
+    ]
+    assert ask(kind, headers + OWN) == EXPECTED
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_lines_of_a_list_are_one_list(kind: Kind) -> None:
     rest = [pair for pair in SAID[kind] if pair[0].lower() != "x-forwarded-for"]

@@ -5,15 +5,16 @@ user is not concerned. Each gateway is configured as the how-to says.
 """
 
 import json
-from collections.abc import Iterator
-from typing import cast
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from tests.servers import Backend, Caddy, Envoy, Nginx, Proxy, RedisServer, Traefik
 from tests.servers.envoy import Json, http_cluster
-from tests.service.documented import cluster, described, filter_of, told
+from tests.service.documented import cluster, connections, described, filter_of, told
 from tests.service.running import Service
 
 BOOK = {
@@ -27,6 +28,8 @@ BOOK = {
         },
         {"name": "path", "when": {"method": "POST", "path": "/closed"}, "limit": "1/day fixed"},
         {"name": "address", "key": "address", "missing": "skip", "limit": "1000/day fixed"},
+        {"name": "host", "when": {"host": "api.test"}, "limit": "1/day fixed"},
+        {"name": "below", "when": {"path": "/below/**"}, "limit": "1/day fixed"},
     ]
 }
 PATIENCE = "5s"  # the page's are short for a busy machine
@@ -84,6 +87,32 @@ def test_nginx_auth_request(service: Service, backend: Backend) -> None:
         assert link.opened <= 2, "an answer without a body keeps the connection"
 
 
+def caddy(service: str, backend: Backend) -> Caddy:
+    site = told("behind-gateways.md", "caddyfile")[0].replace("127.0.0.1:8080", service)
+    return Caddy(site.replace("127.0.0.1:8000", backend.address))
+
+
+def traefik(service: str, backend: Backend) -> Traefik:
+    text = told("behind-gateways.md", "json")[0].replace("127.0.0.1:8080", service)
+    return Traefik(json.loads(text.replace("127.0.0.1:8000", backend.address)))
+
+
+def envoy(service: str, backend: Backend, **host: Any) -> Envoy:
+    authz = filter_of("ext_authz")
+    authz["typed_config"]["http_service"]["server_uri"]["timeout"] = PATIENCE
+    clusters = [http_cluster("headgate", service)]
+    return Envoy([authz], backend, clusters=clusters, host=host, connections=connections())
+
+
+@pytest.mark.parametrize("made", [nginx, caddy, traefik, envoy])
+def test_a_target_that_is_a_whole_url_names_the_host_whatever_host_says(
+    made: Callable[[str, Backend], Any], service: Service, backend: Backend
+) -> None:
+    with made(service.http, backend) as gateway:
+        assert [_status(gateway.port, "http://api.test/") for _ in range(2)] == [b"200", b"429"]
+        assert _status(gateway.port, "/") == b"200"
+
+
 def test_nginx_gets_an_answer_when_nobody_can_decide(server: RedisServer, backend: Backend) -> None:
     book = {"rules": [{"name": "all", "limit": "5/day fixed"}]}
     with (
@@ -98,8 +127,7 @@ def test_nginx_gets_an_answer_when_nobody_can_decide(server: RedisServer, backen
 
 
 def test_caddy(service: Service, backend: Backend) -> None:
-    site = told("behind-gateways.md", "caddyfile")[0].replace("127.0.0.1:8080", service.http)
-    with Caddy(site.replace("127.0.0.1:8000", backend.address)) as gateway:
+    with caddy(service.http, backend) as gateway:
         refused = five_pass(gateway.url, backend)
     assert refused.text == "slow down"
     assert refused.headers["ratelimit"].startswith('"user";r=0')
@@ -107,23 +135,47 @@ def test_caddy(service: Service, backend: Backend) -> None:
 
 
 def test_traefik(service: Service, backend: Backend) -> None:
-    text = told("behind-gateways.md", "json")[0].replace("127.0.0.1:8080", service.http)
-    dynamic = json.loads(text.replace("127.0.0.1:8000", backend.address))
-    with Traefik(dynamic) as gateway:
+    with traefik(service.http, backend) as gateway:
         refused = five_pass(gateway.url, backend)
     assert refused.text == "slow down"
     assert refused.headers["ratelimit"].startswith('"user";r=0')
 
 
 def test_envoy_ext_authz(service: Service, backend: Backend) -> None:
-    authz = filter_of("ext_authz")
-    authz["typed_config"]["http_service"]["server_uri"]["timeout"] = PATIENCE
-    clusters = [http_cluster("headgate", service.http)]
-    with Envoy([authz], backend, clusters=clusters, connections={"use_remote_address": True}) as gateway:
+    with envoy(service.http, backend) as gateway:
         refused = five_pass(gateway.url, backend)
         assert httpx.get(gateway.url, headers={"X-User": "eve"}).headers["ratelimit"].startswith('"user";r=4')
         assert gateway.stats("cluster.headgate.upstream_cx_total")["cluster.headgate.upstream_cx_total"] <= 2
     assert refused.text == "slow down"
+
+
+def test_what_envoy_routes_below_a_path_meets_the_rule_for_it(
+    service: Service, server: RedisServer, backend: Backend
+) -> None:
+    routes = [
+        {"match": {"prefix": prefix}, "direct_response": {"status": status}}
+        for prefix, status in (("/below/", 201), ("/", 202))
+    ]
+    found = {}
+    with envoy(service.http, backend, routes=routes) as gateway:
+        for target in (
+            "/below/x",
+            "/below/../x",
+            "/below/%2e%2e/x",
+            "/y/../below/x",
+            "//below//x",
+            "/y%2f../below/x",
+        ):
+            server.call("FLUSHALL")
+            found[target] = [_status(gateway.port, target) for _ in range(2)]
+    assert found.pop("/below/../x") == found.pop("/below/%2e%2e/x") == [b"202", b"202"]
+    assert list(found.values()) == [[b"201", b"429"]] * 4
+
+
+def _status(port: int, target: str) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 20) as link:
+        link.sendall(f"GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+        return link.recv(65536)[9:12]
 
 
 def ratelimit() -> Json:

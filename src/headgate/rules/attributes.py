@@ -102,7 +102,9 @@ class Reading:
 def request(
     method: Raw, target: Raw, headers: Headers = (), address: str | None = None, **others: Any
 ) -> Attributes:
-    """The attributes of an HTTP request. Other names are the caller's: user="ada", plan="pro"."""
+    """The attributes of an HTTP request. Other names are the caller's: user="ada", plan="pro".
+
+    A target that is a whole URL names the host, whatever the Host field says (RFC 9112, 3.2.2)."""
     found = Attributes.__new__(Attributes)
     authority, path, query = _split(text(target))
     put = super(Attributes, found).__setitem__  # all of this is normal already
@@ -123,8 +125,8 @@ def request(
         name, _, value = pair.partition("=")
         if name:
             first("argument." + _argument(name), _argument(value))
-    if host or authority:
-        found["host"] = host or authority.rpartition("@")[2]
+    if host := authority.rpartition("@")[2] or host:
+        found["host"] = host
     found["address"] = address
     if others:
         found.update(others)

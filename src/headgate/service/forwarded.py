@@ -138,9 +138,9 @@ def forwarded(
         own = _cookies_apart(own)
     else:
         method, target = said[fields[2]], said[fields[3]]
-    if host := said[fields[1]]:
-        own.append(("host", host))
-    return request(method, target, own, address or None)
+    if not (host := said[fields[1]]):
+        return request(method, target, own, address or None)
+    return request(method, target, [*own, ("host", host)], address or None, host=host)
 
 
 class Wanted:

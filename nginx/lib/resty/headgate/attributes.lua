@@ -51,7 +51,21 @@ end
 -- The path of a target: decoded once, and resolved.
 function M.path(text) return path_of(decoded(text)) end
 
-local SPECIAL = {
+-- The same by a server to which an empty segment is one: .. takes it away, and not the one before it.
+function M.unmerged_path(text)
+  local kept = {}
+  for _, segment in ipairs(split.split(decoded(text), "/")) do
+    if segment == ".." then
+      kept[#kept] = nil
+    elseif segment ~= "." then
+      kept[#kept + 1] = segment
+    end
+  end
+  return path_of(table.concat(kept, "/"))
+end
+
+-- The normal forms of the attributes that have one; nil of what cannot be one.
+M.normal = {
   method = string.upper,
   path = function(text) return text ~= "" and path_of(text) or nil end,
   host = M.host,
@@ -72,7 +86,7 @@ function M.given(known)
     local text, plain = text_of(value), M.folded(name)
     if plain == name then
       found[name] = text
-      if SPECIAL[name] then found[name] = SPECIAL[name](text) end
+      if M.normal[name] then found[name] = M.normal[name](text) end
     elseif known[plain] == nil and (spelled[plain] == nil or name < spelled[plain]) then
       found[plain], spelled[plain] = text, name
     end
@@ -128,13 +142,15 @@ function M.arguments(found, query)
   end
 end
 
--- The attributes of an HTTP request; headers are a list of { name, value }.
+-- The attributes of an HTTP request; headers are a list of { name, value }. A target that is a whole URL names the
+-- host, whatever the Host field says.
 function M.request(method, target, headers, address)
   local authority, path, query = M.parts(target)
   local found = { method = string.upper(method), path = M.path(path) }
   local host = put_headers(found, headers)
   if query then M.arguments(found, query) end
-  host = host or authority and string.gsub(authority, "^.*@", "")
+  authority = string.gsub(authority or "", "^.*@", "")
+  if authority ~= "" then host = authority end
   if host then found.host = M.host(host) end
   if address then found.address = network.canonical(address) end
   return found

@@ -6,14 +6,18 @@
 --   user                                   $remote_user, unless the gateway was told another variable
 --   anything else                          the nginx variable of that name: `plan` is $plan
 --
--- The path and its arguments are those of the line that the client sent ($request_uri): no rewrite and no internal
--- redirect changes whose key is counted. The address is $remote_addr, which the real_ip module sets right behind
--- proxies that nginx was told to trust.
+-- Host and path are what nginx routes by, so no spelling is a way around a rule. The host is $host: the target's where
+-- the target is a whole URL, else the Host field's, else the server's own name. The path and its arguments are those of
+-- the line that the client sent ($request_uri), read as nginx reads them: no rewrite and no internal redirect changes
+-- whose key is counted. With `merge_slashes off`, /a//../b is /a/b to nginx, and /b otherwise: $uri tells which.
+--
+-- The address is $remote_addr, which the real_ip module sets right behind proxies that nginx was told to trust. A
+-- variable that is named for a well-known attribute is made normal as that attribute is.
 --
 -- What begins with ? is no attribute: it stands beside them.
 --
--- Laws (tests/nginx/test_seen.py): byte for byte what Python makes of the same request; nothing a client sends is an
--- error; what is absent is empty.
+-- Laws (tests/nginx/test_seen.py, test_routing.py): byte for byte what Python makes of the same request; a rule for a
+-- host or a path meets all that nginx serves there; nothing a client sends is an error; what is absent is empty.
 
 local attributes = require "resty.headgate.attributes"
 local network = require "resty.headgate.network"
@@ -30,6 +34,7 @@ local ngx, read = ngx, require("resty.headgate.variables").read
 local VARIABLES = { server = "server_name", user = "remote_user" }
 
 local path_of = remembering(attributes.path)
+local unmerged_path_of = remembering(attributes.unmerged_path)
 local host_of = remembering(attributes.host)
 local address_of = remembering(network.canonical)
 
@@ -37,6 +42,13 @@ local address_of = remembering(network.canonical)
 -- arguments are among the others.
 local method, path, query, host, address
 local others = false -- whether anything else is known of it, in the table
+
+-- The path that nginx made of a target in which slashes follow each other.
+local function routed_path(plain)
+  local merged, unmerged = path_of(plain), unmerged_path_of(plain)
+  if unmerged ~= merged and attributes.normal.path(read "uri") == unmerged then return unmerged end
+  return merged
+end
 
 local function put_target()
   local target = read "request_uri" or "/"
@@ -48,7 +60,8 @@ local function put_target()
     local _
     _, plain, rest = attributes.parts(target)
   end
-  path, query = path_of(plain), rest or ""
+  local spelled = find(plain, "//", 1, true) or find(plain, "%", 1, true)
+  path, query = spelled and routed_path(plain) or path_of(plain), rest or ""
 end
 
 local function put_arguments(seen)
@@ -102,11 +115,6 @@ local function argument(seen, name)
   return rawget(seen, name)
 end
 
--- Of a request without a Host: what its line names, but not the name of the server that got it.
-local function named_in_line()
-  if find(read "request" or "", "^%S+ %a[%w+.-]*://") then return read "host" end
-end
-
 local MADE = {
   method = function()
     method = method or upper(read "request_method")
@@ -117,11 +125,7 @@ local MADE = {
     return path
   end,
   host = function()
-    if not host then
-      local said = read "http_host"
-      if not said or said == "" then said = named_in_line() end
-      host = said and host_of(said) or ""
-    end
+    host = host or host_of(read "host" or "")
     return host
   end,
   address = function()
@@ -135,11 +139,21 @@ local PARTS = { ["header."] = header, ["cookie."] = cookie, ["argument."] = argu
 -- How an attribute is made that is not one of the above: a part of the request, or a variable. It is put in the table.
 local made = {}
 
+local function variable_of(name)
+  local variable, normal = VARIABLES[name] or name, attributes.normal[name]
+  if not normal then return function() return read(variable) end end
+  normal = remembering(normal)
+  return function()
+    local value = read(variable)
+    return value and normal(value)
+  end
+end
+
 local function maker(name)
-  local part, variable = PARTS[string.match(name, "^%l+%.") or ""], VARIABLES[name] or name
+  local make = PARTS[string.match(name, "^%l+%.") or ""] or variable_of(name)
   return function(seen)
     others = true
-    local value = part and part(seen, name) or not part and read(variable) or ""
+    local value = make(seen, name) or ""
     rawset(seen, name, value)
     return value
   end
