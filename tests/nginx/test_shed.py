@@ -6,7 +6,7 @@ machine miss it once, an unfair gate every time.
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -48,6 +48,23 @@ def gate() -> Iterator[Gate]:
         yield running
 
 
+@contextmanager
+def gateways(server: RedisServer, count: int, **rule: str) -> Iterator[list[Gateway]]:
+    """So many gateways that follow a book of one rule."""
+    server.flush()
+    book = {"name": "sale", "rules": [{"name": "sale", **rule}]}
+    url = f"{server.url}?deadline=2&nodes={count}"
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                Gateway(None if place else book, url, http=floods.HTTP, server=floods.SERVER, workers=2)
+            )
+            for place in range(count)
+        ]
+        time.sleep(1.5)  # until all follow the book
+        yield running
+
+
 def missed(found: Flood) -> list[str]:
     """The bars that a flood did not reach."""
     requests = found.after(1)
@@ -74,23 +91,23 @@ def missed(found: Flood) -> list[str]:
 def test_little_is_asked_all_is_used_and_everybody_has_the_same_chance(
     server: RedisServer, text: str, gates: int
 ) -> None:
-    server.flush()
-    book = {"name": "sale", "rules": [{"name": "sale", "limit": text}]}
-    url = f"{server.url}?deadline=2&nodes={gates}"
-    with ExitStack() as stack:
-        running = [
-            stack.enter_context(
-                Gateway(None if place else book, url, http=floods.HTTP, server=floods.SERVER, workers=2)
-            )
-            for place in range(gates)
-        ]
-        time.sleep(1.5)  # until all follow the book
+    with gateways(server, gates, limit=text) as running:
         tries = []
         for _ in range(TRIES):
             tries.append(missed(flood(running, server, SECONDS)))
             if not tries[-1]:
                 return
     pytest.fail(f"Missed in {TRIES} floods: {tries}")
+
+
+@pytest.mark.parametrize(("text", "gates"), [(f"{RATE}/s", 1), (f"{RATE}/s", 2), (f"{RATE}/s fixed", 1)])
+def test_a_leased_rule_asks_at_most_three_times_for_a_unit(server: RedisServer, text: str, gates: int) -> None:
+    """It takes a third of a question for each unit, and took eight before leased rules were shed, too."""
+    with gateways(server, gates, limit=text, lease="100ms") as running:
+        found = flood(running, server, SECONDS)
+    admitted = sum(request.passed for request in found.requests)
+    assert found.asked <= 3 * admitted
+    assert RATE * SECONDS / 2 < admitted < 1.5 * RATE * SECONDS
 
 
 def test_whoever_is_shed_is_refused_with_nothing_left_and_another_time_to_come_back(

@@ -1,7 +1,8 @@
 -- How the parts of the gateway are put together, from what `init` was told. Nothing is decided here.
 --
 -- Engines stack, always in this order: fallback( shed( memo( Redis ))), and what is leased asks
--- fallback( lease( memo( Redis ))). What counts on this nginx is asked of the shared dict.
+-- fallback( shed( lease( memo( Redis )))): a flood is shed before units are ordered for it, and what Redis refused says
+-- nothing of the units that are here already. What counts on this nginx is asked of the shared dict.
 --
 -- Law (tests/nginx/test_assembly.py): an option that cannot be meant keeps nginx from starting, with a sentence.
 
@@ -93,9 +94,11 @@ function Gate:stacked(dict, only_here, chosen, options)
   if only_here then return engines end
   local asked = self.redis
   if options.memo ~= false then asked = memo.around(asked, dict) end
-  local fair = options.shed ~= false and shed.around(asked, dict, self.members) or asked
-  engines.there = fallback.around(fair, self.here, self.members, chosen)
-  engines.leased = fallback.around(lease.around(asked, dict), self.here, self.members, chosen)
+  local function guarded(engine)
+    if options.shed ~= false then engine = shed.around(engine, dict, self.members) end
+    return fallback.around(engine, self.here, self.members, chosen)
+  end
+  engines.there, engines.leased = guarded(asked), guarded(lease.around(asked, dict))
   return engines
 end
 

@@ -30,7 +30,8 @@
 --   - one shed charge refuses the request: the others were not asked, and have no facts (answers[i] is nil). Such
 --     answers come with the word "unasked": they do not show that Redis answers.
 --
--- It stands around the memo, not within: what the memo refuses is demand, too. Workers must have seeds of their own.
+-- It stands around the memo, not within: what the memo refuses is demand, too. And around the lease, for the same laws:
+-- units that are fetched ahead count as there until a request gets them. Workers must have seeds of their own.
 
 local clock = require "resty.headgate.clock"
 local ffi = require "ffi"
