@@ -49,10 +49,10 @@ def gate() -> Iterator[Gate]:
 
 
 @contextmanager
-def gateways(server: RedisServer, count: int, **rule: str) -> Iterator[list[Gateway]]:
-    """So many gateways that follow a book of one rule."""
+def gateways(server: RedisServer, count: int, *rules: dict[str, str]) -> Iterator[list[Gateway]]:
+    """So many gateways that follow a book of these rules."""
     server.flush()
-    book = {"name": "sale", "rules": [{"name": "sale", **rule}]}
+    book = {"name": "sale", "rules": list(rules)}
     url = f"{server.url}?deadline=2&nodes={count}"
     with ExitStack() as stack:
         running = [
@@ -91,7 +91,7 @@ def missed(found: Flood) -> list[str]:
 def test_little_is_asked_all_is_used_and_everybody_has_the_same_chance(
     server: RedisServer, text: str, gates: int
 ) -> None:
-    with gateways(server, gates, limit=text) as running:
+    with gateways(server, gates, {"name": "sale", "limit": text}) as running:
         tries = []
         for _ in range(TRIES):
             tries.append(missed(flood(running, server, SECONDS)))
@@ -100,10 +100,26 @@ def test_little_is_asked_all_is_used_and_everybody_has_the_same_chance(
     pytest.fail(f"Missed in {TRIES} floods: {tries}")
 
 
-@pytest.mark.parametrize(("text", "gates"), [(f"{RATE}/s", 1), (f"{RATE}/s", 2), (f"{RATE}/s fixed", 1)])
-def test_a_leased_rule_asks_at_most_three_times_for_a_unit(server: RedisServer, text: str, gates: int) -> None:
-    """It takes a third of a question for each unit, and took eight before leased rules were shed, too."""
-    with gateways(server, gates, limit=text, lease="100ms") as running:
+def leased(text: str, name: str = "leased") -> dict[str, str]:
+    return {"name": name, "limit": text, "lease": "100ms"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "gates"),
+    [
+        ([leased(f"{RATE}/s")], 1),
+        ([leased(f"{RATE}/s")], 2),
+        ([leased(f"{RATE}/s fixed")], 1),
+        ([leased("100000/s"), {"name": "sale", "limit": f"{RATE}/s"}], 1),
+        ([leased("1000/s", "first"), leased(f"{RATE}/s")], 1),
+    ],
+    ids=["bucket", "two gates", "window", "beside another", "both leased"],
+)
+def test_leased_rules_ask_at_most_three_times_for_a_unit(
+    server: RedisServer, rules: list[dict[str, str]], gates: int
+) -> None:
+    """Seen are 0.2 to 1.5 questions for each unit; from 5 to 18 if units are leased before requests are shed."""
+    with gateways(server, gates, *rules) as running:
         found = flood(running, server, SECONDS)
     admitted = sum(request.passed for request in found.requests)
     assert found.asked <= 3 * admitted

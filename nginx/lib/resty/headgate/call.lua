@@ -3,7 +3,9 @@
 --
 -- What counts on this nginx is charged first, then slots, then what is leased, then everything else in one question to
 -- Redis; whoever was charged before one refused gets it back. If something here refuses, Redis is not asked any more,
--- except for shadows and candidates: they keep what their own verdict says, and are never in the way.
+-- except for shadows and candidates: they keep what their own verdict says, and are never in the way. What is shed, or
+-- refused from memory, is so before the first question: else a flood would take slots and leased units, and give each
+-- of them back.
 --
 -- A charge is { hand, key, cost, rule, limit }: a match that makes one charge becomes it, because this runs for every
 -- request, and what is not made need not be thrown away.
@@ -155,6 +157,25 @@ local function give_back(engines, charges, answers, places)
   end
 end
 
+-- Whether one of the charges that are decided there is refused without asking; its answer is put in its place.
+local function refused_at(engine, charges, where, answers)
+  local places = those(charges, where, false)
+  if #places == 0 then return false end
+  local few = {}
+  for i, place in ipairs(places) do few[i] = charges[place] end
+  local found = engine:refused(few)
+  for i, facts in pairs(found or {}) do answers[places[i]] = facts end
+  return found ~= nil
+end
+
+-- The same wherever Redis decides. Lockouts and asides have refusals to count: what comes with them is not foreseen.
+local function foreseen(engines, charges, answers)
+  for _, charge in ipairs(charges) do
+    if charge.hand.terms.lockout or charge.hand.aside then return false end
+  end
+  return refused_at(engines.there, charges, "there", answers) or refused_at(engines.leased, charges, "leased", answers)
+end
+
 -- The long way: in parts, as they are decided in different places.
 local function in_turn(engines, charges, refused)
   local answers, charged = {}, {}
@@ -165,6 +186,7 @@ local function in_turn(engines, charges, refused)
   else
     for _, place in ipairs(here) do charged[#charged + 1] = place end
   end
+  refused = refused or foreseen(engines, charges, answers)
   for _, place in ipairs(those(charges, "slots", false)) do
     local charge = charges[place]
     if charge.hand.aside or not refused then

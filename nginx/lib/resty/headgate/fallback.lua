@@ -176,6 +176,13 @@ function Fallback:take(charge, deadline)
   return instead(self, { charge }, 1)[1]
 end
 
+-- The answers to those charges that are refused without asking, in their places; nil if none is. While Redis does not
+-- answer, none is: shares decide.
+function Fallback:refused(charges)
+  if not self.breakers.calm then return nil end
+  return self.inner:refused(charges)
+end
+
 -- One question about one charge, if anybody is to be asked: its answer, or nil and Trouble.
 local function try(self, charge, deadline, verb, ...)
   local breakers, inner = self.breakers, self.inner

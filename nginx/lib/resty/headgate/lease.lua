@@ -282,6 +282,20 @@ function Engine:decide(charges, commit, deadline)
   return facts and { facts }, word
 end
 
+local function has(self, stock, cost)
+  local at_us, left = now_us(), self.dict:get(stock.counter)
+  return left ~= nil and left >= cost and stock.since_us <= at_us and at_us < stock.until_us
+end
+
+-- The answer to the first charge that nothing is in stock for, and that is refused without asking; nil if none is.
+function Engine:refused(charges)
+  for i, charge in ipairs(charges) do
+    local stock = latest(self, charge.hand.lending or bind(charge.hand), charge.key)
+    local found = not (stock and has(self, stock, charge.cost)) and self.inner:refused { charge }
+    if found then return { [i] = found[1] } end
+  end
+end
+
 -- How many units are left now that these are back; nil if they are not. While somebody orders they are not: an order
 -- has been told how many there are, and all together may not be more than U.
 local function into_stock(self, stock, units)

@@ -121,14 +121,26 @@ local function recall(self, charge, locks, now)
   return text and charge.cost > 0 and recalled(text, charge.cost, now)
 end
 
+-- The first refusal of one of these charges that still stands, in its place; nil if none does.
+local function recall_any(self, charges, locks, now)
+  for i = 1, #charges do
+    local facts = recall(self, charges[i], locks, now)
+    if facts then return { [i] = facts } end
+  end
+end
+
+-- The same for who has more to do before Redis is asked.
+function Memo:refused(charges)
+  local may, locks = terms_of(charges)
+  return may and recall_any(self, charges, locks, now_us()) or nil
+end
+
 function Memo:decide(charges, commit, deadline)
   local may, locks = terms_of(charges)
   if commit ~= 1 or not may then return self.inner:decide(charges, commit, deadline) end
   local now = now_us()
-  for i = 1, #charges do
-    local facts = recall(self, charges[i], locks, now)
-    if facts then return { [i] = facts }, "unasked" end
-  end
+  local known = recall_any(self, charges, locks, now)
+  if known then return known, "unasked" end
   local answers, trouble = self.inner:decide(charges, commit, deadline)
   if not answers then return nil, trouble end
   for i = 1, #charges do learn(self, charges[i], answers[i], now) end

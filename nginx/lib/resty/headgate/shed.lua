@@ -31,7 +31,8 @@
 --     answers come with the word "unasked": they do not show that Redis answers.
 --
 -- It stands around the memo, not within: what the memo refuses is demand, too. And around the lease, for the same laws:
--- units that are fetched ahead count as there until a request gets them. Workers must have seeds of their own.
+-- units that are fetched ahead count as there until a request gets them. Who has slots or leased units to take first
+-- throws the dice before that (`refused`, called by call.lua). Workers must have seeds of their own.
 
 local clock = require "resty.headgate.clock"
 local ffi = require "ffi"
@@ -194,8 +195,9 @@ local function counts_refusals(charges)
   return false
 end
 
--- Whether the demand of this charge is counted; and if it is shed, its facts.
+-- Whether the demand of this charge is counted; and if it is shed, its facts. The dice are thrown once for a charge.
 local function thrown(self, charge, now)
+  if charge.admitted ~= nil then return charge.admitted, nil end
   local shed = charge.hand.shed
   if shed == nil then shed = plan_of(charge.hand) end
   if not shed or charge.cost <= 0 or not recall(self, shed, charge.key) then return false, nil end
@@ -208,6 +210,21 @@ local function all_pass(charges, answers)
     if not answers[i] or answers[i][1] ~= 1 then return false end
   end
   return true
+end
+
+-- The answer to the first charge that is shed, or refused without asking by who is behind; nil if none is. Those that
+-- are not shed here are not shed later on.
+function Shed:refused(charges)
+  local now = now_us()
+  for i = 1, #charges do
+    local charge = charges[i]
+    if not must_count(charge) then
+      local counted, facts = thrown(self, charge, now)
+      if facts then return { [i] = facts } end
+      charge.admitted = counted
+    end
+  end
+  return self.inner:refused(charges)
 end
 
 function Shed:decide(charges, commit, deadline)

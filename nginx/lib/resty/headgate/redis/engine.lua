@@ -91,6 +91,9 @@ end
 
 function Engine:told(failure) return trouble.told(self.text, self.prefix, failure) end
 
+-- Nothing is refused without asking: that is for those who stand around this engine.
+function Engine.refused() return nil end
+
 -- A calendar's numbers at this instant, microseconds.
 function Engine:numbers(limit, now_us)
   return require("resty.headgate.calendar").numbers(limit, self.zones, now_us)
