@@ -37,6 +37,7 @@ def test_it_prints_a_whole_configuration(prompt: Prompt, write: Write) -> None:
         'map "" $headgate_status { default ""; }',
         'map "" $headgate_rule { default ""; }',
         'map "" $headgate_remaining { default ""; }',
+        'map "" $headgate_dry_run { default ""; }',
         f'redis = "{url}",',
         'prefix = "shop",',
         'dict = "headgate",',
@@ -49,7 +50,7 @@ def test_it_prints_a_whole_configuration(prompt: Prompt, write: Write) -> None:
         "proxy_pass http://b:9;",
     ):
         assert line in lines
-    assert all(f"$headgate_{name}" in prompt.out for name in ("status", "rule", "remaining"))
+    assert all(f"$headgate_{name}" in prompt.out for name in ("status", "rule", "remaining", "dry_run"))
     said = [line for line in lines if line.startswith("#   headgate nginx conf")]
     shown = "rules.yaml --engine 'redis://...@cache:6379/0?fallback=local' --prefix shop"
     assert said == [f"#   headgate nginx conf {shown} --listen 81 --backend http://b:9 --workers 3"]
@@ -153,8 +154,8 @@ def test_what_is_printed_runs_as_it_is(prompt: Prompt, write: Write) -> None:
                 running.send_signal(signal.SIGQUIT)  # workers end what they have begun, and log it
     told = [line.partition(" gate=")[2].split() for line in (here / "access.log").read_text().splitlines()]
     assert sorted(words[1:] for words in told) == [  # two workers log, each in its own time
-        *[["rule=all", "remaining=0"]] * 3,
-        ["rule=all", "remaining=1"],
+        *[["rule=all", "remaining=0", "dry_run="]] * 3,
+        ["rule=all", "remaining=1", "dry_run="],
     ]
 
 

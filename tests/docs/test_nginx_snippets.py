@@ -30,6 +30,7 @@ IN_HTTP = {
     "$headgate_status {": 'map "" $headgate_status { default ""; }',
     "$headgate_rule {": 'map "" $headgate_rule { default ""; }',
     "$headgate_remaining {": 'map "" $headgate_remaining { default ""; }',
+    "$headgate_dry_run {": 'map "" $headgate_dry_run { default ""; }',
     "log_format headgate": "log_format headgate '$headgate_status $headgate_rule $headgate_remaining';",
     "init_by_lua_block": 'init_by_lua_block { require("resty.headgate").init { redis = "redis://here" } }',
     "init_worker_by_lua_block": 'init_worker_by_lua_block { require("resty.headgate").start() }',

@@ -238,7 +238,7 @@ def test_seconds_that_cannot_be_are_told() -> None:
 def line(item: str, status: int, gate: str, rule: str, buyer: str) -> str:
     """As nginx writes it."""
     request = f'127.0.0.1 [2026-03-01T12:00:00+00:00] "POST /buy/{item} HTTP/1.1" {status} 242 0.000'
-    return f"{request} gate={gate} rule={rule} remaining=0 buyer={buyer}"
+    return f"{request} gate={gate} rule={rule} remaining=0 dry_run= buyer={buyer}"
 
 
 def test_a_log_is_counted() -> None:

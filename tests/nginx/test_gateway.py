@@ -12,6 +12,7 @@ from headgate import Limiter
 from headgate.ruled.limiter import RuledLimiter
 from tests.nginx.gateway import Gateway, push
 from tests.servers import RedisServer
+from tests.servers.waiting import until
 
 
 def book(*rules: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -130,6 +131,48 @@ def test_shadows_and_candidates_refuse_nobody(where: str | None) -> None:
             "200 REJECTED_DRY_RUN live 97",
         ]
         assert gate.get("/").headers["ratelimit-policy"] == '"live";q=100;w=60'
+
+
+def test_the_log_names_what_would_have_refused(where: str | None) -> None:
+    rules = book(
+        {"name": "live", "key": "address", "limit": "3/minute", "candidate": "1/minute; 1/hour"},
+        {"name": "dry", "key": "address", "limit": "2/minute", "mode": "shadow"},
+        {
+            "name": "users",
+            "key": "user",
+            "missing": "deny",
+            "limit": "2/minute",
+            "mode": "shadow",
+            "when": {"path": "/users"},
+        },
+    )
+    http = """
+    map "" $headgate_dry_run { default ""; }
+    log_format trial '$headgate_status $headgate_rule:$headgate_dry_run';
+    """
+    with Gateway(rules, where, http=http, server="access_log trial.log trial;") as gate:
+        for target in ("/", "/", "/", "/", "/users"):
+            gate.get(target)
+        path = gate.folder / "trial.log"
+        until(lambda: None if path.read_text().count("\n") == 5 else "the log is not written", 10)
+        assert path.read_text().splitlines() == [
+            "PASSED live:",
+            "REJECTED_DRY_RUN live:live~",
+            "REJECTED_DRY_RUN live:live~,dry",
+            "REJECTED live:live~,dry",
+            "REJECTED live:live~,dry,users",
+        ]
+
+
+def test_a_dry_run_without_a_live_rule_has_a_name() -> None:
+    rules = book({"name": "dry", "limit": "1/minute", "mode": "shadow"})
+    http = 'map "" $headgate_dry_run { default ""; } log_format trial "$headgate_status $headgate_dry_run";'
+    with Gateway(rules, http=http, server="access_log trial.log trial;") as gate:
+        for _ in range(2):
+            gate.get("/")
+        path = gate.folder / "trial.log"
+        until(lambda: None if path.read_text().count("\n") == 2 else "the log is not written", 10)
+        assert path.read_text().splitlines() == ["PASSED ", "REJECTED_DRY_RUN dry"]
 
 
 def test_a_missing_dimension(where: str | None) -> None:

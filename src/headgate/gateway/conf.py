@@ -103,11 +103,12 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield f"lua_shared_dict {DICT} {size};"
     yield ""
     yield "# What was decided, for the log. Other modules can use it too."
-    for name in ("status", "rule", "remaining"):
+    for name in ("status", "rule", "remaining", "dry_run"):
         yield f'map "" $headgate_{name} {{ default ""; }}'
     yield ""
     yield "log_format headgate '$remote_addr [$time_iso8601] \"$request\" $status $body_bytes_sent $request_time '"
-    yield "                    'gate=$headgate_status rule=$headgate_rule remaining=$headgate_remaining';"
+    yield "                    'gate=$headgate_status rule=$headgate_rule remaining=$headgate_remaining '"
+    yield "                    'dry_run=$headgate_dry_run';"
     yield f"access_log {gate.logs}/access.log headgate;"
     yield ""
     yield from _server_names(gate)

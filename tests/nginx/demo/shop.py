@@ -109,7 +109,7 @@ class Gate(Nginx):
         for before, after in (
             ("/var/log/nginx", str(self.folder)),
             ("access.log headgate;", "access.log headgate buffer=64k flush=100ms;"),
-            ("remaining=$headgate_remaining'", "remaining=$headgate_remaining buyer=$cookie_uid'"),
+            ("dry_run=$headgate_dry_run'", "dry_run=$headgate_dry_run buyer=$cookie_uid'"),
             ("http {\n", "http {\n" + "".join(f"  {name}_temp_path tmp/{name};\n" for name in _SCRATCH)),
         ):
             if before not in text:

@@ -3,7 +3,7 @@
 Pure: lines in, counts out. A line is what `headgate nginx conf` has nginx write, and the buyer's cookie:
 
     127.0.0.1 [2026-03-01T12:00:00+00:00] "POST /buy/phone HTTP/1.1" 429 242 0.000
-        gate=REJECTED rule=each-item remaining=0 buyer=buyer-7
+        gate=REJECTED rule=each-item remaining=0 dry_run= buyer=buyer-7
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BOT = "bot"
 
 _line = re.compile(
     r'"\w+ /buy/(?P<item>\w+) [^"]*" (?P<status>\d+) '
-    r".* gate=(?P<gate>\w*) rule=(?P<rule>\S*) \S+ buyer=(?P<buyer>\S*)"
+    r".* gate=(?P<gate>\w*) rule=(?P<rule>\S*) \S+ \S+ buyer=(?P<buyer>\S*)"
 )
 
 

@@ -33,10 +33,18 @@ local function weight(allowed, facts, limit)
   return facts[3] < 0 and huge or facts[3]
 end
 
--- Of several charges: live verdicts as headers tell them, the place of the one that speaks, the longest delay, and the
--- facts of shadows (nil: there are none).
+-- What is decided aside: facts, and beside them names. nil: nothing was.
+local function add_aside(asides, facts, name)
+  asides = asides or { names = {} }
+  asides[#asides + 1] = facts
+  asides.names[#asides] = name
+  return asides
+end
+
+-- Of several charges: live verdicts as headers tell them, the place of the one that speaks, the longest delay, and what
+-- was decided aside.
 local function spoken(allowed, charges, answers)
-  local verdicts, spoke, loudest, delay_us, shadows = {}, nil, -1, 0, nil
+  local verdicts, spoke, loudest, delay_us, asides = {}, nil, -1, 0, nil
   for i = 1, #charges do
     local charge, facts = charges[i], answers[i]
     if facts and not charge.hand.aside then
@@ -45,26 +53,25 @@ local function spoken(allowed, charges, answers)
       delay_us = max(delay_us, facts[5])
       local loud = weight(allowed, facts, charge.limit)
       if loud > loudest then spoke, loudest = charge, loud end
-    elseif facts and charge.hand.aside == "shadow" then
-      shadows = shadows or {}
-      shadows[#shadows + 1] = facts
+    elseif facts then
+      local name = charge.rule.name
+      asides = add_aside(asides, facts, charge.hand.aside == "candidate" and name .. "~" or name)
     end
   end
-  return verdicts, spoke, delay_us, shadows
+  return verdicts, spoke, delay_us, asides
 end
 
 -- Of those who refuse without being asked: the first that is live, which no wait helps; and the shadows among them.
-local function denied_by(denied, shadows)
+local function denied_by(denied, asides)
   local first
   for i = 1, #denied do
     if denied[i].shadow then
-      shadows = shadows or {}
-      shadows[#shadows + 1] = words.DENIED
+      asides = add_aside(asides, words.DENIED, denied[i].rule.name)
     else
       first = first or denied[i]
     end
   end
-  return first, shadows
+  return first, asides
 end
 
 -- The names of the rules that refuse.
@@ -100,8 +107,10 @@ local function refuse(rule, charges, answers, denied)
 end
 
 -- What other modules are told. `rule` is the one that speaks, if one does.
-local function note(allowed, rule, remaining, delay_us, shadows)
-  write("headgate_status", words.status(allowed, delay_us > 0, shadows))
+local function note(allowed, rule, remaining, delay_us, asides)
+  write("headgate_status", words.status(allowed, delay_us > 0, asides))
+  local dry_run = asides and words.dry_run(asides, asides.names)
+  if dry_run then write("headgate_dry_run", dry_run) end
   if not rule then return end
   write("headgate_rule", rule.name)
   write("headgate_remaining", remaining)
@@ -112,14 +121,14 @@ local function seconds(delay_us) return delay_us > 0 and delay_us / 1000000 or n
 -- Says it. The status that the request ends with, if it ends here; the seconds that it waits, if it does.
 function M.give(plate, allowed, charges, answers, denied)
   local rule, remaining, wait_us
-  local verdicts, spoke, delay_us, shadows = spoken(allowed, charges, answers)
+  local verdicts, spoke, delay_us, asides = spoken(allowed, charges, answers)
   if spoke then rule, remaining, wait_us = spoke.rule, spoke.facts[2], spoke.facts[3] end
   if denied then
     local first
-    first, shadows = denied_by(denied, shadows)
+    first, asides = denied_by(denied, asides)
     if first then rule, remaining, wait_us = first.rule, 0, nil end
   end
-  note(allowed, rule, remaining, allowed and delay_us or 0, shadows)
+  note(allowed, rule, remaining, allowed and delay_us or 0, asides)
   if rule then headers.put(fields, plate.headers, verdicts, wait_us, allowed) end
   if not allowed then return refuse(rule, charges, answers, denied), nil end
   return nil, seconds(delay_us)

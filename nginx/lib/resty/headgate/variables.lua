@@ -1,5 +1,5 @@
--- nginx's variables: those of the current request are read, and three are written for other modules of nginx:
--- $headgate_status, $headgate_rule, $headgate_remaining.
+-- nginx's variables: those of the current request are read, and four are written for other modules of nginx:
+-- $headgate_status, $headgate_rule, $headgate_remaining, $headgate_dry_run.
 --
 -- They are read as ngx.var reads them, but in a tenth of the time: ngx.var ends in a call, in last place, of what is
 -- not Lua, and LuaJIT compiles neither that nor what is around it. So they are written, too.

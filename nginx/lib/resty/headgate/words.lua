@@ -6,8 +6,12 @@
 --   DELAYED_DRY_RUN     it passed at once; what was decided aside would have delayed it
 --   REJECTED_DRY_RUN    it passed at once; what was decided aside would have refused it
 --
+-- Of a dry run the names are told, too: the rule's of a shadow, and the rule's with ~ behind it of a candidate, as its
+-- counts are named.
+--
 -- Laws (tests/nginx/test_refusal.py): what happened comes before what would have, and a refusal before a delay. So the
--- words of a dry run are said only if nothing live refused or delayed the request.
+-- words of a dry run are said only if nothing live refused or delayed the request. The names are told in any case:
+-- those that would have refused it, or if none would, those that would have delayed it, each rule's once.
 
 local M = {}
 
@@ -25,6 +29,26 @@ function M.status(allowed, delayed, asides)
     if facts[5] > 0 then word = "DELAYED_DRY_RUN" end
   end
   return word
+end
+
+-- The names with this one behind them, unless it stands there: the limits of a rule follow each other.
+local function joined(names, name)
+  if not names or names == name then return name end
+  return string.sub(names, -#name - 1) == "," .. name and names or names .. "," .. name
+end
+
+-- The names of what would have refused or delayed the request; nil if nothing would. `names`: of the asides.
+function M.dry_run(asides, names)
+  local refusing, delaying
+  for i = 1, #asides do
+    local facts, name = asides[i], names[i]
+    if facts[1] ~= 1 then
+      refusing = joined(refusing, name)
+    elseif facts[5] > 0 then
+      delaying = joined(delaying, name)
+    end
+  end
+  return refusing or delaying
 end
 
 return M
