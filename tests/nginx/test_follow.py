@@ -29,13 +29,48 @@ def follows(gate: Gateway, wanted: str) -> None:
 SMALL, LARGE = '"per-address";q=2;w=60', '"per-address";q=7;w=60'
 
 
+def unlimited(gate: Gateway) -> list[str]:
+    """The lines of the log that say it, once there is one."""
+
+    def lines() -> list[str]:
+        return [line for line in gate.log.splitlines() if "nothing is limited" in line]
+
+    until(lambda: None if lines() else "no line says that nothing is limited", 10)
+    time.sleep(1)  # in which others would follow: each worker looks more than twice
+    return lines()
+
+
 def test_without_a_book_nothing_is_limited_and_that_is_told_once() -> None:
-    with RedisServer() as server, Gateway(None, server.url) as gate:
+    with RedisServer() as server, Gateway(None, server.url, workers=3) as gate:
         assert [policy(gate) for _ in range(3)] == ["none"] * 3
-        time.sleep(1)
-        assert gate.log.count("no rulebook was pushed yet") == 1
+        (line,) = unlimited(gate)
+        assert "[warn]" in line
+        assert "headgate: there is no rulebook, so nothing is limited: none was pushed to Redis" in line
+        assert "headgate rules push" in line
         push(BOOK, server.url)
         follows(gate, SMALL)
+
+
+def test_where_redis_was_never_there_nothing_is_limited_and_that_is_told_once() -> None:
+    with RedisServer() as server:
+        gate = Gateway(None, f"{server.url}?fallback=local", workers=2)
+    with gate:
+        assert policy(gate) == "none"
+        (line,) = unlimited(gate)
+        assert "[warn]" in line
+        assert "so nothing is limited: it cannot be looked at: " in line
+        gate.reload()
+        until(lambda: None if len(unlimited(gate)) == 2 else "the new workers do not say it", 10)
+
+
+def test_where_the_only_edition_is_broken_nothing_is_limited_and_that_is_told_once() -> None:
+    with RedisServer() as server:
+        push(BOOK, server.url)
+        server.call("HSET", "hg2:rules", "1", "{half a")
+        with Gateway(None, server.url) as gate:
+            (line,) = unlimited(gate)
+            assert "[warn]" in line
+            assert "edition 1 of the rulebook cannot be followed" in gate.log
 
 
 def test_a_broken_edition_is_told_once_and_the_last_one_stays() -> None:

@@ -8,7 +8,8 @@
 -- told where (`keep`), so that a restart without Redis follows the last book that was known.
 --
 -- Laws (tests/nginx/test_follow.py): the plate in force is always the last good one that was seen; a change is followed
--- within a second by every worker; a broken one is told once. Rules that are split among those who count themselves are
+-- within a second by every worker; a broken one is told once; and that there is none, so nothing is limited, is told
+-- once for all workers, after a start and after a reload. Rules that are split among those who count themselves are
 -- compiled anew within a second of a change of their number (tests/nginx/test_split.py).
 
 local json = require "resty.headgate.json"
@@ -19,7 +20,7 @@ local M = {}
 
 local INTERVAL = 0.4 -- seconds between two looks
 local PATIENCE = 1.0 -- seconds for one answer
-local KEPT = "p:plate"
+local KEPT, UNLIMITED = "p:plate", "p:unlimited"
 
 local Follower = {}
 Follower.__index = Follower
@@ -36,6 +37,15 @@ function Follower:tell(what, words)
   if self.told[what] == words then return end
   self.told[what] = words
   if words then ngx.log(ngx.ERR, "headgate: ", words) end
+end
+
+-- Nothing is limited: one of all workers says so.
+function Follower:warn(why)
+  if self.warned then return end
+  self.warned = true
+  local _, known = self.dict:safe_add(UNLIMITED, true)
+  if known == "exists" then return end
+  ngx.log(ngx.WARN, "headgate: there is no rulebook, so nothing is limited: ", why)
 end
 
 -- Puts a plate in force; false and a sentence if it cannot be followed.
@@ -96,6 +106,7 @@ end
 -- A plate to begin with, before anybody can be asked: the file that is watched, else what the dict or the disk kept. An
 -- nginx that is told to follow a file, and has nothing to follow, does not start.
 function Follower:begin()
+  self.dict:delete(UNLIMITED)
   local wrong
   if self.source == "file" then
     local text, why = read(self.path)
@@ -151,17 +162,21 @@ function Follower:fetch(version)
   return whole(document, texts)
 end
 
--- Looks at what was published.
+-- Looks at what was published. Why there is nothing to follow, if there is not.
 function Follower:look_at_redis()
   local found, trouble = self.engine:ask({ "HMGET", naming.rules(self.prefix), "version", "at_us" }, nil, PATIENCE)
-  if not found then return self:tell("source", "the rulebook cannot be looked at: " .. trouble.text) end
-  local version, at_us = found[1], found[2]
-  if type(version) ~= "string" then
-    return self:tell("source", not self.plate and "no rulebook was pushed yet, so nothing is limited." or nil)
+  if not found then
+    self:tell("source", "the rulebook cannot be looked at: " .. trouble.text)
+    return "it cannot be looked at: " .. trouble.text
   end
   self:tell("source", nil)
+  local version, at_us = found[1], found[2]
+  if type(version) ~= "string" then
+    return 'none was pushed to Redis under the prefix "' .. self.prefix
+      .. '". Push one: headgate rules push RULEBOOK --engine URL'
+  end
   local stamp = version .. "@" .. tostring(at_us)
-  if stamp == self.stamp then return end
+  if stamp == self.stamp then return nil end
   local fine, text, why, passing = pcall(self.fetch, self, version)
   if not fine then text, why = nil, text end
   if text and not (self.plate and text == self.plate.text) then
@@ -170,6 +185,7 @@ function Follower:look_at_redis()
   end
   self:tell("edition", why and "edition " .. version .. " of the rulebook cannot be followed: " .. why or nil)
   if not passing then self.stamp = stamp end
+  return why and "edition " .. version .. " cannot be followed"
 end
 
 function Follower:look_at_file()
@@ -184,7 +200,9 @@ function Follower:look_at_file()
 end
 
 function Follower:look()
-  if self.source == "redis" then self:look_at_redis() else self:look_at_file() end
+  local why
+  if self.source == "redis" then why = self:look_at_redis() else self:look_at_file() end
+  if why and not self.plate then self:warn(why) end
   self.looked = true
   if self.plate and plates.outdated(self.plate, self.chosen) then self:take(self.plate.text) end
 end
