@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.cli.nginx import _modules
 from headgate.gateway import lib
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write, write
@@ -185,8 +186,54 @@ def test_lua_that_is_not_on_the_path_is_told(prompt: Prompt, write: Write) -> No
         write(f"pid {Path.cwd()}/pid;\n{moved}", name)
     assert prompt("nginx", "check", "here.conf") == 0, prompt.out
     assert prompt.err == ""
-    assert prompt("nginx", "check", "elsewhere.conf") == 0
-    assert f'add to http:  lua_package_path "{ours}/?.lua;;";' in prompt.err
+    assert prompt("nginx", "check", "elsewhere.conf") == 2
+    assert f'Add to http:  lua_package_path "{ours}/?.lua;;";' in prompt.out
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ('redis = "', 'redsi = "', 'headgate: init knows no option "redsi". It knows attributes, dict,'),
+        ('dict = "headgate"', 'dict = "gate"', "lua_shared_dict"),
+        ("fallback=local", "fallback=perhaps", "perhaps"),
+        (
+            'dict = "headgate"',
+            'rules = "/nowhere/plate.json"',
+            "the rulebook /nowhere/plate.json cannot be followed",
+        ),
+        ("init{", "begin{", "attempt to call field 'begin'"),
+        ('require("resty.headgate").init{', 'require("resty.headgate").init{{', "unexpected"),
+    ],
+)
+def test_the_lua_of_init_is_run(prompt: Prompt, write: Write, before: str, after: str, told: str) -> None:
+    assert prompt("nginx", "conf", write(BOOK)) == 0
+    here = Path.cwd()
+    right = f"pid {here}/pid;\n" + prompt.out.replace("/var/log/nginx", str(here))
+    assert before in right
+    write(right, "right.conf")
+    write(right.replace(before, after), "wrong.conf")
+    assert prompt("nginx", "check", "right.conf") == 0, prompt.out
+    assert prompt("nginx", "check", "wrong.conf") == 2
+    assert told in prompt.out
+    assert prompt.out.endswith("nginx does not take it.\n")
+
+
+def test_init_may_stand_in_a_file_or_in_quotes(prompt: Prompt, write: Write) -> None:
+    here = Path.cwd()
+    top = "".join(f"load_module {path};\n" for path in _modules() or [])
+    top += f"pid {here}/pid; error_log {here}/error.log; events {{}}\n"
+    http = f'access_log off; lua_package_path "{lib.folder()}/?.lua;;"; lua_shared_dict headgate 1m;\n'
+    for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
+        http += f"{name}_temp_path {here}/{name};\n"
+    for option, code in (("redis", 0), ("redsi", 2)):
+        lua = f'require("resty.headgate").init {{ {option} = "redis://127.0.0.1" }}'
+        write(f"-- it's a {{\n{lua}", "init.lua")
+        for line in (f"init_by_lua_file {here}/init.lua;", f"init_by_lua '{lua}';"):
+            write(f"{top} http {{ {http} {line} }}\n# resty.headgate", "nginx.conf")
+            assert prompt("nginx", "check", "nginx.conf") == code, prompt.out
+    write(f"{top} http {{ {http} }}\n# resty.headgate", "nginx.conf")
+    assert prompt("nginx", "check", "nginx.conf") == 0
+    assert "no init_by_lua_block calls its init" in prompt.err
 
 
 def test_without_nginx_it_is_told_what_to_install(

@@ -1,7 +1,7 @@
 """headgate nginx: a configuration for a rulebook, and whether nginx takes it.
 
-`check` is nginx's own word, by nginx -t. It does not run Lua, so what it cannot see is looked at here: whether
-lua_package_path leads to ours.
+`check` is nginx's own word, by nginx -t. That runs no Lua, so the Lua of init is run beside it, by the same nginx,
+in a configuration that has nothing else.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from headgate.engine import options
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.gateway import lib
 from headgate.gateway.conf import DEBIAN, MODULES, Gate, conf
+from headgate.gateway.init_check import init_only
 from headgate.ruled.dividing import divisible
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
@@ -32,7 +33,8 @@ from headgate.rules.rule import Rulebook
 ENGINE = "redis://127.0.0.1:6379/0?fallback=local"
 INSTALL = "In Debian: apt install nginx libnginx-mod-http-lua. Elsewhere OpenResty has all that is needed."
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/openresty/bin", "/usr/local/openresty/nginx/sbin")
-_package_path = re.compile(r"""^\s*lua_package_path\s+(?:"([^"]*)"|'([^']*)'|([^\s;]+))""", re.M)
+_INIT_TIMEOUT_S = 30
+_init_failed = re.compile(r"init_by_lua(?:_block)? error: (?:init_by_lua:\d+: )?(.*)")
 
 
 def add(commands: Commands) -> None:
@@ -166,15 +168,15 @@ def _check(args: argparse.Namespace) -> Answer:
     if program is None:
         raise HeadgateError(f"There is no nginx on this machine. {INSTALL}")
     if args.file is None:
-        return _tested(args, [program])
+        return _tested(args, program, [])
     path = Path(args.file)
     if path.suffix.lower() not in FORMATS:
         if not path.is_file():
             raise InvalidRule(f"{path} is not a file.")
-        return _tested(args, [program, "-c", str(path.absolute())])
+        return _tested(args, program, ["-c", str(path.absolute())])
     book = divisible(load.read(path))
     with TemporaryDirectory(prefix="headgate-nginx-") as folder:
-        return _tested(args, [program, *_made(args, book, Path(folder))])
+        return _tested(args, program, _made(args, book, Path(folder)))
 
 
 def _made(args: argparse.Namespace, book: Rulebook, folder: Path) -> list[str]:
@@ -188,25 +190,44 @@ def _made(args: argparse.Namespace, book: Rulebook, folder: Path) -> list[str]:
     return ["-p", f"{folder}/", "-c", str(folder / "nginx.conf"), "-g", f"pid {folder}/nginx.pid;"]
 
 
-def _tested(args: argparse.Namespace, line: list[str]) -> Answer:
-    ran = subprocess.run([*line, "-T", "-q"], capture_output=True, check=False)
+def _tested(args: argparse.Namespace, program: str, words: list[str]) -> Answer:
+    ran = subprocess.run([program, *words, "-T", "-q"], capture_output=True, check=False)
     said, dump = ran.stderr.decode(errors="replace").strip(), ran.stdout.decode(errors="replace")
     fine = ran.returncode == 0
-    if fine and "resty.headgate" in dump and not _finds_ours(dump):
-        path = lib.package_path(lib.folder())
-        warn(
-            "No lua_package_path of this configuration leads to resty/headgate.lua. Unless it is on the path that "
-            f'nginx\'s Lua has by itself, add to http:  lua_package_path "{path};;";',
-            as_json=args.json,
-        )
+    if fine and "resty.headgate" in dump:
+        wrong = _init(args, program, words, dump)
+        said, fine = wrong or said, wrong is None
     lines: list[str | tuple[str, str]] = [(said, "" if fine else "red")] if said else []
     told = [("nginx takes it.", "green")] if fine else [("nginx does not take it.", "red")]
     return Answer({"valid": fine, "nginx": said}, [*lines, *told], DONE if fine else INVALID)
 
 
-def _finds_ours(dump: str) -> bool:
-    for found in _package_path.finditer(dump):
-        for template in (found[1] or found[2] or found[3]).split(";"):
-            if "?" in template and Path(template.replace("?", "resty/headgate")).is_file():
-                return True
-    return False
+def _init(args: argparse.Namespace, program: str, words: list[str], dump: str) -> str | None:
+    """What is wrong with the Lua of init; None if nothing is."""
+    prefix = words[words.index("-p") :][:2] if "-p" in words else []
+    with TemporaryDirectory(prefix="headgate-nginx-") as folder:
+        try:
+            text = init_only(dump, Path(folder))
+        except InvalidRule as error:
+            warn(
+                f"The Lua of init was not run: headgate cannot read this configuration: {error}", as_json=args.json
+            )
+            return None
+        if text is None:
+            warn("resty.headgate is named, but no init_by_lua_block calls its init.", as_json=args.json)
+            return None
+        path = Path(folder, "nginx.conf")
+        path.write_text(text)
+        line = [program, *prefix, "-c", str(path)]
+        try:
+            ran = subprocess.run(line, capture_output=True, check=False, timeout=_INIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return f"The Lua of init does not end within {_INIT_TIMEOUT_S} s."
+    if ran.returncode == 0:
+        return None
+    said = ran.stderr.decode(errors="replace").strip()
+    if "module 'resty.headgate' not found" in said:
+        ours = lib.package_path(lib.folder())
+        return f'No lua_package_path leads to resty/headgate.lua. Add to http:  lua_package_path "{ours};;";'
+    found = _init_failed.search(said)
+    return f"init_by_lua: {found[1]}" if found else said

@@ -44,8 +44,25 @@ def test_code_in_another_language_is_not_read() -> None:
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        ' x = \'}\' y = "}\\"}" ',
+        " -- it's a }\n x = 1 ",
+        " --[[ } ]] x = [==[ } ]] } ]==] ",
+        " t = { a = { [1] = t[t[2]] } } ",
+    ],
+)
+def test_braces_in_texts_and_comments_of_lua_close_nothing(code: str) -> None:
+    found = read(f"http {{ init_by_lua_block {{{code}}} }} a;")
+    assert [(one.line, one.code) for one in found.everywhere("init_by_lua_block")] == [(1, code)]
+    assert found.block[-1].name == "a"
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("x_by_lua_block { [[ } a;", "line 1: this block of code is not closed."),
+        ('x_by_lua_block { "\\"' + '\\"' * 100_000, "line 1: this block of code is not closed."),
         ("http {\n server {\n }", 'line 1: the block of "http" is not closed.'),
         ("a;\n}", 'line 2: this "}" closes nothing.'),
         ("limit_req zone=a\n", 'line 1: "limit_req" is not ended by a semicolon.'),

@@ -27,22 +27,38 @@ _word = re.compile(
     re.X | re.S,
 )
 _escape = re.compile(r"""\\(["'\\ ])""")
-_brace = re.compile(r"[{}]")
+_lua = re.compile(
+    r"""(?P<long>(?:--)?\[(?P<level>=*)\[)
+      | --[^\n]*
+      | "(?:[^"\\]|\\.)*+" | '(?:[^'\\]|\\.)*+'
+      | (?P<unended>["'])
+      | (?P<brace>[{}])
+    """,
+    re.X | re.S,
+)
 _CODE = "_by_lua_block"
 
 
 @dataclass(slots=True)
 class Directive:
-    """One directive, with the directives of its block, if it has one."""
+    """One directive, with the directives of its block, if it has one, or the Lua in it."""
 
     line: int
     name: str
     arguments: list[str] = field(default_factory=list)
     block: list[Directive] = field(default_factory=list)
+    code: str = ""
 
     def all(self, *names: str) -> list[Directive]:
         """The directives of its block that have one of these names."""
         return [inner for inner in self.block if inner.name in names]
+
+    def everywhere(self, *names: str) -> Iterator[Directive]:
+        """The same in all blocks, however deep."""
+        for inner in self.block:
+            if inner.name in names:
+                yield inner
+            yield from inner.everywhere(*names)
 
 
 def read(text: str) -> Directive:
@@ -53,7 +69,9 @@ def read(text: str) -> Directive:
     words: list[str] = []
     begun = 1
     for line, kind, word in _words(text):
-        if kind != "mark":
+        if kind == "code":
+            blocks[-1].code = word
+        elif kind != "mark":
             begun = begun if words else line
             words.append(word)
         elif word == "}":
@@ -80,7 +98,7 @@ def read(text: str) -> Directive:
 
 
 def _words(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line, kind and text of each word; of code in another language there are no words."""
+    """Line, kind and text of each word; code in another language is one word."""
     at, line, first = 0, 1, ""
     while at < len(text):
         found = _word.match(text, at)
@@ -92,6 +110,7 @@ def _words(text: str) -> Iterator[tuple[int, str, str]]:
             yield line, kind, word
             if word == "{" and first.endswith(_CODE):
                 at = _after_code(text, at, line)
+                yield line, "code", text[found.end() : at]
             first = ""
         elif kind != "blank":
             first = first or word
@@ -100,12 +119,21 @@ def _words(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _after_code(text: str, at: int, line: int) -> int:
-    """Where the brace stands that closes a block of code."""
+    """Where the brace stands that closes a block of Lua: none in its texts and comments counts."""
     depth = 1
-    for found in _brace.finditer(text, at):
-        depth += 1 if found[0] == "{" else -1
-        if depth == 0:
-            return found.start()
+    while found := _lua.search(text, at):
+        at = found.end()
+        if found["unended"]:
+            break
+        if found["long"]:
+            end = text.find(f"]{found['level']}]", at)
+            if end < 0:
+                break
+            at = end + 2 + len(found["level"])
+        elif found["brace"]:
+            depth += 1 if found[0] == "{" else -1
+            if depth == 0:
+                return found.start()
     raise InvalidRule(f"line {line}: this block of code is not closed.")
 
 
