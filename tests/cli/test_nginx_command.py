@@ -9,6 +9,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+import yaml
 
 from headgate.cli.nginx import _modules
 from headgate.gateway import lib
@@ -61,6 +62,23 @@ def test_slots_need_the_log_phase(prompt: Prompt, write: Write) -> None:
     assert prompt("nginx", "conf", write("rules: [{name: a, limit: 3 slots}]"), "--engine", "redis://h") == 0
     lines = [line.strip() for line in prompt.out.splitlines()]
     assert 'log_by_lua_block { require("resty.headgate").log() }' in lines
+
+
+def test_headers_with_underscores_need_a_directive(prompt: Prompt, write: Write) -> None:
+    said = "  # header.not_this\n" + BOOK.replace("key: tenant", "key: [header.api_key, header.X-Some_Thing]")
+    for text, name in ((said, "rules.yaml"), (json.dumps(yaml.safe_load(said)), "rules.json")):
+        assert prompt("nginx", "conf", write(text, name), "--engine", "redis://10.0.0.7") == 0
+        lines = [line.strip() for line in prompt.out.splitlines()]
+        assert "underscores_in_headers on;" in lines
+        assert lines[lines.index("underscores_in_headers on;") - 1].startswith(
+            "# Rules look at api_key, X-Some_Thing."
+        )
+        assert prompt("nginx", "check", name) == 0
+    assert prompt("nginx", "conf", write(BOOK.replace("key: tenant", "key: header.x-api-key"))) == 0
+    assert "# underscores_in_headers on;" in prompt.out
+    assert "\n  underscores_in_headers" not in prompt.out
+    assert prompt("nginx", "conf", write(BOOK)) == 0
+    assert "underscores_in_headers" not in prompt.out
 
 
 def test_the_engine_may_come_from_the_environment(

@@ -101,6 +101,17 @@ def test_what_a_login_service_says_is_an_attribute() -> None:
         assert [gate.get("/api", {"X-Who": "bob"}).status for _ in range(2)] == [200, 429]
 
 
+@pytest.mark.parametrize(
+    ("http", "statuses"),
+    [("", [200, 200, 200]), ("underscores_in_headers on;", [200, 429, 429])],
+    ids=["dropped", "kept"],
+)
+def test_fields_with_underscores_are_seen_if_nginx_keeps_them(http: str, statuses: list[int]) -> None:
+    with Gateway(book(key="header.api_key", missing="skip", limit="1/hour"), http=http) as gate:
+        names = ("api_key", "Api_Key", "api_key")
+        assert [gate.get("/", {name: "4711"}).status for name in names] == statuses
+
+
 def test_a_cost_is_a_variable() -> None:
     http = "map $http_x_rows $rows { default 1; ~^[0-9]+$ $http_x_rows; }"
     with Gateway(book(limit="1000/hour", cost="rows", missing="one"), http=http) as gate:

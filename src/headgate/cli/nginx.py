@@ -82,7 +82,7 @@ def _add_choices(parser: Parser) -> None:
 def _conf(args: argparse.Namespace) -> Answer:
     book = divisible(load.read(args.rulebook))
     path = _plate_of(args, Path(args.rulebook))
-    gate = _gate(args, path)
+    gate = _gate(args, path, args.rulebook)
     text = conf(book, gate)
     if args.plate is not None:
         compile_to(Path(args.plate), book)
@@ -99,7 +99,7 @@ def _plate_of(args: argparse.Namespace, rulebook: Path) -> Path | None:
     return rulebook.with_suffix(".plate.json").absolute() if args.shared else None
 
 
-def _gate(args: argparse.Namespace, plate: Path | None) -> Gate:
+def _gate(args: argparse.Namespace, plate: Path | None, rulebook: str) -> Gate:
     if args.listen > 65535:
         raise Misuse(f"A port is a number up to 65535, not {args.listen}. See {args.called} --help.")
     engine = None if args.shared else _engine(url_of(args) or ENGINE)
@@ -114,6 +114,7 @@ def _gate(args: argparse.Namespace, plate: Path | None) -> Gate:
         backend=args.backend,
         workers=args.workers,
         resolver=_resolver(),
+        underscored=load.underscored_headers(rulebook),
     )
 
 
@@ -182,7 +183,7 @@ def _check(args: argparse.Namespace) -> Answer:
 def _made(args: argparse.Namespace, book: Rulebook, folder: Path) -> list[str]:
     """What `conf` would print, in a folder of its own; the words by which nginx finds it."""
     plate = None if _plate_of(args, Path(args.file)) is None else folder / "rules.plate.json"
-    gate = _gate(args, plate)
+    gate = _gate(args, plate, args.file)
     if plate is not None:
         compile_to(plate, book)
     text = conf(book, replace(gate, logs=str(folder), scratch=str(folder)))

@@ -46,6 +46,7 @@ class Gate:
     workers: int | None = None
     resolver: str = "127.0.0.53"
     logs: str = "/var/log/nginx"
+    underscored: Sequence[str] = ()  # headers that the rulebook spells with _
     scratch: str | None = None  # a folder for all that nginx puts aside, where that is not its own
 
 
@@ -127,6 +128,7 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield "# set_real_ip_from 10.0.0.0/8;"
     yield "# real_ip_header X-Forwarded-For;"
     yield ""
+    yield from _underscores(book, gate)
     if gate.scratch is not None:
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
             yield f"{name}_temp_path {gate.scratch}/{name};"
@@ -134,6 +136,19 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield "server {"
     yield from _indented(_server(book, gate))
     yield "}"
+
+
+def _underscores(book: Rulebook, gate: Gate) -> Iterator[str]:
+    """Header fields with an underscore, which nginx drops unless told: to a rule such a call lacks the header."""
+    if gate.underscored:
+        yield f"# Rules look at {', '.join(gate.underscored)}. nginx drops fields with _ in their names by itself."
+        yield "underscores_in_headers on;"
+        yield ""
+    elif any(name.startswith("header.") and "-" in name for rule in book.rules for name in used(rule)):
+        yield "# nginx drops fields with _ in their names: a call with X_User has no x-user to its rule."
+        yield "# If clients of yours write them so:"
+        yield "# underscores_in_headers on;"
+        yield ""
 
 
 def _server_names(gate: Gate) -> Iterator[str]:

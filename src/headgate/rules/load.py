@@ -10,7 +10,8 @@ time; a book that is written (write.py) and read again is the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -36,19 +37,47 @@ from headgate.rules.reading.problems import Problems, placed
 from headgate.rules.rule import HEADERS, Rule, Rulebook
 
 _READERS = {"yaml": read_yaml.read, "yml": read_yaml.read, "toml": read_toml.read, "json": read_json.read}
+_underscored = re.compile(r"header\.[\w-]*_[\w-]*", re.A)
 _BOOK = ("name", "headers", "attributes", "defaults", "conditions", "rules")
 
 
 def read(path: str | PathLike[str]) -> Rulebook:
     """The rulebook in a file; its suffix says how it is written: .yaml, .yml, .toml or .json."""
-    source = fspath(path)
+    return parse(_data(path), format=_format(path), source=fspath(path))
+
+
+def underscored_headers(path: str | PathLike[str]) -> list[str]:
+    """The headers that a rulebook in a file spells with an underscore: api_key of header.api_key.
+
+    In a Rulebook it is header.api-key, but nginx drops the field that is spelled so."""
+    found = (name.removeprefix("header.") for name in _texts(_READERS[_format(path)](decoded(_data(path)))))
+    return list(dict.fromkeys(found))
+
+
+def _texts(node: Node) -> Iterator[str]:
+    """All texts in a document that can be the name of such a header."""
+    if isinstance(node, Table):
+        for key, inner in node.entries.values():
+            yield from _texts(key)
+            yield from _texts(inner)
+    elif isinstance(node, Items):
+        for inner in node.nodes:
+            yield from _texts(inner)
+    elif _underscored.fullmatch(node.text):
+        yield node.text
+
+
+def _format(path: str | PathLike[str]) -> str:
+    return Path(path).suffix[1:].lower()
+
+
+def _data(path: str | PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            return file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: no file can be called so
         why = getattr(error, "strerror", None) or error
-        raise InvalidRulebook([(None, f"The rulebook cannot be read: {why}.")], source) from error
-    return parse(data, format=Path(path).suffix[1:].lower(), source=source)
+        raise InvalidRulebook([(None, f"The rulebook cannot be read: {why}.")], fspath(path)) from error
 
 
 def parse(text: str | bytes, *, format: str = "yaml", source: str | None = None) -> Rulebook:  # noqa: A002
