@@ -102,6 +102,7 @@ class Rule:
     lease: Lease | None = None
     fallback: Instead | None = None
     deadline: float | None = None  # seconds
+    initial_share: int = 0  # of the limit, in hundredths of a percent
     lockout: Lockout | None = None
     overrides: bool = False
     line: int | None = field(default=None, compare=False)  # where it stands in its file

@@ -77,6 +77,8 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "lease", _lease(rule.lease)
     if rule.deadline is not None:
         yield "deadline", span(round(rule.deadline * SECOND))
+    if rule.initial_share:
+        yield "initial_share", _percentage(rule.initial_share)
     if rule.refuse != _PLAIN.refuse:
         yield "refuse", _refusal(rule.refuse)
 

@@ -21,6 +21,12 @@ BOOK: Json = {
         {"name": "user", "when": {"domain": "edge"}, "key": "user", "missing": "skip", "limit": "10/s"},
         {"name": "free", "when": {"domain": "edge", "name": "free"}, "limit": "unlimited"},
         {"name": "quiet", "when": {"domain": "edge", "name": "quiet"}, "limit": "1/day", "mode": "shadow"},
+        {
+            "name": "shared",
+            "when": {"domain": "edge", "name": "shared"},
+            "limit": "100/s burst 200",
+            "initial_share": 10,
+        },
         {"name": "held", "when": {"domain": "edge", "name": "held"}, "limit": "3 slots"},
         {
             "name": "closed",
@@ -54,24 +60,37 @@ class World:
 class Holder:
     def __init__(self, call: Any) -> None:
         self.call = call
+        self.reported = False
+        self.pushed: list[Any] = []
 
-    async def report(self, *usages: tuple[dict[str, str], int, int], domain: str = "edge") -> list[Any]:
-        """What is answered; every story here has an answer, if only to a last bucket that no rule is for."""
+    async def report(
+        self, *usages: tuple[dict[str, str], int, int], domain: str = "edge", back: bool = False
+    ) -> list[Any]:
+        """What is answered; every story here has an answer, if only to a last bucket that no rule is for. `back`:
+        its Envoy had these buckets on a stream before."""
         message = rlqs_pb2.RateLimitQuotaUsageReports(domain=domain)
         for bucket, allowed, denied in (*usages, ({"name": "nobody"}, 1, 0)):
             usage = message.bucket_quota_usages.add()
             usage.bucket_id.bucket.update(bucket)
             usage.num_requests_allowed, usage.num_requests_denied = allowed, denied
+            usage.time_elapsed.seconds = 5 if back or self.reported else 0
+        self.reported = True
         await self.call.write(message)
+        while True:
+            actions = await self.told()
+            if dict(actions[-1].bucket_id.bucket) == {"name": "nobody"}:
+                return actions[:-1]
+            self.pushed += actions
+
+    async def told(self) -> list[Any]:
+        """The next answer, whether it was asked for or pushed."""
         answer = await asyncio.wait_for(self.call.read(), 20)
         assert answer is not grpc.aio.EOF, await self.call.details()
-        actions = list(answer.bucket_action)
-        assert dict(actions.pop().bucket_id.bucket) == {"name": "nobody"}
-        return actions
+        return list(answer.bucket_action)
 
-    async def rate(self, bucket: dict[str, str], used: int) -> float | None:
+    async def rate(self, bucket: dict[str, str], used: int, *, back: bool = False) -> float | None:
         """Units a second that it may pass by itself after this report; None if it is told nothing."""
-        actions = await self.report((bucket, used, 0))
+        actions = await self.report((bucket, used, 0), back=back)
         return rate_of(actions[0]) if actions else None
 
 
@@ -86,7 +105,7 @@ def rate_of(action: Any) -> float:
 
 
 @asynccontextmanager
-async def world(engine: str = "memory://", book: Json = BOOK) -> AsyncIterator[World]:
+async def world(engine: str = "memory://", book: Json = BOOK, *, listens: bool = False) -> AsyncIterator[World]:
     clock = ManualClock()
     async with AsyncRuledLimiter(book, engine, clock=clock) as limiter:
         quotas = rlqs.Quotas(limiter, now=lambda: clock.now_us() / 1_000_000)
@@ -96,7 +115,8 @@ async def world(engine: str = "memory://", book: Json = BOOK) -> AsyncIterator[W
         server.add_insecure_port(address)
         await server.start()
         made = World(limiter, clock, address)
-        clock.advance(LIVE + 1)  # an engine that has just begun listens
+        if not listens:
+            clock.advance(LIVE + 1)  # as an engine does that has just begun
         try:
             yield made
         finally:
@@ -143,11 +163,70 @@ async def test_one_that_is_gone_leaves_its_part_when_that_has_run_out() -> None:
         assert await one.rate(ALL, 1000) == 100
         one.call.cancel()
         await asyncio.sleep(0.2)
-        assert await other.rate(ALL, 1) is None, "nothing is free, and it may be the one that left"
+        assert await other.rate(ALL, 1) == 0, "nothing is free"
         made.clock.advance(5)
-        assert await other.rate(ALL, 1000) is None
+        assert await other.rate(ALL, 1000) == 0
         made.clock.advance(6)
+        (pushed,) = await other.told()
+        assert rate_of(pushed) > 0, "as soon as there is room"
         assert await other.rate(ALL, 1000) == 100
+
+
+async def test_one_that_comes_back_keeps_what_it_has_until_that_has_run_out() -> None:
+    async with world() as made:
+        one = made.envoy()
+        await one.rate(ALL, 1)
+        made.clock.advance(5)
+        assert await one.rate(ALL, 1000) == 100
+        one.call.cancel()
+        await asyncio.sleep(0.2)
+        again = made.envoy()
+        assert await again.rate(ALL, 1000, back=True) is None, "DENY_ALL would take from it what it still has"
+        made.clock.advance(5)
+        assert await again.rate(ALL, 1000) is None
+        made.clock.advance(3)
+        assert await again.rate(ALL, 1000) == 0, "it has nothing any more"
+        made.clock.advance(3)
+        (pushed,) = await again.told()
+        assert rate_of(pushed) == 100
+
+
+async def test_a_new_bucket_is_answered_while_the_engine_listens() -> None:
+    async with world(listens=True) as made:
+        one = made.envoy()
+        assert await one.rate(ALL, 1) == 0
+        made.clock.advance(LIVE)
+        (pushed,) = await one.told()
+        assert rate_of(pushed) > 0
+
+
+async def test_a_rule_may_give_an_initial_share() -> None:
+    shared = {"name": "shared"}
+    async with world() as made:
+        one, other = made.envoy(), made.envoy()
+        await one.rate(shared, 1)
+        made.clock.advance(5)
+        assert await one.rate(shared, 1000) == 100
+        assert await other.rate(shared, 1) == 10
+        made.clock.advance(5)
+        assert await one.rate(shared, 1000) == 50
+        assert await other.rate(shared, 1000) == 10, "until the other's larger grant has run out"
+        made.clock.advance(5)
+        await one.rate(shared, 1000)
+        assert await other.rate(shared, 1000) == 50
+
+
+async def test_an_initial_share_is_for_those_who_join_only() -> None:
+    rule = {"name": "one", "when": {"name": "all"}, "limit": "1/hour burst 1", "initial_share": 100}
+    async with world(book={"rules": [rule]}) as made:
+        one, other = made.envoy(), made.envoy()
+        await one.rate(ALL, 1)
+        told = []
+        for _ in range(4):
+            made.clock.advance(5)
+            await one.rate(ALL, 100)
+            told.append(await other.rate(ALL, 100))
+        assert [rate is not None and rate > 0 for rate in told] == [True, True, True, False]
 
 
 async def test_who_is_still_without_a_part_later_is_refused() -> None:
@@ -161,8 +240,7 @@ async def test_who_is_still_without_a_part_later_is_refused() -> None:
             made.clock.advance(5)
             await one.rate(ALL, 100)
             told.append(await other.rate(ALL, 100))
-        assert told[0] is None
-        assert told[-1] == 0
+        assert told == [0, 0, 0, 0]
 
 
 async def test_a_name_makes_it_the_same_holder_again() -> None:
@@ -177,7 +255,7 @@ async def test_a_name_makes_it_the_same_holder_again() -> None:
         assert await again.rate(ALL, 1000) == 100
 
         impostor = made.envoy("edge-1")
-        assert await impostor.rate(ALL, 1000) is None, "two of one name are two"
+        assert await impostor.rate(ALL, 1000) == 0, "two of one name are two"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from headgate.rules.rule import INSTEAD, MISSING, MODES, WHERE, Lease, Modes, Re
 
 FIELDS = (
     "name", "label", "when", "except", "key", "missing", "limit", "candidate", "cost", "mode", "quota_mode",
-    "lockout", "overrides", "replaces", "where", "nodes", "lease", "fallback", "deadline", "refuse",
+    "lockout", "overrides", "replaces", "where", "nodes", "lease", "fallback", "deadline", "initial_share",
+    "refuse",
 )  # fmt: skip
 NOT_BY_DEFAULT = ("name", "label", "when", "key", "limit", "candidate", "replaces")
 BY_DEFAULT = tuple(name for name in FIELDS if name not in NOT_BY_DEFAULT)
@@ -182,5 +183,6 @@ _READERS: dict[str, Callable[[Node, load_choice.Uses, Conditions], Any]] = {
     "lease": lambda node, uses, conditions: _lease(node),
     "fallback": lambda node, uses, conditions: fields.word(node, "fallback", INSTEAD),
     "deadline": lambda node, uses, conditions: fields.span(node, "deadline") / SECOND,
+    "initial_share": lambda node, uses, conditions: fields.percentage(node, "initial_share"),
     "refuse": lambda node, uses, conditions: _refuse(node),
 }

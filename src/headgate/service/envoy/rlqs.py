@@ -19,19 +19,25 @@ out. An Envoy that names itself (initial_metadata of the
 filter's grpc_service: headgate-holder) is the same holder again. Nobody else can be it meanwhile: the name is a
 slot, held as long as the stream.
 
-Whoever is new and gets no part yet is told nothing, for as long as parts live: it may be an old acquaintance that
-still uses the part which is in its way. After that it is told DENY_ALL.
+A bucket without a grant. A new bucket is answered at once, also where nothing is free: DENY_ALL, or as much of
+the limit as its rule's `initial_share` says. The others are granted less at their next reports, what they had runs
+out, and the first grant is pushed as soon as there is room: within a report and ttl + grace, 15 s. A stream that
+came back is not a new Envoy: it may still use the grant which is in its way, so it is told nothing for as long as
+that can be valid, and DENY_ALL after that. Envoy tells them apart: its first report of a new bucket says that no
+time has elapsed since the one before.
 
 What Envoy 1.40 does is seen, not read: it knows whole seconds only, ignores requests_per_time_unit and
 reporting_interval (it reports every 5 s), and carries a bucket's fill over as a fraction.
 
-Laws (tests/service/envoy/test_rlqs.py): assignments of all streams never add up to more than the limit; a bucket
-that was idle for IDLE reports is abandoned; what cannot be read ends the stream with a sentence; an engine that is
-silent tells nothing, and what was told runs out.
+Laws (tests/service/envoy/test_rlqs.py, test_two_envoys.py): assignments of all streams never add up to more than
+the limit (and the initial shares of those who wait for their first grant, where a rule gives any); the first
+report of a new bucket is answered; a bucket that was idle for IDLE reports is abandoned; what cannot be read ends
+the stream with a sentence; an engine that is silent tells nothing, and what was told runs out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import time
@@ -43,8 +49,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
-from headgate.model.assignment import Assignment, spans
+from headgate.model.assignment import Assignment, spans, told
 from headgate.model.decision import ALLOWED, MARK
+from headgate.model.division import WHOLE, division
 from headgate.model.limit import SECOND, Limit
 from headgate.model.slots import Slots
 from headgate.ruled.limiter import AsyncRuledLimiter
@@ -58,6 +65,7 @@ NAME = "headgate-holder"
 HOLDERS = "~holders"
 IDLE = 120  # reports without a request, after which a bucket is let go: ten minutes of Envoy's
 BUCKETS = 10_000  # of one stream
+RETRY_S = 0.5  # between two looks for room, for buckets that wait for their first grant
 _ALLOW, _DENY = 0, 1
 _log = logging.getLogger("headgate.service")
 
@@ -73,25 +81,37 @@ class Quotas:
         self.limiter = limiter
         self.now = now
         self.ttl_us, self.grace_us = spans(round(interval * SECOND))
+        # By then all others were granted less, and what they had has run out.
+        self.join_s = interval + (self.ttl_us + self.grace_us) / SECOND
         self._ledgers: dict[tuple[Limit, str], Any] = {}
         self._told: set[str] = set()  # rules that cannot be divided, and of which that was logged
 
     async def stream(self, reports: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """The method of the service."""
         stream = Stream(self, dict(context.invocation_metadata() or ()).get(NAME, ""))
+        source = aiter(reports)
+        coming = asyncio.ensure_future(anext(source))
         try:
-            async for data in reports:
+            while True:
+                await asyncio.wait([coming], timeout=RETRY_S if stream.waits else None)
+                response = None
                 try:
-                    response = await stream.answer(RateLimitQuotaUsageReports.FromString(data))
+                    if coming.done():
+                        response = await stream.answer(RateLimitQuotaUsageReports.FromString(coming.result()))
+                        coming = asyncio.ensure_future(anext(source))
+                    else:
+                        response = await stream.retry()
+                except StopAsyncIteration:
+                    return
                 except DecodeError:
                     sentence = "These bytes are no RateLimitQuotaUsageReports."
                     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, sentence)
                 except InvalidCharge as error:
                     await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-                else:
-                    if response.bucket_action:
-                        yield response
+                if response is not None and response.bucket_action:
+                    yield response
         finally:
+            coming.cancel()
             await stream.end()
 
     def ledger(self, rule: str, limit: Limit, name: str) -> Any:
@@ -119,6 +139,12 @@ class Stream:
         self._fence: int | None = None
         self._domain: str | None = None
         self._buckets: dict[Bucket, _Seen] = {}
+        self._waiting: set[Bucket] = set()  # for their first grant
+
+    @property
+    def waits(self) -> bool:
+        """Whether a bucket waits for its first grant."""
+        return bool(self._waiting)
 
     async def answer(self, report: Any) -> Any:
         """What a report is answered: an action for each of its buckets."""
@@ -137,16 +163,40 @@ class Stream:
             if not bucket:
                 raise InvalidCharge("A bucket has an id: at least one key and value.")
             used = usage.num_requests_allowed + usage.num_requests_denied
-            seen = self._seen(bucket, used)
-            action = response.bucket_action.add()
-            action.bucket_id.CopyFrom(usage.bucket_id)
+            seen = self._seen(bucket, used, new=not usage.time_elapsed.ToNanoseconds())
             if seen.idle >= IDLE:
                 del self._buckets[bucket]
                 await self._let_go(seen)
+                action = response.bucket_action.add()
+                action.bucket_id.CopyFrom(usage.bucket_id)
                 action.abandon_action.SetInParent()
-            elif not await self._assign(action.quota_assignment_action, seen, used):
-                del response.bucket_action[-1]
+            else:
+                await self._act(response, bucket, used if seen.within_us else None)
         return response
+
+    async def retry(self) -> Any:
+        """First grants for buckets that wait for one, as far as there is room by now."""
+        response = RateLimitQuotaResponse()
+        for bucket in sorted(self._waiting):
+            seen = self._buckets.get(bucket)
+            if seen is None or self._quotas.now() - seen.since >= self._quotas.join_s:
+                self._waiting.discard(bucket)  # its next report is answered as any
+            else:
+                await self._act(response, bucket, None, pushed=True)
+        return response
+
+    async def _act(self, response: Any, bucket: Bucket, wanted: int | None, *, pushed: bool = False) -> None:
+        """Add the bucket's action to the response, if there is one: of those that are pushed, grants only."""
+        seen = self._buckets[bucket]
+        action = response.bucket_action.add()
+        action.bucket_id.bucket.update(bucket)
+        answered = await self._assign(action.quota_assignment_action, seen, wanted)
+        if seen.granted:
+            self._waiting.discard(bucket)
+        elif not pushed and self._quotas.now() - seen.since < self._quotas.join_s:
+            self._waiting.add(bucket)
+        if not answered or (pushed and not seen.granted):
+            del response.bucket_action[-1]
 
     async def end(self) -> None:
         """It is gone: what it had runs out, and nothing more is wanted for it."""
@@ -168,49 +218,61 @@ class Stream:
         for ledger, key in seen.held:
             await ledger.leave(key, seen.holder)
 
-    def _seen(self, bucket: Bucket, used: int) -> _Seen:
+    def _seen(self, bucket: Bucket, used: int, *, new: bool) -> _Seen:
         now = self._quotas.now()
         seen = self._buckets.get(bucket)
         if seen is None:
             if len(self._buckets) >= BUCKETS:
                 raise InvalidCharge(f"A stream has at most {BUCKETS} buckets.")
             attributes = attributes_of(self._domain or "", [Entry(*pair) for pair in bucket])
-            seen = self._buckets[bucket] = _Seen(now, attributes, f"{self._holder}:{_digest(bucket)}")
+            seen = self._buckets[bucket] = _Seen(now, attributes, f"{self._holder}:{_digest(bucket)}", new)
             return seen
         seen.within_us = round((now - seen.at) * SECOND)
         seen.at = now
         seen.idle = 0 if used else seen.idle + 1
         return seen
 
-    async def _assign(self, action: Any, seen: _Seen, used: int) -> bool:
+    async def _assign(self, action: Any, seen: _Seen, wanted: int | None) -> bool:
         """Whether there is something to tell of this bucket."""
         quotas = self._quotas
         action.assignment_time_to_live.FromMicroseconds(quotas.ttl_us)
+        strategy = action.rate_limit_strategy
         counts, denied = quotas.limiter.counts(seen.attributes)
-        if denied:
-            action.rate_limit_strategy.blanket_rule = _DENY
+        if denied or not counts:
+            strategy.blanket_rule = _DENY if denied else _ALLOW
+            seen.granted = True
             return True
         parts: list[Assignment] = []
+        granted = True
         try:
             for rule, meter, key in counts:
                 ledger = quotas.ledger(rule, meter.limit, meter.name)
                 if ledger is None:
+                    seen.granted = True  # nothing will ever be
                     return False
                 seen.held.add((ledger, key))
-                wanted = used if seen.within_us else None
                 part = await ledger.assign(key, seen.holder, wanted, seen.within_us)
-                if part is None:
-                    return False
+                if part is None or not (part.units and part.burst):
+                    granted = False
+                    part = self._initial(rule, meter.limit, seen)
                 parts.append(part)
         except (CorruptState, EngineUnavailable) as error:
             _log.warning("no assignment for an Envoy: %s", error)
             return False
-        return self._tell(action.rate_limit_strategy, parts, seen)
+        seen.granted = seen.granted or granted
+        return self._tell(strategy, parts, seen)
+
+    def _initial(self, rule: str, limit: Limit, seen: _Seen) -> Assignment:
+        """What a bucket has of a limit of which nothing is free: as much as the rule says, while it waits for its
+        first grant."""
+        written = self._quotas.limiter.rulebook.rule(rule)
+        joins = seen.new and not seen.granted and seen.at - seen.since < self._quotas.join_s
+        share = written.initial_share if joins and written is not None else 0
+        part = told(division(limit), WHOLE * share // 10_000, self._quotas.ttl_us)
+        assert part is not None
+        return part
 
     def _tell(self, strategy: Any, parts: list[Assignment], seen: _Seen) -> bool:
-        if not parts:
-            strategy.blanket_rule = _ALLOW
-            return True
         slowest = min(parts, key=lambda part: part.units / part.period_us)
         burst = min(part.burst for part in parts)
         if slowest.units and burst:
@@ -222,9 +284,8 @@ class Stream:
             strategy.token_bucket.tokens_per_fill.value = units
             strategy.token_bucket.fill_interval.FromMicroseconds(period_us)
             return True
-        live = (self._quotas.ttl_us + self._quotas.grace_us) / SECOND
-        if not seen.told and seen.at - seen.since < live:
-            return False
+        if not seen.new and not seen.granted and seen.at - seen.since < self._quotas.ttl_us / SECOND:
+            return False  # it may still use a grant of the stream before
         strategy.blanket_rule = _DENY
         return True
 
@@ -250,9 +311,11 @@ class Stream:
 class _Seen:
     """What is known of a bucket: when it was first reported and last, how long it was idle."""
 
-    __slots__ = ("at", "attributes", "held", "holder", "idle", "since", "told", "within_us")
+    __slots__ = ("at", "attributes", "granted", "held", "holder", "idle", "new", "since", "told", "within_us")
 
-    def __init__(self, now: float, attributes: dict[str, str], holder: str) -> None:
+    def __init__(self, now: float, attributes: dict[str, str], holder: str, new: bool) -> None:
+        self.new = new  # to its Envoy, too
+        self.granted = False  # it had a grant on this stream
         self.attributes = attributes
         self.holder = holder
         self.held: set[tuple[Any, str]] = set()  # ledgers and keys of which it may have a part
