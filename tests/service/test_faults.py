@@ -1,6 +1,7 @@
 """What breaks under load, and who tries to break it: nobody else notices for long, and the service outlives it."""
 
 import logging
+import queue
 import resource
 import signal
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc  # type: ignore[import-untyped]
 from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
 from headgate.service import log
@@ -110,20 +112,73 @@ def test_descriptors_that_are_used_up_are_waited_for(where: str) -> None:
         assert "Traceback" not in service.said
 
 
-def test_who_connects_and_says_nothing_keeps_nobody_out() -> None:
-    service = Service(BOOK)
-    service.before = ("prlimit", "--nofile=100:100")
-    with service, ExitStack() as silent:
-        for _ in range(40):  # and 12 are accepted
-            silent.enter_context(connected(service.http))
+HELLO = frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0)  # of HTTP/2
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n"
+QUEUED = {"rules": [{"name": "slow", "when": {"path": "/"}, "limit": "1/5s queue 5"}, *BOOK["rules"]]}
+
+
+@pytest.mark.parametrize(
+    ("where", "sent"),
+    [*(("http", sent) for sent in (b"", b"G", b"P", HEALTH, HELLO)), ("grpc", b"P"), ("grpc", HELLO)],
+    ids=["http-nothing", "http-G", "http-P", "http-request", "http-http2", "grpc-P", "grpc-http2"],
+)
+def test_silent_connections_keep_nobody_out(where: str, sent: bytes) -> None:
+    """More of them than are accepted; and a client whose request is under way is not cut off."""
+    service = Service(QUEUED)
+    service.before = ("prlimit", "--nofile=1024:1024")
+    with service, ExitStack() as silent, service.connection() as waits:
+        assert service.ask("GET", "/auth/forward", headers=FORWARDED).status == 200
+        waits.timeout = 30
+        waits.request("GET", "/auth/forward", headers=FORWARDED)  # answered after 5 s
+        for _ in range(500):
+            silent.enter_context(connected(getattr(service, where))).sendall(sent)
 
         def answered() -> str | None:
             try:
+                if where == "grpc":
+                    return None if over_grpc(service, seconds=5) == rls_pb2.RateLimitResponse.OK else "refused"
+                assert service.ask("GET", "/healthz").status == 200
                 return None if service.check()["allowed"] else "refused"
-            except OSError as error:
+            except (OSError, grpc.RpcError) as error:
                 return str(error)
 
-        until(answered, 60)
+        until(answered, 8)  # 1.5 s, on a machine that has nothing else to do
+        assert reply_of(waits).status == 200
+
+
+def test_a_quota_stream_is_not_cut_off_for_being_silent() -> None:
+    service = Service(BOOK)
+    service.before = ("prlimit", "--nofile=1024:1024")
+    report = rlqs_pb2.RateLimitQuotaUsageReports(domain="d")
+    report.bucket_quota_usages.add().bucket_id.bucket["name"] = "all"
+    with service, ExitStack() as silent, grpc.insecure_channel(service.grpc) as channel:
+        reports: queue.Queue[Any] = queue.Queue()
+        stub = rlqs_pb2_grpc.RateLimitQuotaServiceStub(channel)
+        answers = stub.StreamRateLimitQuotas(iter(reports.get, None))
+        reports.put(report)
+        assert next(answers).bucket_action
+        lines = [silent.enter_context(connected(service.grpc)) for _ in range(500)]
+        for line in lines:
+            line.sendall(HELLO)
+        lines[0].settimeout(20)
+        while lines[0].recv(4096):  # until it is closed
+            pass
+        reports.put(report)
+        assert next(answers).bucket_action
+        reports.put(None)
+
+
+def test_peers_that_answer_no_ping_are_closed() -> None:
+    with Service(BOOK) as service, ExitStack() as dead:
+        lines = [dead.enter_context(connected(address)) for address in (service.http, service.grpc)]
+        began = time.monotonic()
+        for line in lines:
+            line.sendall(HELLO)
+        for line in lines:
+            line.settimeout(50)  # they are pinged after 20 s, and have 10 s to answer
+            while line.recv(4096):
+                pass
+        assert time.monotonic() - began < 50, "grpc gives up after 60 s by itself"
 
 
 def test_slow_clients_hold_nobody_but_themselves() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from headgate.http.headers import Fields
 from headgate.service.overdue import Overdue
+from headgate.service.silence import UnderWay
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -125,13 +126,26 @@ class Application(Protocol):
 class Asgi:
     """The application, for an ASGI server."""
 
-    def __init__(self, application: Application, seconds: float = BODY_SECONDS) -> None:
+    def __init__(
+        self, application: Application, under_way: UnderWay | None = None, seconds: float = BODY_SECONDS
+    ) -> None:
         self._asked, self._trouble = application.asked, application.trouble
+        self._under_way = under_way or UnderWay()
         self._overdue = Overdue(seconds)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"Only HTTP is answered here, not {scope['type']}.")
+        peer = scope.get("client")
+        if peer:
+            self._under_way.begin(peer)
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            if peer:
+                self._under_way.end(peer)
+
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             most, answers = self._asked(request)

@@ -22,12 +22,13 @@ from granian.server.embed import Server
 
 from headgate.service import grpcs
 from headgate.service.settings import Address, Settings
-from headgate.service.silence import let_go
+from headgate.service.silence import UnderWay, let_go
 
 BACKLOG = 1024  # connections that wait to be accepted
 _HEADERS = 64 * 1024  # bytes of header fields that are read
 _HEADER_MS = 10_000  # in which they must have come
 _STREAMS = 1000
+_PING_S, _PONG_S = 20, 10  # an HTTP/2 peer is pinged so often, and is gone if it does not answer within
 _OURS = 64  # descriptors that are for nobody's connections
 _FEW, _MOST = 8, 2**20
 _LAST = 1.0  # seconds for those who were left to be told
@@ -56,7 +57,12 @@ class Granian(Server):
             backlog=BACKLOG,
             backpressure=connections(),
             http1_settings=HTTP1Settings(header_read_timeout=_HEADER_MS, max_buffer_size=_HEADERS + 8192),
-            http2_settings=HTTP2Settings(max_concurrent_streams=_STREAMS, max_headers_size=_HEADERS),
+            http2_settings=HTTP2Settings(
+                max_concurrent_streams=_STREAMS,
+                max_headers_size=_HEADERS,
+                keep_alive_interval=_PING_S * 1000,
+                keep_alive_timeout=_PONG_S,
+            ),
             log_enabled=False,
             ssl_cert=settings.tls_cert,
             ssl_key=settings.tls_key,
@@ -75,14 +81,20 @@ class Http:
     """HTTP. `leave` is called when there is no more time for calls that still wait."""
 
     def __init__(
-        self, settings: Settings, listening: socket.socket, application: Any, leave: Callable[[], object]
+        self,
+        settings: Settings,
+        listening: socket.socket,
+        application: Any,
+        leave: Callable[[], object],
+        under_way: UnderWay,
     ) -> None:
         self._drain, self._leave = settings.drain, leave
         self._server: Any = Granian(application, listening, settings)
-        self._listening = listening
+        self._port = None if listening.family == socket.AF_UNIX else listening.getsockname()[1]
+        self._under_way = under_way
 
     async def start(self) -> Http:
-        self._watch = asyncio.ensure_future(let_go(self._listening, connections()))
+        self._watch = asyncio.ensure_future(let_go(self._port, connections(), self._under_way))
         self.ended = asyncio.ensure_future(self._server.serve())
         await asyncio.sleep(0)  # it listens, or has failed
         if self.ended.done():
@@ -106,8 +118,12 @@ class Http:
 class Grpc:
     """gRPC."""
 
-    def __init__(self, settings: Settings, address: Address, methods: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: Settings, address: Address, methods: Mapping[str, Any], under_way: UnderWay | None = None
+    ) -> None:
         self._drain = settings.drain
+        self._port = address.port if address.path is None else None
+        self._under_way = under_way or UnderWay()
         self._server = grpcs.server(
             methods,
             [
@@ -117,7 +133,9 @@ class Grpc:
                 ("grpc.max_metadata_size", 16 * 1024),
                 ("grpc.max_allowed_incoming_connections", connections()),
                 ("grpc.server_handshake_timeout_ms", _HEADER_MS),
-                ("grpc.keepalive_time_ms", 60_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.keepalive_time_ms", _PING_S * 1000),
+                ("grpc.http2.ping_timeout_ms", _PONG_S * 1000),
                 ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ],
         )
@@ -131,9 +149,11 @@ class Grpc:
 
     async def start(self) -> Grpc:
         await self._server.start()
+        self._watch = asyncio.ensure_future(let_go(self._port, connections(), self._under_way))
         self.ended = asyncio.ensure_future(self._server.wait_for_termination())
         return self
 
     async def stop(self) -> None:
+        self._watch.cancel()
         await self._server.stop(self._drain)
         await self.ended

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +18,14 @@ from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.service import sample
 from headgate.service.admin import Admin
 from headgate.service.app import App
-from headgate.service.asgi import Asgi
+from headgate.service.asgi import Application, Asgi
 from headgate.service.check import Checker
 from headgate.service.envoy import rlqs, rls
 from headgate.service.receipts import Office
 from headgate.service.run import Sockets
 from headgate.service.servers import Grpc, Http
 from headgate.service.settings import Settings
+from headgate.service.silence import UnderWay
 
 _log = logging.getLogger("headgate.service")
 
@@ -35,19 +37,25 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
     limits = rls.RateLimits(limiter, **told)
     app = App(Checker(limiter, Office(settings.secret), settings.batch), limits, settings)
     admin = Admin(limiter, settings, settings.admin_token)
+    under_way = UnderWay()
     servers: list[Any] = []
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+
+    def http(listening: socket.socket, application: Application) -> Http:
+        return Http(settings, listening, Asgi(application, under_way), app.left.set, under_way)
+
     try:
         if settings.grpc is not None:
-            methods = {rls.PATH: rls.method(limits), rlqs.PATH: rlqs.method(rlqs.Quotas(limiter))}
-            servers.append(await Grpc(settings, settings.grpc, methods).start())
+            quotas = rlqs.Quotas(limiter, under_way=under_way)
+            methods = {rls.PATH: rls.method(limits), rlqs.PATH: rlqs.method(quotas)}
+            servers.append(await Grpc(settings, settings.grpc, methods, under_way).start())
         if sockets.http is not None:
-            servers.append(await Http(settings, sockets.http, Asgi(app), app.left.set).start())
+            servers.append(await http(sockets.http, app).start())
         if sockets.admin is not None:
-            servers.append(await Http(settings, sockets.admin, Asgi(admin), app.left.set).start())
+            servers.append(await http(sockets.admin, admin).start())
         ready()
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait([stopped, *(server.ended for server in servers)], return_when=asyncio.FIRST_COMPLETED)

@@ -57,6 +57,7 @@ from headgate.model.slots import Slots
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.service.envoy.asked import Entry, attributes_of
 from headgate.service.envoy.messages import RateLimitQuotaResponse, RateLimitQuotaUsageReports
+from headgate.service.silence import UnderWay, peer_of
 
 SERVICE = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"
 METHOD = "StreamRateLimitQuotas"
@@ -76,10 +77,15 @@ class Quotas:
     """Divides limits among Envoys, by a limiter's rules and its engine."""
 
     def __init__(
-        self, limiter: AsyncRuledLimiter, interval: float = 5.0, now: Callable[[], float] = time.monotonic
+        self,
+        limiter: AsyncRuledLimiter,
+        interval: float = 5.0,
+        now: Callable[[], float] = time.monotonic,
+        under_way: UnderWay | None = None,
     ) -> None:
         self.limiter = limiter
         self.now = now
+        self._under_way = under_way or UnderWay()
         self.ttl_us, self.grace_us = spans(round(interval * SECOND))
         # By then all others were granted less, and what they had has run out.
         self.join_s = interval + (self.ttl_us + self.grace_us) / SECOND
@@ -88,6 +94,8 @@ class Quotas:
 
     async def stream(self, reports: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """The method of the service."""
+        peer = peer_of(context.peer())
+        self._under_way.begin(peer)
         stream = Stream(self, dict(context.invocation_metadata() or ()).get(NAME, ""))
         source = aiter(reports)
         coming = asyncio.ensure_future(anext(source))
@@ -112,6 +120,7 @@ class Quotas:
                     yield response
         finally:
             coming.cancel()
+            self._under_way.end(peer)
             await stream.end()
 
     def ledger(self, rule: str, limit: Limit, name: str) -> Any:
