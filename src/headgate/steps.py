@@ -9,7 +9,7 @@ from typing import Any
 from headgate.asking import check_cost
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
-from headgate.model.decision import Decision, Receipt
+from headgate.model.decision import Decision, DegradedFacts, Facts, Receipt
 from headgate.model.limit import HORIZON_US, SECOND
 from headgate.model.slots import Slots
 
@@ -46,28 +46,38 @@ def serve(decision: Decision, sleep_us: Callable[[int], Any]) -> Flow[None]:
             raise
 
 
-def cancel(decision: Decision) -> Flow[None]:
-    """Give a reservation back, as far as nothing was built on it."""
+def cancel(decision: Decision) -> Flow[bool]:
+    """Give a reservation back, as far as nothing was built on it. False: the engine gave no answer to some of
+    it."""
+    answered = True
     for part in reversed((*decision.parts, *decision.beside)):
-        if part.allowed:
-            yield from _give_back(part, part.cost, cancel=True)
+        if part.allowed and not (yield from _give_back(part, part.cost, cancel=True)):
+            answered = False
+    return answered
 
 
-def refund(decision: Decision, cost: int | None) -> Flow[None]:
-    """Give back what each charge of the decision still holds, once."""
+def refund(decision: Decision, cost: int | None) -> Flow[bool]:
+    """Give back what each charge of the decision still holds, once. False: the engine gave no answer to some of
+    it."""
+    answered = True
     units = None if cost is None else check_cost(cost)
     if isinstance(decision.limit, Slots) and len(decision.parts) == 1:
         raise InvalidCharge(f'"{decision.limit}" is held, not taken: release its lease instead.')
     if decision.allowed:
         for part in (*decision.parts, *decision.beside):
-            if part.allowed:
+            if part.allowed and not (
                 yield from _give_back(part, part.cost if units is None else units, cancel=False)
+            ):
+                answered = False
+    return answered
 
 
-def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[None]:
+def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[bool]:
     units = min(units, part.cost - part.given_back)
     if units > 0 and not isinstance(part.limit, Slots):
         receipt = Receipt.of(part.facts, part.cost, part.given_back)
         part.given_back += units
         meter: Any = part.source
-        yield partial(meter.refund, part.key, units, receipt, cancel)
+        facts: Facts = yield partial(meter.refund, part.key, units, receipt, cancel)
+        return not isinstance(facts, DegradedFacts)
+    return True

@@ -11,6 +11,7 @@ from hypothesis import strategies as some
 from headgate.ruled.receipts import Written
 from headgate.service.receipts import NoReceipt, Office
 from tests.servers import RedisServer
+from tests.servers.waiting import until
 from tests.service.running import Reply, Service
 
 SECRET = "a secret of thirty-two characters"
@@ -214,6 +215,47 @@ def test_only_what_passed_together_has_receipts(service: Service) -> None:
 def test_none_of_ours(service: Service, verb: str) -> None:
     told = detail(service.post(verb, receipt=Office(SECRET).written([PART])))
     assert told == (404, "This receipt was not written by this service, or with another secret.")
+
+
+def durable() -> RedisServer:
+    """Its counts outlive it."""
+    return RedisServer(args=("--appendonly", "yes", "--appendfsync", "always"))
+
+
+@pytest.mark.parametrize("fallback", ["allow", "deny", "local"])
+@pytest.mark.parametrize("verb", ["refund", "commit", "cancel"])
+def test_an_engine_that_is_gone_gives_nothing_back_and_the_receipt_stays_good(fallback: str, verb: str) -> None:
+    with durable() as server, Service(BOOK, engine=f"{server.url}?fallback={fallback}") as service:
+        ann = user()
+        receipt = charged(service, user=ann)
+        asked = {"receipt": receipt} | ({"cost": 0} if verb == "commit" else {})
+        server.stop()
+        for _ in range(3):
+            status, why = detail(service.post(verb, asked))
+            assert status == 503
+            assert "nothing was given back" in why
+        server.start()
+
+        def missing() -> str | None:
+            reply = service.post(verb, asked)
+            assert reply.status in (200, 503), reply
+            return None if reply.json == {"done": True} else str(reply)
+
+        until(missing, 20)
+        if verb != "cancel":  # which gives back places ahead, and this call was served at once
+            assert left(service, ann) == {"calls": 10}
+        assert service.post(verb, asked).status == 409
+
+
+def test_slots_that_cannot_be_released_are_not_done() -> None:
+    with durable() as server, Service(BOOK, engine=f"{server.url}?fallback=allow") as service:
+        ann = user()
+        asked = {"receipt": charged(service, path="/export", user=ann)}
+        server.stop()
+        assert detail(service.post("release", asked))[0] == 503
+        server.start()
+        until(lambda: None if service.post("release", asked).status == 200 else "503", 20)
+        assert service.post("renew", asked).json["held"] is False
 
 
 def test_two_workers_and_a_restart_on_one_redis(redis_server: RedisServer) -> None:

@@ -94,10 +94,11 @@ class _Ruled:
         """What several calls charge; nothing is asked yet."""
         return Together(self._ruling, asks)
 
-    def _cancelling(self, decision: Decision) -> Flow[None]:
-        if decision.allowed:
-            yield from held_slots.release(decision)
-            yield from steps.cancel(decision)
+    def _cancelling(self, decision: Decision) -> Flow[bool]:
+        if not decision.allowed:
+            return True
+        yield from held_slots.release(decision)
+        return (yield from steps.cancel(decision))
 
     def counts(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
         """What a call is counted under: rule, meter and key of each count that may refuse it; and whether a rule
@@ -181,13 +182,15 @@ class RuledLimiter(_Ruled):
         """Take a place now, served after the decision's delay. Refused if that is more than `timeout` away."""
         return run(self.call(attributes, cost).decide(steps.patience_us(timeout)))
 
-    def cancel(self, decision: Decision) -> None:
-        """Give a place back, as far as nothing was built on it."""
-        run(self._cancelling(decision))
+    def cancel(self, decision: Decision) -> bool:
+        """Give a place back, as far as nothing was built on it; False if a fallback answered, and some of it may
+        be lost."""
+        return run(self._cancelling(decision))
 
-    def refund(self, decision: Decision, cost: int | None = None) -> None:
-        """Give back what the decision charged, or `cost` of it, under every rule."""
-        run(steps.refund(decision, cost))
+    def refund(self, decision: Decision, cost: int | None = None) -> bool:
+        """Give back what the decision charged, or `cost` of it, under every rule; False if a fallback answered,
+        and some of it may be lost."""
+        return run(steps.refund(decision, cost))
 
     def give_back(self, ask: Ask, units: int) -> RuledDecision:
         """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
@@ -308,13 +311,15 @@ class AsyncRuledLimiter(_Ruled):
         """Take a place now, served after the decision's delay. Refused if that is more than `timeout` away."""
         return await arun(self.call(attributes, cost).decide(steps.patience_us(timeout)))
 
-    async def cancel(self, decision: Decision) -> None:
-        """Give a place back, as far as nothing was built on it."""
-        await arun(self._cancelling(decision))
+    async def cancel(self, decision: Decision) -> bool:
+        """Give a place back, as far as nothing was built on it; False if a fallback answered, and some of it may
+        be lost."""
+        return await arun(self._cancelling(decision))
 
-    async def refund(self, decision: Decision, cost: int | None = None) -> None:
-        """Give back what the decision charged, or `cost` of it, under every rule."""
-        await arun(steps.refund(decision, cost))
+    async def refund(self, decision: Decision, cost: int | None = None) -> bool:
+        """Give back what the decision charged, or `cost` of it, under every rule; False if a fallback answered,
+        and some of it may be lost."""
+        return await arun(steps.refund(decision, cost))
 
     async def give_back(self, ask: Ask, units: int) -> RuledDecision:
         """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""

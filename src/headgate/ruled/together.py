@@ -82,7 +82,8 @@ def giving_back(ruling: Ruling, ask: Ask, units: int) -> Flow[RuledDecision]:
             facts = yield partial(meter.free, key)
         else:
             _, facts = yield from give_back(meter, key, cost)
-        answers.append((True, *facts[ALLOWED + 1 :]))
+        # Whatever kind of facts they are: a fallback's stay a fallback's.
+        answers.append(type(facts)((True, *facts[ALLOWED + 1 :])))
     call.denied.clear()
     return call.decision(answers)
 

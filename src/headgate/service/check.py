@@ -18,8 +18,9 @@ from typing import Any
 
 from msgspec import UNSET
 
-from headgate.errors import InvalidCharge
-from headgate.model.decision import ALLOWED, Facts, Verdict
+from headgate.engine.terms import Terms
+from headgate.errors import EngineUnavailable, InvalidCharge
+from headgate.model.decision import ALLOWED, DegradedFacts, Facts, Verdict
 from headgate.model.limit import SECOND, UNLIMITED, Limit
 from headgate.model.slots import Slots
 from headgate.ruled.decision import RuledDecision
@@ -29,6 +30,9 @@ from headgate.ruled.together import Ask
 from headgate.service import schema
 from headgate.service.receipts import NAME, Office, Receipt
 from headgate.text import parse
+
+# A fallback that answers for the engine would count a use that the engine does not know. This one charges nothing.
+_ENGINE_ONLY = Terms(NAME, fallback="deny")
 
 
 class Unfit(InvalidCharge):
@@ -71,11 +75,11 @@ class Checker:
         receipt = self._taken(asked.receipt)
         await self._use(receipt)
         decision = self.limiter.redeemed(receipt.parts)
-        await self.limiter.refund(decision, asked.cost)
+        given = _given(await self.limiter.refund(decision, asked.cost))
         rest = self.limiter.receipts(decision)
         if any(part.given_back < part.cost and not _slots(part) for part in rest):
-            return schema.Given(True, self._office.written(rest))
-        return schema.Given(True)
+            given.receipt = self._office.written(rest)
+        return given
 
     async def commit(self, asked: schema.Commit) -> schema.Given:
         receipt = self._taken(asked.receipt)
@@ -86,16 +90,16 @@ class Checker:
         if used is not None and most is not None and used > most:
             raise Unfit(f"{used} were used and {most} charged: ask for the rest by a check.")
         await self._use(receipt)
+        answered = True
         for part, units in unused:
             if used is not None and units > used:
-                await self.limiter.refund(self.limiter.redeemed([part]), units - used)
-        return schema.Given(True)
+                answered &= await self.limiter.refund(self.limiter.redeemed([part]), units - used)
+        return _given(answered)
 
     async def cancel(self, asked: schema.Redeem) -> schema.Given:
         receipt = self._office.read(asked.receipt)
         await self._use(receipt)
-        await self.limiter.cancel(self.limiter.redeemed(receipt.parts))
-        return schema.Given(True)
+        return _given(await self.limiter.cancel(self.limiter.redeemed(receipt.parts)))
 
     async def undo(self, answer: schema.Answer | schema.Answers) -> None:
         """Give back what an answer brings that nobody hears: places and slots. What was taken stays taken."""
@@ -104,12 +108,15 @@ class Checker:
                 await self.cancel(schema.Redeem(each.receipt))
 
     async def renew(self, asked: schema.Redeem) -> schema.Held:
-        decision = self._holding(asked)
+        decision = self._holding(self._office.read(asked.receipt))
         held = await self.limiter.renew(decision)
         return schema.Held(True, _ttl(decision)) if held else schema.Held(False, None)
 
     async def release(self, asked: schema.Redeem) -> schema.Released:
-        return schema.Released(True, await self.limiter.release(self._holding(asked)))
+        receipt = self._office.read(asked.receipt)
+        held = await self.limiter.release(self._holding(receipt))
+        await self._ask_about(receipt, 0)  # a fallback may have answered, and then nobody knows
+        return schema.Released(True, held)
 
     def _taken(self, text: str) -> Receipt:
         """A receipt of something that was taken, and not only held."""
@@ -118,18 +125,26 @@ class Checker:
             raise Unfit("This receipt only holds slots: release it, or cancel it.")
         return receipt
 
-    def _holding(self, asked: schema.Redeem) -> RuledDecision:
-        decision = self.limiter.redeemed(self._office.read(asked.receipt).parts)
+    def _holding(self, receipt: Receipt) -> RuledDecision:
+        decision = self.limiter.redeemed(receipt.parts)
         if not any(isinstance(part.limit, Slots) for part in decision.parts):
             raise Unfit("This receipt holds no slots: refund it, commit it or cancel it.")
         return decision
 
     async def _use(self, receipt: Receipt) -> None:
-        """Once."""
-        meter: Any = self.limiter.engine.meter(receipt.once, NAME)
-        facts = await meter.decide(receipt.key, 1)
-        if not facts[0]:
+        """Once. Where the engine gives no answer it stays good, whatever the engine's fallback is."""
+        facts = await self._ask_about(receipt, 1)
+        if not facts[ALLOWED]:
             raise Unfit("This receipt was redeemed before.")
+
+    async def _ask_about(self, receipt: Receipt, uses: int) -> Facts:
+        meter: Any = self.limiter.engine.meter(receipt.once, NAME, _ENGINE_ONLY)
+        facts: Facts = await meter.decide(receipt.key, uses)
+        if isinstance(facts, DegradedFacts):
+            raise EngineUnavailable(
+                "The engine gives no answer, so nothing was given back. Ask again with this receipt."
+            )
+        return facts
 
     def answer(self, decision: RuledDecision, verdicts: bool = False, receipt: bool = False) -> schema.Answer:
         """What is told of a decision."""
@@ -176,6 +191,10 @@ def _ttl(decision: RuledDecision) -> float | None:
     """Seconds for which its slots are held; None if it holds none."""
     slots = (part.limit for part in decision.parts)
     return min((limit.ttl_us / SECOND for limit in slots if isinstance(limit, Slots)), default=None)
+
+
+def _given(answered: bool) -> schema.Given:
+    return schema.Given(True) if answered else schema.Given(True, degraded=True)
 
 
 def _slots(part: Written) -> bool:

@@ -154,6 +154,12 @@ class Given(Struct):
     receipt: Annotated[
         str | UnsetType, Meta(description="A receipt of the rest, if something is left to be given back.")
     ] = UNSET
+    degraded: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="True if a fallback answered for the engine, and some of it may not have been given back."
+        ),
+    ] = UNSET
 
 
 class Released(Struct):

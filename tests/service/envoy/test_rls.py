@@ -373,3 +373,5 @@ async def test_without_redis_the_fallback_decides_and_says_so(fallback: str, fir
             answers = [await envoy.ask(ANN) for _ in range(3)]
             assert (answers[0].overall_code, answers[-1].overall_code) == (first, last)
             assert all(metadata(told)["degraded"] is True for told in answers)
+            back = await envoy.ask(descriptor(("user", "ann"), hits=1, back=True))
+            assert metadata(back)["degraded"] is True, "nothing was given back"
