@@ -8,6 +8,7 @@
     any  /auth/envoy/...                                     ext_authz: the same, the client's path behind it
     POST /json                                               the reference rate limit service's
     GET  /healthz, /readyz, /openapi.json                    alive; fit to be asked; what all of this is; HEAD too
+    GET  /healthcheck                                        the reference rate limit service's: fit to be asked
 
 nginx makes a 500 of any sub-request's status but 2xx, 401 and 403, and opens a connection anew after any body. So
 it is told 403 and, in X-Headgate-Code, what the client should get. A delay is waited for here, before the answer:
@@ -84,7 +85,12 @@ class App:
         self._subrequests: Memory[Known] = Memory()
         self._fields = Wanted()
         self._encode = msgspec.json.Encoder().encode
-        self._health = {"/healthz": self._alive, "/readyz": self._ready, "/openapi.json": self._describe}
+        self._health = {
+            "/healthz": self._alive,
+            "/readyz": self._ready,
+            "/healthcheck": self._serves,
+            "/openapi.json": self._describe,
+        }
         posted = {f"/v1/{verb.name}": self._verb(verb) for verb in VERBS if verb.name != "check"}
         posted |= {"/v1/check": self._check, "/json": self._reference}
         self._paths: dict[str, tuple[int | None, Answers]] = {
@@ -260,6 +266,9 @@ class App:
     def _ready(self) -> Answer:
         told = {"ready": not self.draining, "rules": len(self._limiter.rulebook)}
         return 503 if self.draining else 200, _JSON, self._encode(told)
+
+    def _serves(self) -> Answer:
+        return (503, _TEXT, b"") if self.draining else (200, _TEXT, b"OK")
 
     def _describe(self) -> Answer:
         return 200, _JSON, self._description

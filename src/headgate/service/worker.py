@@ -21,6 +21,7 @@ from headgate.service.app import App
 from headgate.service.asgi import Application, Asgi
 from headgate.service.check import Checker
 from headgate.service.envoy import rlqs, rls
+from headgate.service.grpc_health import Health
 from headgate.service.receipts import Office
 from headgate.service.run import Sockets
 from headgate.service.servers import Grpc, Http
@@ -38,6 +39,7 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
     app = App(Checker(limiter, Office(settings.secret), settings.batch), limits, settings)
     admin = Admin(limiter, settings, settings.admin_token)
     under_way = UnderWay()
+    health = Health((rls.SERVICE, rlqs.SERVICE), under_way)
     servers: list[Any] = []
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -50,7 +52,7 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
     try:
         if settings.grpc is not None:
             quotas = rlqs.Quotas(limiter, under_way=under_way)
-            methods = {rls.PATH: rls.method(limits), rlqs.PATH: rlqs.method(quotas)}
+            methods = {rls.PATH: rls.method(limits), rlqs.PATH: rlqs.method(quotas), **health.methods()}
             servers.append(await Grpc(settings, settings.grpc, methods, under_way).start())
         if sockets.http is not None:
             servers.append(await http(sockets.http, app).start())
@@ -62,6 +64,7 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         if not stop.is_set():
             raise RuntimeError("A server ended by itself.")
         app.draining = True
+        health.drain()
         _log.info("stopping: calls under way may take %g s", settings.drain)
     finally:
         await asyncio.gather(*(server.stop() for server in servers))

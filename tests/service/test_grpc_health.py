@@ -1,0 +1,81 @@
+"""Health over gRPC, asked by a plain client and by a real Envoy; and the reference service's path."""
+
+import signal
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.wrappers_pb2 import StringValue, UInt32Value
+
+from headgate.service.envoy import rlqs, rls
+from headgate.service.grpc_health import CHECK, NOT_SERVING, SERVICE_UNKNOWN, SERVING, WATCH
+from tests.servers import Backend, Envoy
+from tests.servers.envoy import grpc_cluster
+from tests.servers.waiting import until
+from tests.service.running import Service
+from tests.service.test_run import BOOK
+
+
+def status(data: bytes) -> int:
+    return UInt32Value.FromString(data).value
+
+
+def asked(service: str) -> bytes:
+    return StringValue(value=service).SerializeToString()
+
+
+@pytest.mark.parametrize("name", ["", "ratelimit", rls.SERVICE, rlqs.SERVICE])
+def test_known_services_are_served(name: str) -> None:
+    with Service(BOOK) as service, grpc.insecure_channel(service.grpc) as channel:
+        check: Any = channel.unary_unary(CHECK)
+        assert status(check(asked(name), timeout=10)) == SERVING
+
+
+def test_names_and_bytes_that_are_not_known() -> None:
+    with Service(BOOK) as service, grpc.insecure_channel(service.grpc) as channel:
+        check: Any = channel.unary_unary(CHECK)
+        watch: Any = channel.unary_stream(WATCH)
+        for data, code in ((asked("x"), grpc.StatusCode.NOT_FOUND), (b"\xff", grpc.StatusCode.INVALID_ARGUMENT)):
+            with pytest.raises(grpc.RpcError) as refused:
+                check(data, timeout=10)
+            assert refused.value.code() == code
+        call = watch(asked("x"), timeout=10)
+        assert status(next(call)) == SERVICE_UNKNOWN
+        call.cancel()
+
+
+def test_a_watch_is_told_that_the_service_stops() -> None:
+    with Service(BOOK) as service, grpc.insecure_channel(service.grpc) as channel:
+        watch: Any = channel.unary_stream(WATCH)
+        call = watch(asked(""), timeout=30)
+        assert status(next(call)) == SERVING
+        service.tell(signal.SIGTERM)
+        assert [status(data) for data in call] == [NOT_SERVING]
+        assert service.wait() == 0
+
+
+def test_envoy_takes_it_for_healthy() -> None:
+    checks = {
+        "timeout": "5s",
+        "interval": "0.2s",
+        "no_traffic_interval": "0.2s",
+        "unhealthy_threshold": 1,
+        "healthy_threshold": 1,
+        "grpc_health_check": {"service_name": "ratelimit"},
+    }
+    with Service(BOOK) as service, Backend() as backend:
+        cluster = grpc_cluster("headgate", service.grpc, health_checks=[checks])
+        with Envoy([], backend, clusters=[cluster]) as envoy:
+
+            def unchecked() -> str | None:
+                stats = envoy.stats("cluster.headgate.health_check.")
+                return None if stats["cluster.headgate.health_check.success"] else str(stats)
+
+            until(unchecked, 20)
+            assert envoy.stats("cluster.headgate.membership_healthy")["cluster.headgate.membership_healthy"] == 1
+
+
+def test_the_path_of_the_reference_service() -> None:
+    with Service(BOOK) as service:
+        reply = service.ask("GET", "/healthcheck")
+        assert (reply.status, reply.body) == (200, b"OK")
