@@ -1,20 +1,31 @@
 """The files for systemd, Docker and Kubernetes: what they set is what the service knows."""
 
 import configparser
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
 from headgate.cli import tree
 from headgate.rules import load
 from headgate.service import settings
 from headgate.service.settings import Settings
 from tests.house.tree import ROOT
+from tests.servers import RedisServer
+from tests.servers.redis_server import free_port
+from tests.service.running import Service
+from tests.service.test_faults import over_grpc
+from tests.service.test_run import BOOK
 
 DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "headgate.service"
 
 
 def flags(words: list[str]) -> Settings:
@@ -26,11 +37,37 @@ def flags(words: list[str]) -> Settings:
 def test_systemd(tmp_path: Path) -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read(DEPLOY / "headgate.service")
+    unit.read(UNIT)
     program, verb, *words = shlex.split(unit["Service"]["ExecStart"])
     assert (Path(program).name, verb, words[0]) == ("headgate", "serve", "--config")
     assert tree().parse_args([verb, *words]).config.endswith(".toml")
     assert int(unit["Service"]["TimeoutStopSec"]) > Settings().drain + 2
+
+
+def test_the_systemd_unit_is_hardened() -> None:
+    """By systemd's own measure, from 0 to 10. Most of what is left is that it has a network."""
+    judged = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=15", str(UNIT)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
+def test_the_service_needs_no_system_call_that_the_unit_forbids() -> None:
+    """Where the unit answers EPERM, this one is killed."""
+    with RedisServer() as server:
+        service = Service(BOOK, admin=f"127.0.0.1:{free_port()}", engine=server.url, workers=2)
+        service.before = (sys.executable, "-m", "tests.service.confined", str(UNIT))
+        with service:
+            assert service.check()["allowed"]
+            assert over_grpc(service) == rls_pb2.RateLimitResponse.OK
+            assert "Seccomp:\t2" in Path(f"/proc/{service.pid}/status").read_text()
+            assert {os.sched_getscheduler(pid) for pid in service.worker_pids} == {os.SCHED_BATCH}
+            service.tell(signal.SIGTERM)
+            assert service.wait() == 0
+            assert "died" not in service.said
 
 
 def test_docker() -> None:

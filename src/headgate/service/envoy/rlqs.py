@@ -66,7 +66,7 @@ NAME = "headgate-holder"
 HOLDERS = "~holders"
 IDLE = 120  # reports without a request, after which a bucket is let go: ten minutes of Envoy's
 BUCKETS = 10_000  # of one stream
-RETRY_S = 0.5  # between two looks for room, for buckets that wait for their first grant
+RETRY_S = 1.0  # between two looks for room, for buckets that wait for their first grant
 _ALLOW, _DENY = 0, 1
 _log = logging.getLogger("headgate.service")
 
