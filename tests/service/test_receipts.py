@@ -225,7 +225,7 @@ def durable() -> RedisServer:
 @pytest.mark.parametrize("fallback", ["allow", "deny", "local"])
 @pytest.mark.parametrize("verb", ["refund", "commit", "cancel"])
 def test_an_engine_that_is_gone_gives_nothing_back_and_the_receipt_stays_good(fallback: str, verb: str) -> None:
-    with durable() as server, Service(BOOK, engine=f"{server.url}?fallback={fallback}") as service:
+    with durable() as server, Service(BOOK, engine=f"{server.url}?fallback={fallback}&deadline=5s") as service:
         ann = user()
         receipt = charged(service, user=ann)
         asked = {"receipt": receipt} | ({"cost": 0} if verb == "commit" else {})
@@ -248,7 +248,7 @@ def test_an_engine_that_is_gone_gives_nothing_back_and_the_receipt_stays_good(fa
 
 
 def test_slots_that_cannot_be_released_are_not_done() -> None:
-    with durable() as server, Service(BOOK, engine=f"{server.url}?fallback=allow") as service:
+    with durable() as server, Service(BOOK, engine=f"{server.url}?fallback=allow&deadline=5s") as service:
         ann = user()
         asked = {"receipt": charged(service, path="/export", user=ann)}
         server.stop()
