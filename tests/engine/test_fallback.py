@@ -370,5 +370,6 @@ def test_a_fork_forgets(clock: ManualClock) -> None:
     for _ in range(5):
         meter.decide("key", 1)
     engine.forget()
+    engine.members.forget()
     assert (engine.state(), len(engine.recent), engine.members.place) == (CLOSED, 0, (3, None))
     assert meter.decide("key", 1)[0]

@@ -101,6 +101,7 @@ def test_children_that_have_heard_nothing_still_admit() -> None:
     members = Members()
     engine = Settled(wire, fallback="local", members=members, clock=clock)
     engine.forget()
+    members.forget()
     assert members.place == (2, None)
     meter = engine.meter(parse("10/s burst 1"), "limit")
     assert [meter.decide("key", 1)[0] for _ in range(2)] == [True, False]

@@ -24,7 +24,8 @@ from __future__ import annotations
 from threading import Lock
 from typing import Protocol
 
-from headgate.clock import Clock
+from headgate.engine.forked import on_fork
+from headgate.engine.overrides import Locked
 from headgate.engine.state_table import StateTable
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.model import assignment
@@ -71,6 +72,12 @@ class Told:
     def __init__(self) -> None:
         self._table: StateTable[int] = StateTable()
         self._lock = Lock()
+        on_fork(self.forget)
+
+    def forget(self) -> None:
+        """In a forked child: a lock that nobody holds. It knows what its parent told: that is in use all the same."""
+        self._lock = Lock()
+        self._table.mend()
 
     def until_us(self, key: str) -> int:
         return self._table.states.get(key) or 0
@@ -80,11 +87,9 @@ class Told:
             self._table.put(key, max(until_us, self.until_us(key)), lambda _, end_us: end_us <= now_us)
 
 
-class Begun(Protocol):
+class Begun(Locked, Protocol):
     """The embedded engine, as a ledger sees it: when it began, too."""
 
-    clock: Clock
-    lock: Lock
     born_us: int
 
 

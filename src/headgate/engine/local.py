@@ -1,5 +1,8 @@
 """The embedded engine: states in tables that are bounded as they go, one lock, no threads of its own.
 
+A forked child counts for itself, from the beginning (forked.py says why): its tables are empty. Overrides stay,
+because they were configured, and so do the numbers of slots, because no fence may come twice.
+
 One charge by itself is judged here; several together, and those of rules that lock out or can be overridden, in
 joint.py.
 """
@@ -14,6 +17,7 @@ from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
 from headgate.engine import joint
 from headgate.engine.assignments import LocalLedger
+from headgate.engine.forked import on_fork
 from headgate.engine.overrides import Kept, Limits, LocalOverrides, of
 from headgate.engine.port import Meter, Slot
 from headgate.engine.slot_table import SlotTable
@@ -53,6 +57,19 @@ class LocalEngine:
         self._overrides: dict[str, StateTable[Kept]] = {}
         self._ledgers: dict[str, StateTable[assignment.State]] = {}
         self.born_us = self.clock.now_us()
+        on_fork(self.forget)
+
+    def forget(self) -> None:
+        """In a forked child: as new, with a lock that nobody holds. Overrides stay."""
+        self.lock = Lock()  # meters look it up here each time, so this one is theirs, too
+        counts = (table for family in self._families.values() for table in family.values())
+        for table in (*counts, *self._lockouts.values(), *self._ledgers.values()):
+            table.clear()
+        for slots in self._slots.values():
+            slots.clear()
+        for overrides in self._overrides.values():
+            overrides.mend()
+        self.born_us = self.clock.now_us()
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
         with self.lock:
@@ -79,7 +96,7 @@ class LocalEngine:
     def overrides(self, rule: str) -> LocalOverrides:
         with self.lock:
             table = self._overrides.setdefault(rule, StateTable())
-        return LocalOverrides(table, self.lock, self.clock)
+        return LocalOverrides(self, table)
 
     def own_limits(self, rule: str, key: str, now_us: int) -> Limits:
         """The limits that a key has in place of the rule's; the caller holds the lock."""
@@ -119,7 +136,6 @@ class LocalMeter:
         self._engine = engine
         self._clock = engine.clock
         self._now_us = engine.clock.now_us
-        self._lock = engine.lock
         self._family = family
         self._table = family[pace(limit)]
         self._states = self._table.states
@@ -132,12 +148,12 @@ class LocalMeter:
 
     def _straight(self) -> Decide:
         """The common way, as a closure: looking things up on self would take a tenth of a decision."""
-        lock, now, states, seen, save = self._lock, self._now_us, self._states, self._states.get, self.save
+        engine, now, states, seen, save = self._engine, self._now_us, self._states, self._states.get, self.save
         judge, limit, family, found = self._algorithm.decide, self.limit, self._family, self._found
         in_place = self._algorithm.settle is None
 
         def decide(key: str, cost: int, patience_us: int | None = None) -> Facts:
-            with lock:
+            with engine.lock:
                 now_us = now()
                 state = kept = seen(key)
                 if kept is None and len(family) > 1:
@@ -153,7 +169,7 @@ class LocalMeter:
         return decide
 
     def _by_the_calendar(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
-        with self._lock:
+        with self._engine.lock:
             now_us = self._now_us()
             facts, after = self.judge(key, now_us, cost, patience_us)
             self.save(key, after, now_us)
@@ -217,7 +233,7 @@ class LocalMeter:
         return resolve(self.limit, now_us) if self._resolve else self.limit
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
-        with self._lock:
+        with self._engine.lock:
             now_us = self._now_us()
             limit = self._resolved(now_us)
             state = self._found(key, now_us, limit)
@@ -229,13 +245,13 @@ class LocalMeter:
     def retune(self, key: str) -> None:
         if self._algorithm.retune is None:
             return
-        with self._lock:
+        with self._engine.lock:
             now_us = self._now_us()
             state = self._found(key, now_us, self.limit)
             self.save(key, self._algorithm.retune(self.limit, state, now_us), now_us)
 
     def reset(self, key: str) -> None:
-        with self._lock:
+        with self._engine.lock:
             for table in self._family.values():
                 table.forget(key)
             if self.terms is not None and self.terms.lockout is not None:
@@ -248,32 +264,32 @@ class LocalSlotMeter:
     def __init__(self, engine: LocalEngine, table: SlotTable, limit: Slots, name: str) -> None:
         self.limit = limit
         self.name = name
+        self._engine = engine
         self._now_us = engine.clock.now_us
-        self._lock = engine.lock
         self._table = table
 
     def free(self, key: str) -> Facts:
-        with self._lock:
+        with self._engine.lock:
             return self._table.peek(key, self.limit, self._now_us())
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
-        with self._lock:
+        with self._engine.lock:
             return Slot(*self._table.acquire(key, self.limit, self._now_us(), ticket, wait))
 
     def renew(self, key: str, fence: int) -> int | None:
-        with self._lock:
+        with self._engine.lock:
             return self._table.renew(key, self.limit, fence, self._now_us())
 
     def release(self, key: str, fence: int) -> bool:
-        with self._lock:
+        with self._engine.lock:
             return self._table.release(key, fence, self._now_us())
 
     def leave(self, key: str, ticket: int) -> None:
-        with self._lock:
+        with self._engine.lock:
             self._table.leave(key, ticket)
 
     def reset(self, key: str) -> None:
-        with self._lock:
+        with self._engine.lock:
             self._table.reset(key)
 
 

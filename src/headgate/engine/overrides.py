@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from threading import Lock
+from typing import Protocol
 
 from headgate.clock import Clock
 from headgate.engine.state_table import StateTable
@@ -94,15 +95,22 @@ def unpack(stored: str) -> str:
 Kept = tuple[Limits, "int | None"]
 
 
+class Locked(Protocol):
+    """The embedded engine, as its tables see it: a clock, and the lock, which is another one in a forked child."""
+
+    clock: Clock
+    lock: Lock
+
+
 class LocalOverrides:
     """The overrides of one rule in this process."""
 
-    def __init__(self, table: StateTable[Kept], lock: Lock, clock: Clock) -> None:
-        self._table, self._lock, self._clock = table, lock, clock
+    def __init__(self, engine: Locked, table: StateTable[Kept]) -> None:
+        self._engine, self._table, self._clock = engine, table, engine.clock
 
     def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
         key, found, life_us = checked(key, limits, ttl)
-        with self._lock:
+        with self._engine.lock:
             now_us = self._clock.now_us()
             if absent and of(self._table, key, now_us):
                 return False
@@ -111,18 +119,18 @@ class LocalOverrides:
             return True
 
     def get(self, key: str) -> str | None:
-        with self._lock:
+        with self._engine.lock:
             limits = of(self._table, checked_key(key), self._clock.now_us())
         return joined(limits) if limits else None
 
     def unset(self, key: str) -> bool:
-        with self._lock:
+        with self._engine.lock:
             there = bool(of(self._table, checked_key(key), self._clock.now_us()))
             self._table.forget(key)
         return there
 
     def list(self, limit: int | None = None) -> Iterator[tuple[str, str]]:
-        with self._lock:
+        with self._engine.lock:
             keys = tuple(self._table.states)
         known = ((key, self.get(key)) for key in keys)
         return islice(((key, text) for key, text in known if text is not None), limit)

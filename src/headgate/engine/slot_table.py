@@ -192,6 +192,10 @@ class SlotTable:
             kept.ends.clear()
             kept.line.clear()
 
+    def clear(self) -> None:
+        """End all leases and tickets of all keys. Numbers go on here, too."""
+        self._keys.clear()
+
     def sweep(self, now_us: int, looked_at: int = _LOOKED_AT) -> None:
         """Look at the keys that were not looked at for longest, and drop those that are dead."""
         for _ in range(min(looked_at, len(self._keys))):

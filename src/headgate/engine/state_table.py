@@ -39,6 +39,16 @@ class StateTable(Generic[S]):
             self.states[key] = None
         return there
 
+    def clear(self) -> None:
+        """Never seen, all of them."""
+        self.states.clear()
+        self.queue.clear()
+
+    def mend(self) -> None:
+        """Look at every state again some time, wherever another thread was interrupted for good."""
+        self.queue.clear()
+        self.queue.extend(self.states)
+
     def _look_at_old(self, dead: Callable[[str, S], bool]) -> None:
         queue, states = self.queue, self.states
         for _ in range(min(_LOOKED_AT, len(queue) - 1)):

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headgate.engine.fallback.share import fresh
+from headgate.lazy import lazy_property
 from headgate.model.decision import (
     ALLOWED,
     AT_US,
@@ -34,26 +35,6 @@ from headgate.model.decision import (
 from headgate.model.limit import EXACT, UNLIMITED, Limit
 from headgate.rules.match import Match
 from headgate.rules.rule import Refusal
-
-if TYPE_CHECKING:
-    from functools import cached_property as once
-else:
-
-    class once:  # noqa: N801
-        """A property that is worked out once. That of functools takes a lock, which costs more than the work."""
-
-        def __init__(self, work):
-            self._work, self.__doc__ = work, work.__doc__
-
-        def __set_name__(self, owner, name):
-            self._name = name
-
-        def __get__(self, of, owner=None):
-            if of is None:
-                return self
-            value = of.__dict__[self._name] = self._work(of)
-            return value
-
 
 SHADOW, CANDIDATE = "shadow", "candidate"
 
@@ -102,29 +83,29 @@ class RuledDecision(Decision):
     def __bool__(self) -> bool:
         return self.allowed
 
-    @once
+    @lazy_property
     def allowed(self) -> bool:
         for (_, aside), facts in zip(self.heads, self.answers, strict=True):
             if aside is None and facts is not None and not facts[ALLOWED]:
                 return False
         return all(match.shadow for _, match in self.denied)
 
-    @once
+    @lazy_property
     def _lone(self) -> Decision | None:
         """The only part, where one rule was asked about one count: most calls, so nothing is searched there."""
         if len(self.heads) != 1 or self.denied or self.heads[0][1] is not None or self.answers[0] is None:
             return None
         return self._all[0]
 
-    @once
+    @lazy_property
     def parts(self) -> tuple[Decision, ...]:
         return tuple(part for part in self._all if part.aside is None)
 
-    @once
+    @lazy_property
     def beside(self) -> tuple[Decision, ...]:
         return tuple(part for part in self._all if part.aside is not None)
 
-    @once
+    @lazy_property
     def _all(self) -> list[Decision]:
         """In the order of the book; who was not asked is left out."""
         row: list[Decision | None] = []
@@ -138,7 +119,7 @@ class RuledDecision(Decision):
             row.insert(before, _part(part, match.rule.name, SHADOW if match.shadow else None))
         return [part for part in row if part is not None]
 
-    @once
+    @lazy_property
     def _spoke(self) -> Decision:
         """Who refuses longest, of equals the first; or who is nearest to its limit."""
         if self._lone is not None:
@@ -148,7 +129,7 @@ class RuledDecision(Decision):
             return max(refused, key=_wait)
         return min(self.parts, key=_left) if self.parts else Decision(_FREE, _NOBODY, "", 0)
 
-    @once
+    @lazy_property
     def facts(self) -> Facts:  # type: ignore[override]
         spoke = self._spoke.facts
         if self._lone is not None:

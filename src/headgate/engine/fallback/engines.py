@@ -87,7 +87,6 @@ class FallbackEngine(Fallback):
     def forget(self) -> None:
         self.drop_all()
         self._settlers = set()
-        self.members.forget()
 
     def in_background(self, shard: Shard) -> None:
         if shard.name not in self._settlers:
@@ -168,7 +167,6 @@ class AsyncFallbackEngine(Fallback):
     def forget(self) -> None:
         self.drop_all()
         self._settlers = {}
-        self.members.forget()
 
     def in_background(self, shard: Shard) -> None:
         settler = self._settlers.get(shard.name)

@@ -35,6 +35,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from headgate.engine.fallback.share import Place
+from headgate.engine.forked import on_fork
 from headgate.errors import CorruptState, EngineUnavailable
 
 EVERY = 1.0  # seconds between two beats
@@ -116,6 +117,7 @@ class Members(Roll):
         super().__init__(count, beat is not None)
         self._beat, self._leave, self._done, self._every = beat, leave, done, every
         self._end: threading.Event | None = None
+        on_fork(self.forget)
 
     def join(self, engine: Any) -> None:
         self.joined.add(engine)
@@ -191,6 +193,7 @@ class AsyncMembers(Roll):
         self.loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.Handle | None = None
         self._task: asyncio.Task[None] | None = None
+        on_fork(self.forget)
 
     def join(self, engine: Any) -> None:
         self.joined.add(engine)  # it starts where it is used

@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import ssl
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from redis.asyncio.connection import RedisSSLContext
@@ -17,6 +16,7 @@ from redis.connection import parse_url
 from redis.exceptions import RedisError
 
 from headgate.engine.redis.wire import command
+from headgate.lazy import lazy_property
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +55,11 @@ class Address:
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
+    @lazy_property
     def _place(self) -> tuple[str, int, str | None]:
         return self.host, self.port, self.path
 
-    @cached_property
+    @lazy_property
     def _hash(self) -> int:
         return hash(self._place)
 

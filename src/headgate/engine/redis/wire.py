@@ -7,7 +7,7 @@ the cost change. -1 stands for "never" and "take" on the wire, and -3 for "locke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from headgate.calendar import resolve
@@ -17,6 +17,7 @@ from headgate.engine.redis import naming
 from headgate.engine.redis.script import Script, bare, several, single
 from headgate.engine.terms import Terms, parts
 from headgate.errors import CorruptState, InvalidRule
+from headgate.lazy import lazy_property
 from headgate.model import ALGORITHMS
 from headgate.model.decision import ALLOWED, AT_US, MARK, Facts, LockedFacts, OverriddenFacts, Receipt
 from headgate.model.limit import EXACT, Limit
@@ -160,7 +161,7 @@ class Questions:
         """The same count under another limit of its algorithm."""
         return Questions(limit, self.name, self._prefix)
 
-    @cached_property
+    @lazy_property
     def _take(self) -> tuple[Script, bytes, int]:
         """A take of one unit: the script, the bytes around the caller's key, and how many of the key are ours."""
         script = single("take", self.limit.algorithm)
@@ -186,7 +187,7 @@ class Questions:
         """What gives a reservation back."""
         return [cancel((self, key, cost), facts(reply))] if reply[0] == 1 and cost else []
 
-    @cached_property
+    @lazy_property
     def _many(self) -> tuple[Script, bytes, bytes, int]:
         """Takes of many keys: the script, its words, the bytes around a key, and how many of the key are ours."""
         script = single("take_many", self.limit.algorithm)

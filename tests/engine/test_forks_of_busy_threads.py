@@ -1,0 +1,260 @@
+"""A child that is forked while other threads are inside an engine works at once, whatever the engine is.
+
+gunicorn's preload, Celery's prefork and multiprocessing fork like this. A lock that a thread of the parent held stays
+locked in the child for ever, unless the child gets a new one.
+"""
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from headgate.clock import ManualClock
+from headgate.engine.assignments import Told
+from headgate.engine.fallback.members import Members
+from headgate.engine.local import LocalEngine
+from headgate.engine.url import open_engine
+from headgate.errors import RateLimited
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.model.decision import Charge
+from headgate.model.slots import Slots
+from headgate.text import parse
+from tests.servers import RedisServer
+
+# Newer Pythons warn of a fork in a process with threads. That is what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+FORKS = 50
+THREADS = 3
+PATIENCE = 20.0  # seconds that a child may take on a busy machine
+
+NODE_RULES = {"rules": [{"name": "node", "limit": "1000000/s", "where": "node"}]}
+DEAD = "redis://127.0.0.1:1"  # nobody listens there
+
+Use = Callable[[int], object]
+
+
+@contextmanager
+def busy(use: Use) -> Iterator[None]:
+    """Threads that use it all the time, and change often."""
+    done = threading.Event()
+
+    def hammer(n: int) -> None:
+        while not done.is_set():
+            use(n)
+
+    threads = [threading.Thread(target=hammer, args=[n]) for n in range(THREADS)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+
+
+def child(work: Callable[[], object]) -> int:
+    """Fork; the child works and ends with 0 if nothing was raised."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        faulthandler.dump_traceback_later(PATIENCE / 2, exit=True, file=sys.__stderr__)  # says where it hangs
+        work()
+        os._exit(0)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)
+
+
+def status(pid: int) -> int:
+    """How the child ended; one that does not end is killed."""
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        found, code = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(code)
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return -signal.SIGKILL
+
+
+def forked_amid(use: Use, work: Callable[[], object] | None = None) -> None:
+    """Fork again and again while threads use it; each child uses it as well."""
+    with busy(use):
+        for n in range(FORKS):
+            assert status(child(work or (lambda: use(9)))) == 0, f"the child of fork {n} did not come to an end"
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory://?memo=on", "memory://?lease=100ms"])
+def test_memory(url: str) -> None:
+    with Limiter("10/s", url) as limiter:
+        forked_amid(lambda n: limiter.take("key", n % 3 + 1))
+
+
+def test_memory_with_several_charges() -> None:
+    with Limiter("1000000/s", "memory://") as limiter:
+        forked_amid(lambda n: limiter.take_all([Charge("a"), Charge("b")]))
+
+
+def hold(limiter: Limiter) -> None:
+    with suppress(RateLimited), limiter.acquire("key"):
+        pass
+
+
+def test_slots_in_memory() -> None:
+    with Limiter("2 slots", "memory://") as limiter:
+
+        def hold_both() -> None:
+            limiter.acquire("key")
+            limiter.acquire("key")
+
+        forked_amid(lambda n: hold(limiter), hold_both)  # what threads of the parent hold, the child does not
+
+
+@pytest.mark.parametrize("url", ["memory://", "memory://?memo=on", "memory://?lease=100ms"])
+def test_awaited_memory(url: str) -> None:
+    limiter = AsyncLimiter("10/s", url)
+
+    async def several() -> None:
+        for _ in range(20):
+            await limiter.take("key")
+
+    forked_amid(lambda n: asyncio.run(several()))
+
+
+def test_a_rule_that_is_decided_in_each_node(redis_server: RedisServer) -> None:
+    with Limiter.from_rules(NODE_RULES, engine=redis_server.url) as limiter:
+        forked_amid(lambda n: limiter.check({}))
+
+
+@pytest.mark.parametrize("options", ["fallback=local", "fallback=local&memo=on&lease=100ms", "fallback=deny"])
+def test_a_fallback_while_the_engine_is_gone(options: str) -> None:
+    with Limiter("1000000/s", f"{DEAD}?{options}&nodes=1&deadline=50ms") as limiter:
+        forked_amid(lambda n: limiter.take("key"))
+
+
+def test_slots_of_a_fallback() -> None:
+    with Limiter("2 slots", f"{DEAD}?fallback=local&nodes=1&deadline=50ms") as limiter:
+
+        forked_amid(lambda n: hold(limiter))
+
+
+@pytest.mark.parametrize("options", ["", "&memo=on", "&lease=100ms", "&memo=on&lease=100ms&fallback=local"])
+def test_redis(options: str, redis_server: RedisServer) -> None:
+    with Limiter("1000/s", f"{redis_server.url}?deadline=20s{options}") as limiter:
+        forked_amid(lambda n: limiter.take("key"))
+
+
+def test_awaited_redis(redis_server: RedisServer) -> None:
+    limiter = AsyncLimiter("1000/s", f"{redis_server.url}?deadline=20s&memo=on&lease=100ms&fallback=local")
+
+    async def several() -> None:
+        for _ in range(20):
+            await limiter.take("key")
+
+    forked_amid(lambda n: asyncio.run(several()))
+
+
+def test_what_an_engine_has_told_to_holders(redis_server: RedisServer) -> None:
+    with ExitStack() as stack:
+        engine = open_engine(f"{redis_server.url}?deadline=20s")
+        stack.callback(engine.close)
+        ledger = engine.assignments(parse("1000/s"), "rule", 1_000_000, 0)
+        forked_amid(lambda n: ledger.assign("key", f"holder {n}", 1, 1_000_000))
+
+
+def parted(engine: LocalEngine) -> dict[str, Any]:
+    """What a child finds; it inherits the memory of a parent in which every lock is held."""
+    read, write = os.pipe()
+    with engine.lock:
+        pid = child(lambda: os.write(write, repr(found(engine)).encode()))
+    assert status(pid) == 0
+    os.close(write)
+    with open(read, "rb") as pipe:
+        answers: dict[str, Any] = eval(pipe.read())
+    return answers
+
+
+def found(engine: LocalEngine) -> dict[str, Any]:
+    slots = engine.slots(Slots(2), "slots")
+    return {
+        "left": engine.meter(parse("10/day"), "limit").decide("key", 0)[1],
+        "fence": slots.acquire("key").facts[-1],
+        "override": engine.overrides("rule").get("key"),
+        "began": engine.born_us,
+    }
+
+
+def test_a_child_counts_for_itself_from_the_beginning() -> None:
+    """Counts and slots are its parent's; overrides are no counts, and no number of a slot comes twice."""
+    clock = ManualClock(1_000_000)
+    engine = LocalEngine(clock)
+    engine.meter(parse("10/day"), "limit").decide("key", 7)
+    fence = engine.slots(Slots(2), "slots").acquire("key").facts[-1]
+    engine.overrides("rule").set("key", "5/s")
+    clock.advance(1)
+    answers = parted(engine)
+    assert answers["left"] == 10
+    assert answers["fence"] > fence
+    assert answers["override"] == "5/s"
+    assert answers["began"] == clock.now_us()
+    assert found(engine)["left"] == 3
+    assert engine.born_us < clock.now_us()
+
+
+def test_told_knows_what_it_told() -> None:
+    told = Told()
+    told.note("key", 5, 0)
+    with told._lock:
+        pid = child(lambda: (told.note("other", 7, 0), _equal(told.until_us("key"), 5)))
+    assert status(pid) == 0
+
+
+def test_a_child_is_one_member_however_many_engines_share_it() -> None:
+    members = Members(lambda _: (1, 0), lambda _: None, count=None, every=60)
+    engines = [open_engine("memory://", fallback="local") for _ in range(3)]
+    for engine in engines:
+        engine.members = members  # type: ignore[attr-defined]
+        members.join(engine)
+
+    def beating() -> int:
+        return sum(thread.name == "headgate-members" for thread in threading.enumerate())
+
+    before = members.count
+    assert status(child(lambda: (_equal(beating(), 1), _equal(members.count, before + 1)))) == 0
+    members.close()
+
+
+def test_what_fails_in_a_child_does_not_keep_others_from_starting_afresh() -> None:
+    from headgate.engine.forked import on_fork
+
+    class Broken:
+        def fail(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    broken = Broken()
+    on_fork(broken.fail)
+    engine = LocalEngine()
+    with engine.lock:
+        pid = child(lambda: engine.meter(parse("1/s"), "limit").decide("key", 1))
+    assert status(pid) == 0
+    del broken
+
+
+def _equal(one: object, other: object) -> None:
+    assert one == other, f"{one!r} is not {other!r}"
