@@ -19,6 +19,7 @@ from headgate.engine.redis.trouble import (
     Replica,
     Said,
     Unreached,
+    WrongType,
     not_charged,
     said,
 )
@@ -121,7 +122,7 @@ def test_the_slot_is_the_servers(key: str) -> None:
         ("READONLY You can't write against a read only replica.", Replica),
         ("ERR Error running script: @user_script:1: -READONLY You can't write", Replica),
         ("NOSCRIPT No matching script.", Forgot),
-        ("WRONGTYPE Operation against a key", Said),
+        ("WRONGTYPE Operation against a key", WrongType),
         ("MOVED to nowhere", Said),
         ("MOVED", Said),
         ("ASK", Said),
@@ -132,7 +133,7 @@ def test_what_a_server_says(text: str, kind: type[Said]) -> None:
     trouble = said(text)
     assert type(trouble) is kind
     assert str(trouble) == text
-    assert not_charged(trouble) == (kind is not Said)
+    assert not_charged(trouble) == (kind not in (Said, WrongType))
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,7 @@ def _everything(url: str, server: RedisServer) -> None:
         held.acquire("key")
         held.acquire("key").release()
         held.peek("key")
+        held.reset("key")
     # A clock that stepped back, which nobody can make here: the slots' leases are moved along.
     with Limiter("2 slots", url, name="stepped") as held:
         held.acquire("key")

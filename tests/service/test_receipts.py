@@ -149,7 +149,7 @@ def test_a_rule_that_states_its_cost_gets_that_back(service: Service) -> None:
     receipt = charged(service, path="/upload", user=bob, **{"argument.n": 500})
     assert service.post("commit", receipt=receipt, cost=300).status == 200
     assert left(service, bob, "/upload") == {"bytes": 700, "calls": 9}
-    receipt = charged(service, 5, path="/upload", user=bob, **{"argument.n": 500})
+    receipt = charged(service, 5, path="/upload", user=bob, **{"argument.n": 100})
     assert left(service, bob, "/upload") == {"bytes": 200, "calls": 4}
     assert service.post("commit", receipt=receipt, cost=3).status == 200
     assert left(service, bob, "/upload") == {"bytes": 697, "calls": 6}
