@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3 picks the interpreter; otherwise scripts/python finds one.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-gateway test check test-quick test-all fresh bench conform faults fuzz bootstrap clean
+.PHONY: help demo demo-gateway test check test-quick test-all fresh bench conform faults soak fuzz bootstrap clean
 
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -q
@@ -41,6 +41,9 @@ conform: bootstrap  ## replay recorded decisions: make conform VECTORS=DIR
 
 faults: bootstrap  ## break real servers under load and print what callers saw: make faults FAULT=kill
 	@$(VENV)/python -m tests.outages $(FAULT)
+
+soak: bootstrap  ## a million short bursts of calls under a signal handler that raises: make soak BURSTS=50000
+	@$(VENV)/python -m tests.engine.interrupted $(BURSTS)
 
 fuzz: bootstrap  ## malformed HTTP, JSON and protobuf against a running service: make fuzz INPUTS=120000 SEED=7
 	@$(VENV)/python -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))

@@ -94,11 +94,11 @@ async def async_bare(url: str) -> AsyncTake:
 
 
 def bare(url: str) -> Callable[[str], Any]:
-    from headgate.engine.redis.line import Line
+    from headgate.engine.redis.sync_connection import SyncConnection
 
     headgate.Limiter(LIMIT, url).take("the server knows the script now")
     address, questions = _way(url)
-    exchange, pack, by = Line(address, 1.0, 1.0).exchange, questions.decide, time.monotonic() + 3600
+    exchange, pack, by = SyncConnection(address, 1.0, 1.0).exchange, questions.decide, time.monotonic() + 3600
     return lambda key: exchange(pack(key, 1, None, 0).packed, by)
 
 

@@ -56,7 +56,7 @@ COMPUTE = (
     *(f"tests/nginx/test_{name}.py" for name in ("pacing", "refusal", "stock")),
     *("tests/nginx/redis/test_questions.py", "tests/nginx/redis/test_resp.py", "tests/gateway/test_plate.py"),
     *(f"tests/engine/test_fallback_{name}.py" for name in ("laws", "rules", "rules_back")),
-    *(f"tests/engine/test_{name}.py" for name in ("leased_laws", "share", "slot_table")),
+    *(f"tests/engine/test_{name}.py" for name in ("leased_laws", "pool_schedules", "share", "slot_table")),
     *("tests/rules/test_together.py", "tests/rules/test_receipts.py"),
 )
 

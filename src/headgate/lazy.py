@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+__all__ = ["lazy_property"]
+
 if TYPE_CHECKING:
     from functools import cached_property as lazy_property
 else:

@@ -16,8 +16,7 @@ from headgate.engine.local import LocalEngine
 from headgate.engine.memo import AsyncMemoEngine, MemoEngine
 from headgate.engine.redis.awaiting import AsyncRedisEngine
 from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.lines import _Waiting
-from headgate.engine.redis.trouble import Late
+from headgate.engine.redis.pool_state import PoolState, PoolWaiter
 from headgate.engine.terms import Terms
 from headgate.errors import EngineUnavailable
 from headgate.model.decision import REMAINING, Facts
@@ -156,18 +155,17 @@ def test_those_in_a_hurry_keep_nobody_from_the_lines(link: Proxy) -> None:
 
 
 def test_whoever_has_the_most_time_left_asks_for_the_others() -> None:
-    lines = RedisEngine("redis://127.0.0.1:1/0").only
-    assert lines is not None
-    now = time.monotonic()
-    patient, near, late = [_Waiting(None, b"", 1, now + left) for left in (10.0, 1.004, 0.5)]
-    lines._queue.extend([patient, near, late])
-    with pytest.raises(Late):  # whoever is in a hurry leaves the line to one who is not, and wakes it
-        lines.ask_in_turn(b"", now + 0.1)
-    assert patient.bell.acquire(timeout=0)
-    assert not near.bell.acquire(timeout=0)
-    assert list(lines._queue) == [patient, near, late]
-    assert lines._those_who_wait(now + 1.0) == [near, late]
-    assert list(lines._queue) == [patient]
+    state = PoolState(1)
+    state.entries[0].connection = object()
+    patient, near, late, hurried = [PoolWaiter(left) for left in (10.0, 1.004, 0.5, 0.1)]
+    state.waiting += [patient, near, late, hurried]
+    # Whoever is in a hurry leaves the connection to one who is not.
+    assert state.claim_for_all(hurried) is patient
+    assert state.entries[0].user is None
+    batch: list[PoolWaiter] = []
+    state.take_batch(PoolWaiter(1.0), batch)
+    assert batch == [near, late, hurried]
+    assert state.waiting == [patient]
 
 
 async def test_nor_in_a_channel_that_is_shared(link: Proxy) -> None:

@@ -1,25 +1,30 @@
 """A child that is forked while other threads are inside an engine works at once, whatever the engine is.
 
-gunicorn's preload, Celery's prefork and multiprocessing fork like this. A lock that a thread of the parent held stays
-locked in the child for ever, unless the child gets a new one.
+gunicorn's preload, Celery's prefork and multiprocessing fork like this. A lock that a thread of the parent held
+stays locked in the child for ever, unless the child gets a new one.
 """
 
 import asyncio
 import faulthandler
+import json
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headgate
 from headgate.clock import ManualClock
 from headgate.engine.assignments import Told
+from headgate.engine.fallback import FallbackEngine
 from headgate.engine.fallback.members import Members
+from headgate.engine.forked import on_fork
 from headgate.engine.local import LocalEngine
 from headgate.engine.url import open_engine
 from headgate.errors import RateLimited
@@ -71,7 +76,7 @@ def child(work: Callable[[], object]) -> int:
     if pid:
         return pid
     try:
-        faulthandler.dump_traceback_later(PATIENCE / 2, exit=True, file=sys.__stderr__)  # says where it hangs
+        faulthandler.dump_traceback_later(PATIENCE / 2, exit=True, file=2)  # says where it hangs
         work()
         os._exit(0)
     except BaseException:
@@ -150,7 +155,6 @@ def test_a_fallback_while_the_engine_is_gone(options: str) -> None:
 
 def test_slots_of_a_fallback() -> None:
     with Limiter("2 slots", f"{DEAD}?fallback=local&nodes=1&deadline=50ms") as limiter:
-
         forked_amid(lambda n: hold(limiter))
 
 
@@ -178,16 +182,15 @@ def test_what_an_engine_has_told_to_holders(redis_server: RedisServer) -> None:
         forked_amid(lambda n: ledger.assign("key", f"holder {n}", 1, 1_000_000))
 
 
-def parted(engine: LocalEngine) -> dict[str, Any]:
-    """What a child finds; it inherits the memory of a parent in which every lock is held."""
+def found_by_child(look: Callable[[], Any], lock: AbstractContextManager[Any]) -> Any:
+    """What a child finds that is forked while the lock is held."""
     read, write = os.pipe()
-    with engine.lock:
-        pid = child(lambda: os.write(write, repr(found(engine)).encode()))
-    assert status(pid) == 0
+    with lock:
+        pid = child(lambda: os.write(write, json.dumps(look()).encode()))
     os.close(write)
+    assert status(pid) == 0
     with open(read, "rb") as pipe:
-        answers: dict[str, Any] = eval(pipe.read())
-    return answers
+        return json.load(pipe)
 
 
 def found(engine: LocalEngine) -> dict[str, Any]:
@@ -208,7 +211,7 @@ def test_a_child_counts_for_itself_from_the_beginning() -> None:
     fence = engine.slots(Slots(2), "slots").acquire("key").facts[-1]
     engine.overrides("rule").set("key", "5/s")
     clock.advance(1)
-    answers = parted(engine)
+    answers = found_by_child(lambda: found(engine), engine.lock)
     assert answers["left"] == 10
     assert answers["fence"] > fence
     assert answers["override"] == "5/s"
@@ -217,32 +220,32 @@ def test_a_child_counts_for_itself_from_the_beginning() -> None:
     assert engine.born_us < clock.now_us()
 
 
-def test_told_knows_what_it_told() -> None:
+def test_told_knows_what_its_parent_told() -> None:
     told = Told()
     told.note("key", 5, 0)
-    with told._lock:
-        pid = child(lambda: (told.note("other", 7, 0), _equal(told.until_us("key"), 5)))
-    assert status(pid) == 0
+
+    def look() -> list[int]:
+        told.note("other", 7, 0)
+        return [told.until_us("key"), told.until_us("other")]
+
+    assert found_by_child(look, told._lock) == [5, 7]
 
 
 def test_a_child_is_one_member_however_many_engines_share_it() -> None:
-    members = Members(lambda _: (1, 0), lambda _: None, count=None, every=60)
-    engines = [open_engine("memory://", fallback="local") for _ in range(3)]
-    for engine in engines:
-        engine.members = members  # type: ignore[attr-defined]
-        members.join(engine)
+    members = Members(lambda _: (1, 0), lambda _: None, every=60)
+    engines = [FallbackEngine(LocalEngine(), members=members) for _ in range(3)]
 
-    def beating() -> int:
-        return sum(thread.name == "headgate-members" for thread in threading.enumerate())
+    def look() -> list[int]:
+        beating = sum(thread.name == "headgate-members" for thread in threading.enumerate())
+        return [beating, members.count]
 
     before = members.count
-    assert status(child(lambda: (_equal(beating(), 1), _equal(members.count, before + 1)))) == 0
-    members.close()
+    assert found_by_child(look, nullcontext()) == [1, before + 1]
+    for engine in engines:
+        engine.close()
 
 
 def test_what_fails_in_a_child_does_not_keep_others_from_starting_afresh() -> None:
-    from headgate.engine.forked import on_fork
-
     class Broken:
         def fail(self) -> None:
             raise RuntimeError("can't start new thread")
@@ -250,11 +253,12 @@ def test_what_fails_in_a_child_does_not_keep_others_from_starting_afresh() -> No
     broken = Broken()
     on_fork(broken.fail)
     engine = LocalEngine()
-    with engine.lock:
-        pid = child(lambda: engine.meter(parse("1/s"), "limit").decide("key", 1))
-    assert status(pid) == 0
+    assert found_by_child(lambda: engine.meter(parse("1/s"), "limit").decide("key", 1)[0], engine.lock)
     del broken
 
 
-def _equal(one: object, other: object) -> None:
-    assert one == other, f"{one!r} is not {other!r}"
+def test_no_property_takes_a_lock() -> None:
+    """functools.cached_property does, before Python 3.12: one for all objects of a class."""
+    sources = Path(headgate.__file__).parent.rglob("*.py")
+    users = [path.name for path in sources if "cached_property" in path.read_text()]
+    assert users == ["lazy.py"]

@@ -207,8 +207,8 @@ def test_an_interrupted_question_leaves_no_answer_behind(redis_server: RedisServ
     engine = RedisEngine(redis_server.url)
     with Limiter("100/hour", engine) as limiter:
         assert limiter.take("key", 30)
-        (lines,) = engine._lines.values()
-        lines._idle[-1]._recv = _interrupt  # type: ignore[union-attr]
+        (pool,) = engine._pools.values()
+        pool._state.entries[0].connection._recv = _interrupt
         with pytest.raises(KeyboardInterrupt):
             limiter.take("key")
         assert limiter.peek("other").remaining == 100

@@ -75,7 +75,7 @@ class Told:
         on_fork(self.forget)
 
     def forget(self) -> None:
-        """In a forked child: a lock that nobody holds. It knows what its parent told: that is in use all the same."""
+        """In a forked child: a new lock. What the parent told may be in use all the same, so it is kept."""
         self._lock = Lock()
         self._table.mend()
 

@@ -1,13 +1,13 @@
-"""After fork: whatever a child must not share with its parent starts afresh in the child.
+"""Starts afresh, in a forked child, whatever the child must not share with its parent.
 
 gunicorn's preload, Celery's prefork and multiprocessing copy a process with its open sockets, its counts and its
-locks, some of them held by threads that the child does not have. Whoever owns a lock, a thread, an event loop or a
-connection registers what starts it afresh; a fork costs nothing on the way of a decision.
+locks, some of them held by threads that the child does not have. Every owner of a lock, a thread, an event loop
+or a connection registers a method that starts it afresh. A decision pays nothing for that.
 
-A child begins like a process that was just started: it has new locks and opens connections of its own, and what its
-parent counted, held or remembered is its parent's. (Holding every lock through the fork would keep counts whole, too,
-but it would stop the parent for good where a signal handler forks, and a child would wait for slots that nobody in it
-will ever release.) What was configured stays: limits, rules, overrides.
+A child begins like a process that was just started: it has new locks and opens its own connections, and what its
+parent counted, held or remembered stays its parent's. What was configured stays: limits, rules, overrides.
+(Holding every lock through the fork would keep the counts consistent, too. But a signal handler that forks would
+then stop the parent for good, and a child would wait for slots that nobody in it will ever release.)
 """
 
 from __future__ import annotations

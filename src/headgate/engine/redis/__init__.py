@@ -9,10 +9,14 @@
     flows       a question that may take several steps
     publish     scripts for gateways that talk to Redis themselves
 
-    sync:       line        one open connection         lines     all that lead to one server, shared by threads
-                blocking    the engine
-    async:      connection  one open connection         channel   the way to one server, shared by tasks
-                awaiting    the engine
+    sync:       sync_connection   one open connection
+                sync_pool         the connections to one server, shared by threads
+                pool_state        who uses which of them and who waits, pure
+                round_trip        several callers' questions, sent together
+                blocking          the engine
+    async:      connection        one open connection
+                channel           the way to one server, shared by tasks
+                awaiting          the engine
 
 The two shells hold connections and nothing else; what is decided, and where, is in the files they share.
 """

@@ -1,7 +1,7 @@
-"""The sync shell: lines to every server, and the verbs of the port.
+"""The sync shell: a pool of connections to every server, and the verbs of the port.
 
-The common way is straight: who answers for the key, a line, a question, a reply. Everything else (a script to be
-loaded, a cluster that has moved) is a flow, and takes no longer than the deadline either.
+The common way is straight: who answers for the key, a connection, a question, a reply. Everything else (a script
+to be loaded, a cluster that has moved) is a flow, and takes no longer than the deadline either.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from headgate.engine.port import Meter, Slot
 from headgate.engine.redis import apart, flows, naming, wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.assignments import RedisLedger
-from headgate.engine.redis.lines import Lines
 from headgate.engine.redis.overrides import Listing, OverrideQuestions, RedisOverrides
+from headgate.engine.redis.round_trip import Abandoned
+from headgate.engine.redis.sync_pool import ConnectionPool
 from headgate.engine.redis.topology import topology
 from headgate.engine.redis.trouble import Forgot, Trouble, not_charged, unavailable
 from headgate.engine.redis.wire import Question, Questions
@@ -51,9 +52,9 @@ class RedisEngine:
         self.deadline = deadline
         self.topology = topology(url)
         self._told: dict[str, Told] = {}
-        self._lines: dict[Address, Lines] = {}
+        self._pools: dict[Address, ConnectionPool] = {}
         only = None if self.topology.moves else self.topology.node(b"")
-        self.only = None if only is None else self.lines(only)
+        self.only = None if only is None else self.pool(only)
         self._looking = Lock()
         self._crew: ThreadPoolExecutor | None = None  # for questions that go to several servers
         on_fork(self.forget)
@@ -78,7 +79,9 @@ class RedisEngine:
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
-    def take(self, only: Lines, questions: Questions, key: str, cost: int, deadline: float | None = None) -> Facts:
+    def take(
+        self, only: ConnectionPool, questions: Questions, key: str, cost: int, deadline: float | None = None
+    ) -> Facts:
         """A take of a limit that is not a calendar's, of the only server there is."""
         seconds = self.deadline if deadline is None else min(deadline, self.deadline)
         by, hurried = time.monotonic() + seconds, seconds < self.deadline
@@ -91,29 +94,35 @@ class RedisEngine:
             forgot = isinstance(trouble, Forgot)
         return wire.facts(self._ask_around(questions.decide(key, cost, None, 0), by, forgot))
 
-    def ask(self, question: Question, deadline: float | None = None) -> Any:
-        """One question, one reply; in so many seconds, at most the engine's own deadline."""
+    def ask(self, question: Question, deadline: float | None = None, abandoned: Abandoned | None = None) -> Any:
+        """One question, one reply; in so many seconds, at most the engine's own deadline.
+
+        `abandoned` is called with a reply that comes when the caller has left: see ConnectionPool.ask_in_turn.
+        """
         seconds = self.deadline if deadline is None else min(deadline, self.deadline)
         by, hurried = time.monotonic() + seconds, seconds < self.deadline
-        lines = self.only or self._lines_of(question.tag)
+        pool = self.only if self.only is not None else self._pool_of(question.tag)
         forgot = False
-        if lines is not None:
+        if pool is not None:
             try:
-                return lines.ask_in_turn(question.packed, by) if hurried else lines.ask(question.packed, by)
+                if hurried or abandoned is not None:
+                    return pool.ask_in_turn(question.packed, by, abandoned=abandoned)
+                return pool.ask(question.packed, by)
             except Trouble as trouble:
                 if not not_charged(trouble):
-                    self.topology.suspect(lines.address)
+                    self.topology.suspect(pool.address)
                     raise self._failure(trouble) from trouble
                 # Asked a second time before it is loaded, a script would never be, where a reply takes long.
                 forgot = isinstance(trouble, Forgot)
-        return self._ask_around(question, by, forgot)
+        return self._ask_around(question, by, forgot, abandoned)
 
-    def _ask_around(self, question: Question, by: float, forgot: bool) -> Any:
+    def _ask_around(self, question: Question, by: float, forgot: bool, abandoned: Abandoned | None = None) -> Any:
         """The long way: scripts to be loaded, servers that have changed places."""
 
-        def send(address: Address, question: Question, for_now: bool) -> Any:
-            packed = _ASKING + question.packed if for_now else question.packed
-            return self.lines(address).ask_in_turn(packed, by, 1 + for_now)
+        def send(address: Address, sent: Question, for_now: bool) -> Any:
+            packed = _ASKING + sent.packed if for_now else sent.packed
+            hook = abandoned if sent is question else None  # a script that is loaded is nobody's reply
+            return self.pool(address).ask_in_turn(packed, by, 1 + for_now, hook)
 
         try:
             discover = partial(self._discover, question.tag, by)
@@ -126,7 +135,7 @@ class RedisEngine:
         if self._looking.acquire(timeout=max(0.0, by - time.monotonic())):
             try:
                 if self.topology.node(tag) is None:
-                    run(self.topology.discover(lambda at, words: self.lines(at).ask_in_turn(words, _halfway(by))))
+                    run(self.topology.discover(lambda at, words: self.pool(at).ask_in_turn(words, _halfway(by))))
             finally:
                 self._looking.release()
 
@@ -135,7 +144,7 @@ class RedisEngine:
         try:
             self._discover(b"", time.monotonic() + self.deadline)
             for address in self.topology.servers:
-                self.lines(address).ask(question.packed, time.monotonic() + self.deadline)
+                self.pool(address).ask(question.packed, time.monotonic() + self.deadline)
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
 
@@ -156,7 +165,7 @@ class RedisEngine:
         return RedisLedger(self.ask, known, self.prefix, limit, name, ttl_us, grace_us)
 
     def _ask_at(self, address: Address, question: Question) -> Any:
-        return self.lines(address).ask_in_turn(question.packed, time.monotonic() + self.deadline)
+        return self.pool(address).ask_in_turn(question.packed, time.monotonic() + self.deadline)
 
     def ask_all(self, questions: Sequence[Question], deadlines: Sequence[float | None] = ()) -> list[Any]:
         """Several questions at once, of several servers; trouble stands in the place of a reply."""
@@ -170,15 +179,15 @@ class RedisEngine:
         except EngineUnavailable as error:
             return error.__cause__
 
-    def _lines_of(self, tag: bytes) -> Lines | None:
+    def _pool_of(self, tag: bytes) -> ConnectionPool | None:
         address = self.topology.node(tag)
-        return None if address is None else self.lines(address)
+        return None if address is None else self.pool(address)
 
-    def lines(self, address: Address) -> Lines:
-        lines = self._lines.get(address)
-        if lines is None:
-            lines = self._lines.setdefault(address, Lines(address, self.deadline))
-        return lines
+    def pool(self, address: Address) -> ConnectionPool:
+        pool = self._pools.get(address)
+        if pool is None:
+            pool = self._pools.setdefault(address, ConnectionPool(address, self.deadline))
+        return pool
 
     def beat(self, member_id: str) -> tuple[int, int]:
         """Say that this process shares the limits: how many do, and how many of them come before it."""
@@ -201,21 +210,21 @@ class RedisEngine:
     def set_deadline(self, seconds: float) -> None:
         """Another deadline of the engine's own from now on."""
         self.deadline = seconds
-        for lines in tuple(self._lines.values()):
-            lines.deadline = seconds
+        for pool in tuple(self._pools.values()):
+            pool.deadline = seconds
 
     def close(self) -> None:
         crew, self._crew = self._crew, None
         if crew is not None:
             crew.shutdown()
-        for lines in tuple(self._lines.values()):
-            lines.close()
+        for pool in tuple(self._pools.values()):
+            pool.close()
 
     def forget(self) -> None:
-        """In a forked child: those lines are the parent's."""
+        """In a forked child: those connections are the parent's."""
         self._looking, self._crew = Lock(), None
-        for lines in self._lines.values():
-            lines.drop()
+        for pool in self._pools.values():
+            pool.start_afresh()
 
 
 _ASKING = wire.command("ASKING")

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from headgate.engine.redis import naming
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.line import Line
 from headgate.engine.redis.script import Script, bare, single
+from headgate.engine.redis.sync_connection import SyncConnection
 from headgate.engine.redis.trouble import Forgot, Trouble, unavailable
 from headgate.engine.redis.wire import Question, Questions, command, facts, outside
 from headgate.model import ALGORITHMS
@@ -60,7 +60,7 @@ class Survey:
         self._begins = begins
         self._most = most
         self._pause = pause
-        self._lines: dict[Address, Line] = {}
+        self._connections: dict[Address, SyncConnection] = {}
         self._seen: set[bytes] = set()
         self.found = 0
         self.stopped = False  # before everything was seen
@@ -142,20 +142,20 @@ class Survey:
     def _ask(self, address: Address, packed: Sequence[bytes], *, strict: bool = True) -> list[Any]:
         """Several questions in one go. What broke the line is raised; an error reply too, where it is strict."""
         engine, replies = self._engine, list[Any]()
-        line = self._lines.get(address)
-        if line is None:
-            line = self._lines[address] = Line(address, engine.deadline, engine.deadline)
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = SyncConnection(address, engine.deadline, engine.deadline)
         for start in range(0, len(packed), TOGETHER):
             some = packed[start : start + TOGETHER]
-            replies += line.exchange_all(b"".join(some), len(some), time.monotonic() + engine.deadline)
+            replies += connection.exchange_all(b"".join(some), len(some), time.monotonic() + engine.deadline)
         for reply in replies:
-            if isinstance(reply, Trouble) and (strict or line.closed):
+            if isinstance(reply, Trouble) and (strict or connection.closed):
                 raise reply
         return replies
 
     def close(self) -> None:
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
 
 
 def _script(limit: Limit) -> Script:

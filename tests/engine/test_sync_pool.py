@@ -1,14 +1,16 @@
-"""Threads that share the lines to a server: each hears its own answer, in time, and nothing is left open.
+"""Threads that share the connections to a server: each gets its own answer, in time, and nothing is left open.
 
 Key n is charged with n units beforehand, so whoever hears another's answer can tell.
 """
 
 import os
+import queue
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +20,9 @@ import pytest
 
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.lines import LINES, Lines
+from headgate.engine.redis.pool_state import PoolEntry, PoolUser, PoolWaiter
+from headgate.engine.redis.sync_pool import POOL_SIZE, ConnectionPool
+from headgate.engine.redis.trouble import Late
 from headgate.engine.redis.wire import command
 from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
@@ -55,14 +59,18 @@ def heard(limiter: Limiter, n: int) -> int | str:
         return str(error)
 
 
-def idle_lines(limiter: Limiter) -> int:
-    """How many places for lines there are, open or not; all, when nobody asks."""
+def free_entries(limiter: Limiter) -> int:
+    """How many entries of the pool are free, connected or not; all, when nobody asks."""
+    (pool,) = pools(limiter)
+    return sum(entry.user is None and entry.opening is None for entry in pool._state.entries)
+
+
+def pools(limiter: Limiter) -> list[ConnectionPool]:
     assert isinstance(limiter.engine, RedisEngine)
-    (lines,) = limiter.engine._lines.values()
-    return len(lines._idle)
+    return list(limiter.engine._pools.values())
 
 
-def test_the_totals_are_exact_and_the_lines_few(server: RedisServer) -> None:
+def test_the_totals_are_exact_and_the_connections_few(server: RedisServer) -> None:
     before = int(server.info("clients")["connected_clients"])
     with Limiter("400/day", server.url) as limiter:
         prepare(Limiter("10000/day", limiter.engine))
@@ -75,8 +83,8 @@ def test_the_totals_are_exact_and_the_lines_few(server: RedisServer) -> None:
         visits = crowd(CROWD, visit)
         assert sum(passed for passed, _ in visits) == 400
         assert all(mine for _, mine in visits)
-        assert int(server.info("clients")["connected_clients"]) - before <= LINES
-        assert idle_lines(limiter) == LINES
+        assert int(server.info("clients")["connected_clients"]) - before <= POOL_SIZE
+        assert free_entries(limiter) == POOL_SIZE
 
 
 def test_many_at_once_open_few(redis_server: RedisServer) -> None:
@@ -84,7 +92,7 @@ def test_many_at_once_open_few(redis_server: RedisServer) -> None:
         link.delay(5)
         with Limiter("10000/day", link.url) as limiter:
             assert crowd(CROWD, lambda n: limiter.take("key").allowed) == [True] * CROWD
-            assert link.opened <= LINES
+            assert link.opened <= POOL_SIZE
             assert limiter.peek("key").remaining == 10_000 - CROWD
 
 
@@ -98,7 +106,7 @@ def test_many_at_once_and_nobody_there() -> None:
         answers = crowd(CROWD, lambda n: heard(limiter, n))
         assert all("the connection failed" in str(answer) for answer in answers)
         # The first line that cannot be opened answers everybody; the other one may still be on its way.
-        until(lambda: None if idle_lines(limiter) == LINES else "a line is lost", 20)
+        until(lambda: None if free_entries(limiter) == POOL_SIZE else "a connection is lost", 20)
         link.heal()
         assert heard(limiter, 0) == 0
 
@@ -128,7 +136,7 @@ def test_nobody_is_given_up_before_its_time(redis_server: RedisServer) -> None:
         prepare(limiter, 4)
         redis_server.pause()
         with ThreadPoolExecutor(4) as pool:
-            lines = [pool.submit(heard, limiter, 0) for _ in range(LINES)]
+            lines = [pool.submit(heard, limiter, 0) for _ in range(POOL_SIZE)]
             time.sleep(0.2)
             old = pool.submit(heard, limiter, 1)
             time.sleep(0.6)
@@ -192,15 +200,15 @@ def test_an_answer_that_was_lost_is_not_asked_for_again(threads: int, redis_serv
             # Some may have waited for a line the whole time; nobody was charged twice, and the first one was.
             charged = [10_000 - outside.peek(f"key {n}").remaining for n in range(threads)]
             assert set(charged) <= {0, 1}
-            assert sum(charged) >= min(threads, LINES)
+            assert sum(charged) >= min(threads, POOL_SIZE)
 
 
-def test_a_line_that_died_while_idle_is_replaced(redis_server: RedisServer) -> None:
+def test_a_connection_that_died_while_idle_is_replaced(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link, Limiter("10000/day", link.url) as limiter:
         assert crowd(8, lambda n: limiter.take("key").allowed) == [True] * 8
         for _ in range(10):
             link.cut()
-            time.sleep(0.02)  # a line that was used a moment ago is trusted
+            time.sleep(0.02)  # a connection that was used a moment ago is trusted
             assert limiter.take("key")
             assert crowd(4, lambda n: limiter.take("key").allowed) == [True] * 4
         assert limiter.peek("key").remaining == 10_000 - 8 - 10 * 5
@@ -260,30 +268,177 @@ def test_a_thread_that_is_interrupted_takes_nobody_with_it(redis_server: RedisSe
                 for answer in answers.result() - {n}:
                     assert "interrupted" in str(answer)
             assert time.monotonic() - began < MARGIN  # nobody waited for an answer that never came
-        until(lambda: None if idle_lines(limiter) == LINES else "a line is lost", 5)
+        until(lambda: None if free_entries(limiter) == POOL_SIZE else "a connection is lost", 5)
         assert crowd(9, lambda n: heard(limiter, n)) == list(range(9))
+
+
+@pytest.mark.slow
+def test_bursts_of_calls_under_signals() -> None:
+    """Twenty thousand; `make soak` runs a million."""
+    words = [sys.executable, "-m", "tests.engine.interrupted", "20000"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=500)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """A signal handler raises in the main thread, as Celery does at its soft time limit."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    was = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, was)
+
+
+@pytest.fixture
+def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
+    """With both connections open."""
+    made = ConnectionPool(Address.read(redis_server.url), 20)
+    crowd(POOL_SIZE, lambda n: made.ask_in_turn(command("PING"), time.monotonic() + 20))
+    until(lambda: None if made.idle else "nothing is open", 20)
+    yield made
+    made.close()
+
+
+def test_others_get_their_replies_when_the_one_who_asks_for_them_is_interrupted(
+    redis_server: RedisServer, pool: ConnectionPool
+) -> None:
+    """The main thread has the most time left, so it asks for all."""
+    redis_server.pause()
+    with ThreadPoolExecutor(8) as threads:
+        try:
+            deadline_at = time.monotonic() + 20
+            with pool._lock:  # they are in the queue before anybody can ask
+                others = [threads.submit(pool.ask_in_turn, command("ECHO", str(n)), deadline_at) for n in range(8)]
+            until(lambda: None if len(pool._state.waiting) + asked(pool) >= 8 else "not all have come", 20)
+            with interrupted_after(0.3):
+                pool.ask_in_turn(command("ECHO", "main"), deadline_at + 20)
+        finally:
+            redis_server.resume()
+        assert [each.result() for each in others] == [str(n).encode() for n in range(8)]
+
+
+def asked(pool: ConnectionPool) -> int:
+    """How many are asked for, at least: somebody uses each connection."""
+    return 8 if all(entry.user for entry in pool._state.entries) else 0
+
+
+def test_a_reply_for_a_caller_that_was_interrupted(redis_server: RedisServer, pool: ConnectionPool) -> None:
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    redis_server.pause()
+    try:
+        with interrupted_after(0.2):
+            pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 20, abandoned=replies.put)
+        assert replies.empty()
+    finally:
+        redis_server.resume()
+    assert replies.get(timeout=20) == 1
+    assert pool.ask(command("INCR", "n"), time.monotonic() + 20) == 2
+    assert replies.empty()
+
+
+def test_a_reply_for_a_caller_whose_deadline_is_over(redis_server: RedisServer, pool: ConnectionPool) -> None:
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    redis_server.pause()
+    try:
+        with pytest.raises(Late):
+            pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 0.1, abandoned=replies.put)
+    finally:
+        redis_server.resume()
+    assert replies.get(timeout=20) == 1
+    assert pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 20, abandoned=replies.put) == 2
+    assert replies.empty()
+
+
+def test_a_reply_for_one_for_whom_another_asked(redis_server: RedisServer, pool: ConnectionPool) -> None:
+    """Its own deadline is over before that of the one who asks."""
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    redis_server.pause()
+    with ThreadPoolExecutor(4) as threads:
+        try:
+            with pool._lock:
+                patient = [
+                    threads.submit(pool.ask_in_turn, command("PING"), time.monotonic() + 20) for _ in range(3)
+                ]
+                time.sleep(0.1)
+                hurried = threads.submit(
+                    pool.ask_in_turn, command("INCR", "n"), time.monotonic() + 0.5, 1, replies.put
+                )
+            assert isinstance(hurried.exception(), Late)
+        finally:
+            redis_server.resume()
+        assert [each.result() for each in patient] == [b"PONG"] * 3
+    # Whether somebody had asked for it by then is not sure; if so, the reply is there.
+    charged = int(pool.ask(command("GET", "n"), time.monotonic() + 20) or 0)
+    assert [replies.get(timeout=20) for _ in range(charged)] == [1] * charged
+
+
+def test_threads_that_cannot_be_started(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has as many as it may have: callers are told, and once there are fewer all is well."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Limiter("10000/day", f"{redis_server.url}?deadline=20s") as limiter:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            for _ in range(2 * POOL_SIZE):
+                with pytest.raises(EngineUnavailable, match="no thread could be started to connect"):
+                    limiter.take("key")
+        assert limiter.take("key").remaining == 10_000 - 1
+        assert free_entries(limiter) == POOL_SIZE
+
+
+def test_a_connection_that_was_never_released_is_replaced(redis_server: RedisServer) -> None:
+    """Whatever became of its user: after the deadline and a second it serves others."""
+    with Limiter("10000/day", f"{redis_server.url}?deadline=100ms") as limiter:
+        prepare(limiter, 8)
+        (pool,) = pools(limiter)
+        for entry in pool._state.entries:
+            entry.user, entry.until = PoolUser(), time.monotonic() + 0.1
+        began = time.monotonic()
+        with pytest.raises(EngineUnavailable, match="no answer within the timeout"):
+            limiter.take("key")
+        until(lambda: None if heard(limiter, 0) == 0 else "both connections are lost", 20)
+        assert time.monotonic() - began > 1
+    with Limiter("10000/day", RedisEngine(redis_server.url, deadline=20)) as patient:
+        assert crowd(8, lambda n: heard(patient, n)) == list(range(8))
+
+
+def test_a_signal_handler_that_asks_while_the_pool_is_locked(redis_server: RedisServer) -> None:
+    with Limiter("10000/day", f"{redis_server.url}?deadline=20s") as limiter:
+        limiter.take("key")
+        (pool,) = pools(limiter)
+        with pool._lock:
+            assert limiter.take("key")
 
 
 def test_whoever_waits_does_not_spin(redis_server: RedisServer) -> None:
     """Another one is asking for it, and there is a line left: it has nothing to ask there."""
 
-    class Taken(deque[Any]):
-        def append(self, waiting: Any) -> None:
-            threading.Timer(0.3, self.answer, [waiting]).start()
+    pool = ConnectionPool(Address.read(redis_server.url), 5)
+    another = PoolWaiter(5)
+    another.entry = PoolEntry()
 
-        def answer(self, waiting: Any) -> None:
-            waiting.reply = b"for you"
-            waiting.ring()
+    class Taken(list[Any]):
+        def append(self, request: Any) -> None:
+            request.asked_by = another
+            threading.Timer(0.3, request.answer, [b"for you", pool._lock]).start()
 
-    address = Address.read(redis_server.url)
-    lines = Lines(address, 5)
-    by = time.monotonic() + 5
-    lines.ask(command("PING"), by)
-    lines._queue = Taken()
+    deadline_at = time.monotonic() + 5
+    pool.ask(command("PING"), deadline_at)
+    pool._state.waiting = Taken()
     began = time.process_time()
-    assert lines.ask_in_turn(command("PING"), by) == b"for you"
+    assert pool.ask_in_turn(command("PING"), deadline_at) == b"for you"
     assert time.process_time() - began < 0.15
-    lines.close()
+    pool.close()
 
 
 @pytest.fixture
@@ -311,15 +466,15 @@ def another_protocol() -> Iterator[int]:
 @pytest.mark.parametrize("login", ["", ":secret@"])
 def test_somebody_who_does_not_speak_redis(login: str, another_protocol: int) -> None:
     with Limiter("1/s", f"redis://{login}127.0.0.1:{another_protocol}?deadline=500ms") as limiter:
-        for _ in range(LINES + 1):
+        for _ in range(POOL_SIZE + 1):
             with pytest.raises(EngineUnavailable, match=r"the connection failed .*rotocol"):
                 limiter.take("key")
-        assert idle_lines(limiter) == LINES
+        assert free_entries(limiter) == POOL_SIZE
 
 
 def test_a_name_that_cannot_be_a_hosts() -> None:
     with Limiter("1/s", "redis://a..b:6379?deadline=500ms") as limiter:
-        for _ in range(LINES + 1):
+        for _ in range(POOL_SIZE + 1):
             with pytest.raises(EngineUnavailable, match="the connection failed"):
                 limiter.take("key")
 
@@ -354,7 +509,7 @@ def test_closed_while_others_ask(redis_server: RedisServer) -> None:
             done.set()
             closer.join()
         assert answers == [{n} for n in range(8)]
-        until(lambda: None if idle_lines(limiter) == LINES else "a line is lost", 5)
+        until(lambda: None if free_entries(limiter) == POOL_SIZE else "a connection is lost", 5)
 
 
 def test_nothing_is_left_behind_by_failures() -> None:
@@ -374,6 +529,6 @@ def test_nothing_is_left_behind_by_failures() -> None:
                 assert isinstance(heard(limiter, 0), int)
                 time.sleep(0.05)
                 sizes[cycle] = (len(os.listdir("/proc/self/fd")), threading.active_count())
-                assert link.open <= LINES
-                until(lambda: None if idle_lines(limiter) == LINES else "a line is lost", 5)
+                assert link.open <= POOL_SIZE
+                until(lambda: None if free_entries(limiter) == POOL_SIZE else "a connection is lost", 5)
         assert all(after <= before + 1 for before, after in zip(sizes[50], sizes[200], strict=True)), sizes

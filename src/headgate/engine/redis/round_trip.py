@@ -1,0 +1,156 @@
+"""Sends the questions of several callers together, and gives each caller its own reply."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock, RLock
+from typing import Any, NamedTuple
+
+from headgate.engine.redis import wire
+from headgate.engine.redis.pool_state import PoolWaiter
+from headgate.engine.redis.script import Script
+from headgate.engine.redis.sync_connection import SyncConnection
+from headgate.engine.redis.trouble import Forgot, Late, Lost, Trouble
+from headgate.engine.redis.wire import Questions
+
+NOT_YET: Any = object()  # a server's reply may be None
+
+Take = tuple[Questions, str, int]
+Abandoned = Callable[[Any], object]  # gets the reply of a caller that left before it came
+
+
+class SyncRequest(PoolWaiter):
+    """One caller's question, and what wakes the caller: a reply, or its turn to ask for all."""
+
+    def __init__(
+        self,
+        take: Take | None,
+        packed: bytes,
+        replies: int,
+        deadline_at: float,
+        abandoned: Abandoned | None = None,
+    ) -> None:
+        super().__init__(deadline_at)
+        self.take = take
+        self.packed = packed
+        self.replies = replies
+        self.abandoned = abandoned
+        self.left = False
+        self.reply: Any = NOT_YET
+        self._wakeup = Lock()
+        self._wakeup.acquire()
+
+    def wake(self) -> None:
+        try:  # noqa: SIM105 - suppress() takes longer than waking
+            self._wakeup.release()
+        except RuntimeError:
+            pass  # it was woken already
+
+    def sleep(self, seconds: float) -> None:
+        """Until it is woken, or for so long."""
+        self._wakeup.acquire(timeout=seconds)
+
+    def answer(self, reply: Any, lock: RLock) -> None:
+        """Give the caller its reply, if it has none; `abandoned` gets it if the caller has left."""
+        if self.abandoned is None:
+            if self.reply is NOT_YET:
+                self.reply = reply
+                self.wake()
+            return
+        with lock:
+            first, left = self.reply is NOT_YET, self.left
+            if first:
+                self.reply = reply
+        if first and left and not isinstance(reply, Trouble):
+            self.abandoned(reply)
+        self.wake()
+
+    def leave(self, lock: RLock) -> None:
+        """The caller waits no longer. A reply that has come already is handed over at once."""
+        if self.abandoned is not None:
+            with lock:
+                self.left, reply = True, self.reply
+            if reply is not NOT_YET and not isinstance(reply, Trouble):
+                self.abandoned(reply)
+
+
+class Joint(NamedTuple):
+    """One question for those who take under one limit, or for one who asked anything else."""
+
+    requests: Sequence[SyncRequest]
+    packed: bytes
+    replies: int
+    script: Script | None  # to be loaded here if the server does not know it
+
+
+class RoundTrip:
+    """A batch on its way. `run` sends it and hands out the replies; after an interruption another thread can
+    run it on, if it is `resumable`."""
+
+    def __init__(self, connection: SyncConnection, batch: Sequence[SyncRequest], lock: RLock) -> None:
+        self._connection, self._batch, self._lock = connection, batch, lock
+        self._joints = deque(_joined(batch))
+        self._forgotten: list[Joint] = []
+        self._replies: list[Any] = []
+        self._sent = False
+        self.begun = False  # whether anything may have been sent
+
+    def run(self, deadline_at: float) -> None:
+        """Raises Late or Lost; those who have no reply yet have none then."""
+        while self._joints:
+            if not self._sent:
+                self.begun = True
+                self._connection.send(b"".join([joint.packed for joint in self._joints]))
+                self._sent = True
+            joint = self._joints[0]
+            while len(self._replies) < joint.replies:
+                self._connection.receive(self._replies, deadline_at)
+            self._hand_out(joint, self._replies[: joint.replies])
+            # No call comes between: interrupted before, a joint is handed out again, and nobody takes two replies.
+            del self._replies[: joint.replies]
+            del self._joints[0]
+            if not self._joints and self._forgotten:
+                self._joints, self._forgotten, self._sent = deque(self._forgotten), [], False
+
+    @property
+    def resumable(self) -> bool:
+        """Whether replies are under way, and none of them was lost."""
+        return self._sent and bool(self._joints) and not self._connection.torn
+
+    def run_to_the_end(self, deadline_at: float) -> None:
+        """Run on in place of one who was interrupted; the connection is of no use after that."""
+        try:
+            self.run(deadline_at)
+        except (Late, Lost) as trouble:
+            for request in self._batch:
+                request.answer(trouble, self._lock)
+        finally:
+            self._connection.close()
+
+    def _hand_out(self, joint: Joint, replies: list[Any]) -> None:
+        if isinstance(replies[-1], Forgot) and joint.script is not None:
+            load = joint.script.load + joint.packed
+            self._forgotten = [*self._forgotten, joint._replace(packed=load, replies=2, script=None)]
+            return
+        reply = replies[0] if isinstance(replies[0], Trouble) else replies[-1]
+        facts = [reply] if joint.requests[0].take is None else wire.each_facts(reply, len(joint.requests))
+        for request, answer in zip(joint.requests, facts, strict=True):
+            request.answer(answer, self._lock)
+
+
+def _joined(batch: Sequence[SyncRequest]) -> list[Joint]:
+    """What is asked, takes under one limit together."""
+    joints: list[Joint] = []
+    takes: dict[Questions, list[SyncRequest]] = {}
+    for request in batch:
+        if request.take is None:
+            joints.append(Joint((request,), request.packed, request.replies, None))
+        else:
+            takes.setdefault(request.take[0], []).append(request)
+    for questions, requests in takes.items():
+        _, keys, costs = zip(*[request.take for request in requests if request.take], strict=True)
+        question = questions.decide_each(keys, costs)
+        # Who is alone loads the script by itself, as it would have done had there been no queue.
+        joints.append(Joint(requests, question.packed, 1, question.script if len(requests) > 1 else None))
+    return joints
