@@ -20,7 +20,7 @@ import pytest
 
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.pool_state import PoolEntry, PoolUser, PoolWaiter
+from headgate.engine.redis.pool_state import PoolUser, PoolWaiter
 from headgate.engine.redis.sync_pool import POOL_SIZE, ConnectionPool
 from headgate.engine.redis.trouble import Late
 from headgate.engine.redis.wire import command
@@ -420,25 +420,26 @@ def test_a_signal_handler_that_asks_while_the_pool_is_locked(redis_server: Redis
             assert limiter.take("key")
 
 
-def test_whoever_waits_does_not_spin(redis_server: RedisServer) -> None:
-    """Another one is asking for it, and there is a line left: it has nothing to ask there."""
-
-    pool = ConnectionPool(Address.read(redis_server.url), 5)
-    another = PoolWaiter(5)
-    another.entry = PoolEntry()
-
-    class Taken(list[Any]):
-        def append(self, request: Any) -> None:
-            request.asked_by = another
-            threading.Timer(0.3, request.answer, [b"for you", pool._lock]).start()
-
-    deadline_at = time.monotonic() + 5
-    pool.ask(command("PING"), deadline_at)
-    pool._state.waiting = Taken()
-    began = time.process_time()
-    assert pool.ask_in_turn(command("PING"), deadline_at) == b"for you"
-    assert time.process_time() - began < 0.15
-    pool.close()
+def test_a_caller_that_waits_does_not_spin(pool: ConnectionPool) -> None:
+    """Another one asks for it, and a connection is left: it has nothing to ask there."""
+    deadline_at = time.monotonic() + 20
+    another = PoolWaiter(deadline_at)
+    for entry in pool._state.entries:
+        entry.user, entry.until = another, deadline_at
+    another.entry = pool._state.entries[0]
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(pool.ask_in_turn, command("PING"), deadline_at)
+        until(lambda: None if pool._state.waiting else "it does not wait", 20)
+        batch: list[Any] = []
+        with pool._lock:
+            pool._state.take_batch(another, batch)
+            pool._state.entries[1].user = None
+        began = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - began < 0.15
+        batch[0].answer(b"for you", pool._lock)
+        assert waits.result() == b"for you"
+    pool._state.entries[0].user = None
 
 
 @pytest.fixture

@@ -123,19 +123,16 @@ class PoolState:
 
     def to_open(self, now: float) -> PoolEntry | None:
         """An entry without a connection that nobody opens. One that is overdue is taken from its user."""
-        for number, entry in enumerate(self.entries):
-            if entry.user is not None and now > entry.until + OVERDUE_S:
+        for entry in self.entries:
+            if entry.user is None:
+                if entry.connection is None and (entry.opening is None or not entry.opening.is_alive()):
+                    return entry
+            elif now > entry.until + OVERDUE_S:
                 # A new entry: should the old user come to its end after all, it unmarks the old one.
-                self.entries[number] = PoolEntry()
+                new = self.entries[self.entries.index(entry)] = PoolEntry()
                 if entry.connection is not None:
                     entry.connection.hang_up()
-                return self.entries[number]
-            if (
-                entry.user is None
-                and entry.connection is None
-                and (entry.opening is None or not entry.opening.is_alive())
-            ):
-                return entry
+                return new
         return None
 
     def opened(self, entry: PoolEntry, connection: Any) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
-from threading import Lock, RLock
+from threading import Lock, RLock, get_ident, main_thread
 from typing import Any, NamedTuple
 
 from headgate.engine.redis import wire
@@ -23,6 +23,9 @@ Abandoned = Callable[[Any], object]  # gets the reply of a caller that left befo
 class SyncRequest(PoolWaiter):
     """One caller's question, and what wakes the caller: a reply, or its turn to ask for all."""
 
+    left = False  # whether the caller has left
+    reply: Any = NOT_YET
+
     def __init__(
         self,
         take: Take | None,
@@ -31,32 +34,29 @@ class SyncRequest(PoolWaiter):
         deadline_at: float,
         abandoned: Abandoned | None = None,
     ) -> None:
-        super().__init__(deadline_at)
         self.take = take
         self.packed = packed
         self.replies = replies
+        self.deadline_at = deadline_at
         self.abandoned = abandoned
-        self.left = False
-        self.reply: Any = NOT_YET
-        self._wakeup = Lock()
-        self._wakeup.acquire()
+        self.wakeup = Lock()
+        self.wakeup.acquire()
 
     def wake(self) -> None:
         try:  # noqa: SIM105 - suppress() takes longer than waking
-            self._wakeup.release()
+            self.wakeup.release()
         except RuntimeError:
             pass  # it was woken already
-
-    def sleep(self, seconds: float) -> None:
-        """Until it is woken, or for so long."""
-        self._wakeup.acquire(timeout=seconds)
 
     def answer(self, reply: Any, lock: RLock) -> None:
         """Give the caller its reply, if it has none; `abandoned` gets it if the caller has left."""
         if self.abandoned is None:
             if self.reply is NOT_YET:
                 self.reply = reply
-                self.wake()
+                try:  # noqa: SIM105 - wake(), without a call: this is done for every reply
+                    self.wakeup.release()
+                except RuntimeError:
+                    pass
             return
         with lock:
             first, left = self.reply is NOT_YET, self.left
@@ -90,7 +90,7 @@ class RoundTrip:
 
     def __init__(self, connection: SyncConnection, batch: Sequence[SyncRequest], lock: RLock) -> None:
         self._connection, self._batch, self._lock = connection, batch, lock
-        self._joints = deque(_joined(batch))
+        self._joints = _joined(batch)
         self._forgotten: list[Joint] = []
         self._replies: list[Any] = []
         self._sent = False
@@ -103,6 +103,8 @@ class RoundTrip:
                 self.begun = True
                 self._connection.send(b"".join([joint.packed for joint in self._joints]))
                 self._sent = True
+                if self._may_block(deadline_at):
+                    self._connection.receive(self._replies, deadline_at, at_once=True)
             joint = self._joints[0]
             while len(self._replies) < joint.replies:
                 self._connection.receive(self._replies, deadline_at)
@@ -111,7 +113,13 @@ class RoundTrip:
             del self._replies[: joint.replies]
             del self._joints[0]
             if not self._joints and self._forgotten:
-                self._joints, self._forgotten, self._sent = deque(self._forgotten), [], False
+                self._joints, self._forgotten, self._sent = self._forgotten, [], False
+
+    def _may_block(self, deadline_at: float) -> bool:
+        """Whether this thread gets no signals, and may wait as long as the connection's own timeout."""
+        if get_ident() == main_thread().ident:
+            return False
+        return deadline_at - time.monotonic() > 0.9 * self._connection.timeout
 
     @property
     def resumable(self) -> bool:

@@ -5,7 +5,7 @@ kernel's (SO_RCVTIMEO) where it can be: Python's own would poll before every cal
 
 Questions of several callers are received in another way: poll waits, and recv is called only when there is
 something to read. An exception that a signal handler raises during the wait loses nothing, and another thread can
-read on; `torn` says when it cannot.
+read on; `torn` says when it cannot. Signal handlers run in the main thread only: others need not poll.
 """
 
 from __future__ import annotations
@@ -139,10 +139,11 @@ class SyncConnection:
             raise Lost(str(error)) from error
         self.torn = False
 
-    def receive(self, replies: list[Any], deadline_at: float) -> None:
-        """Wait for what comes next, and append to `replies` those that are whole by then, maybe none."""
+    def receive(self, replies: list[Any], deadline_at: float, at_once: bool = False) -> None:
+        """Wait for what comes next, and append to `replies` those that are whole by then, maybe none. `at_once`:
+        without poll, by the connection's own timeout."""
         try:
-            if not (self._tls is not None and self._tls.pending()):
+            if not at_once and not (self._tls is not None and self._tls.pending()):
                 left = deadline_at - time.monotonic()
                 if left <= 0 or not self._poll(ceil(left * 1000)):
                     raise Late("no reply in time")

@@ -61,6 +61,8 @@ class ConnectionPool:
 
     def take(self, questions: Questions, key: str, cost: int, deadline_at: float) -> Any:
         """A take of a limit that is not a calendar's; its facts. Raises Trouble."""
+        if self._state.waiting:
+            return self.take_in_turn(questions, key, cost, deadline_at)
         reply = self._ask_alone(b"", deadline_at, questions, key, cost)
         return self.take_in_turn(questions, key, cost, deadline_at) if reply is NOT_YET else wire.facts(reply)
 
@@ -142,12 +144,13 @@ class ConnectionPool:
                     left = request.deadline_at - time.monotonic()
                     if left <= 0:
                         raise Late("no reply in time")
-                    request.sleep(left if left < WAKE_S else WAKE_S)
+                    request.wakeup.acquire(True, left if left < WAKE_S else WAKE_S)
                     if request.reply is not NOT_YET:
                         break
                 with self._lock:
-                    turn = self._has_turn(request)
-                    forgotten = 0 if turn or not self._state.is_forgotten(request) else forgotten + 1
+                    waits = request in self._state.waiting
+                    turn = waits and self._has_turn(request)
+                    forgotten = 0 if waits or not self._state.is_forgotten(request) else forgotten + 1
                 if forgotten > FORGOTTEN_WAKES:
                     raise Lost(INTERRUPTED)
         except BaseException:
@@ -169,8 +172,6 @@ class ConnectionPool:
         """Whether this caller has got a connection to ask on for all. If there is none, another one is opened. The
         caller holds the lock."""
         state = self._state
-        if request not in state.waiting:
-            return False
         if not state.has_idle():
             entry = state.to_open(time.monotonic())
             if entry is not None:
@@ -190,6 +191,7 @@ class ConnectionPool:
         whole = False
         trouble: Trouble | None = None
         try:
+            # The look lets other threads run, too: those that ask meanwhile travel in this round trip.
             dead = not connection.alive
             if dead and connection.used:
                 return  # another one is opened
