@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from headgate.errors import EngineUnavailable, RateLimited
-from headgate.limiter import AsyncLimiter
+from headgate.limiter import AsyncLimiter, Limiter
 from headgate.ruled.limiter import AsyncRuledLimiter
 from tests.servers import Cluster, Proxy, RedisServer
+from tests.servers.waiting import until
 
 CALLERS = 300
 WAY_MS = 20.0
@@ -310,3 +311,33 @@ async def test_a_guard_that_is_cancelled_while_it_serves_a_delay_gives_its_place
 async def _remaining(limiter: AsyncLimiter, expected: range) -> object:
     left = (await limiter.peek("key")).remaining
     return None if left in expected else f"{left} are left"
+
+
+def test_a_thread_that_is_answered_too_late_keeps_no_place(redis_server: RedisServer) -> None:
+    """One after the other gives up by its deadline; the answers come later, and are given back."""
+    with Proxy(redis_server) as link, Limiter("1/minute", f"{link.url}?deadline=200ms") as limiter:
+        limiter.take("key")
+        link.delay(150)  # there and back take longer than the deadline
+        for _ in range(5):
+            with pytest.raises(EngineUnavailable, match="no answer within the timeout"):
+                limiter.reserve("key")
+        link.heal()
+
+        def missing() -> str | None:
+            with Limiter("1/minute", redis_server.url) as direct:
+                place = direct.reserve("key")
+                place.cancel()
+            return None if place.delay <= 60 else f"the next place is {place.delay:.0f} s away"
+
+        until(missing, 20)
+
+
+def test_a_thread_that_is_answered_too_late_keeps_no_slot(redis_server: RedisServer) -> None:
+    with Proxy(redis_server) as link, Limiter("1 slots ttl 60s", f"{link.url}?deadline=200ms") as limiter:
+        limiter.peek("key")
+        link.delay(150)
+        with pytest.raises(EngineUnavailable, match="no answer within the timeout"):
+            limiter.acquire("key")
+        link.heal()
+        with Limiter("1 slots ttl 60s", redis_server.url) as direct:
+            until(lambda: None if direct.peek("key").allowed else "the slot is held by nobody", 20)

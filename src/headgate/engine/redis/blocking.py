@@ -25,18 +25,19 @@ from headgate.engine.redis import apart, flows, naming, wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.assignments import RedisLedger
 from headgate.engine.redis.overrides import Listing, OverrideQuestions, RedisOverrides
-from headgate.engine.redis.round_trip import Abandoned
+from headgate.engine.redis.sync_abandoned import SyncAbandoned
 from headgate.engine.redis.sync_pool import ConnectionPool
 from headgate.engine.redis.topology import topology
-from headgate.engine.redis.trouble import Forgot, Trouble, not_charged, unavailable
+from headgate.engine.redis.trouble import Forgot, Trouble, failure, not_charged
 from headgate.engine.redis.wire import Question, Questions
 from headgate.engine.terms import Terms
-from headgate.errors import EngineUnavailable, InvalidCharge
+from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import run
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 
+GIVE_BACK_S = 5.0  # that giving back what came too late may take at least
 DEADLINE = PATIENT  # seconds that a question may take, unless another number is given
 RULE = "decided there, by one script and the server's clock, the same for every process"
 
@@ -57,6 +58,7 @@ class RedisEngine:
         self.only = None if only is None else self.pool(only)
         self._looking = Lock()
         self._crew: ThreadPoolExecutor | None = None  # for questions that go to several servers
+        self._abandoned = SyncAbandoned(self._ask_patiently)
         on_fork(self.forget)
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> RedisMeter:
@@ -94,10 +96,10 @@ class RedisEngine:
             forgot = isinstance(trouble, Forgot)
         return wire.facts(self._ask_around(questions.decide(key, cost, None, 0), by, forgot))
 
-    def ask(self, question: Question, deadline: float | None = None, abandoned: Abandoned | None = None) -> Any:
+    def ask(self, question: Question, deadline: float | None = None) -> Any:
         """One question, one reply; in so many seconds, at most the engine's own deadline.
 
-        `abandoned` is called with a reply that comes when the caller has left: see ConnectionPool.ask_in_turn.
+        A place, slot or ticket is given back if its reply comes when the caller has left.
         """
         seconds = self.deadline if deadline is None else min(deadline, self.deadline)
         by, hurried = time.monotonic() + seconds, seconds < self.deadline
@@ -105,30 +107,40 @@ class RedisEngine:
         forgot = False
         if pool is not None:
             try:
-                if hurried or abandoned is not None:
-                    return pool.ask_in_turn(question.packed, by, abandoned=abandoned)
-                return pool.ask(question.packed, by)
+                if question.matters:
+                    return self._ask_for_sure(pool, question, by)
+                return (pool.ask_in_turn if hurried else pool.ask)(question.packed, by)
             except Trouble as trouble:
                 if not not_charged(trouble):
                     self.topology.suspect(pool.address)
                     raise self._failure(trouble) from trouble
                 # Asked a second time before it is loaded, a script would never be, where a reply takes long.
                 forgot = isinstance(trouble, Forgot)
-        return self._ask_around(question, by, forgot, abandoned)
+        return self._ask_around(question, by, forgot)
 
-    def _ask_around(self, question: Question, by: float, forgot: bool, abandoned: Abandoned | None = None) -> Any:
+    def _ask_for_sure(self, pool: ConnectionPool, question: Question, by: float, for_now: bool = False) -> Any:
+        """One question whose reply is heard, also if the caller has left."""
+        packed = _ASKING + question.packed if for_now else question.packed
+        hook = partial(self._abandoned.left, question) if question.matters else None
+        reply = pool.ask_in_turn(packed, by, 1 + for_now, hook)
+        self._abandoned.note(question, reply)
+        return reply
+
+    def _ask_around(self, question: Question, by: float, forgot: bool) -> Any:
         """The long way: scripts to be loaded, servers that have changed places."""
 
         def send(address: Address, sent: Question, for_now: bool) -> Any:
-            packed = _ASKING + sent.packed if for_now else sent.packed
-            hook = abandoned if sent is question else None  # a script that is loaded is nobody's reply
-            return self.pool(address).ask_in_turn(packed, by, 1 + for_now, hook)
+            return self._ask_for_sure(self.pool(address), sent, by, for_now)
 
         try:
             discover = partial(self._discover, question.tag, by)
             return run(flows.answered(self.topology, discover, send, time.sleep, question, by, forgot))
         except Trouble as trouble:
             raise self._failure(trouble) from trouble
+
+    def _ask_patiently(self, question: Question) -> Any:
+        """One question for which nobody waits: a slow server may take longer than the engine's deadline."""
+        return self._ask_around(question, time.monotonic() + max(self.deadline, GIVE_BACK_S), False)
 
     def _discover(self, tag: bytes, by: float) -> None:
         """One looks, the others wait for what is found."""
@@ -176,7 +188,7 @@ class RedisEngine:
     def _tried(self, question: Question, deadline: float | None) -> Any:
         try:
             return self.ask(question, deadline)
-        except EngineUnavailable as error:
+        except (CorruptState, EngineUnavailable) as error:
             return error.__cause__
 
     def _pool_of(self, tag: bytes) -> ConnectionPool | None:
@@ -204,8 +216,8 @@ class RedisEngine:
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
-    def _failure(self, trouble: Trouble) -> EngineUnavailable:
-        return unavailable(self.topology.text, self.prefix, trouble)
+    def _failure(self, trouble: Trouble) -> EngineUnavailable | CorruptState:
+        return failure(self.topology.text, self.prefix, trouble)
 
     def set_deadline(self, seconds: float) -> None:
         """Another deadline of the engine's own from now on."""
@@ -223,6 +235,7 @@ class RedisEngine:
     def forget(self) -> None:
         """In a forked child: those connections are the parent's."""
         self._looking, self._crew = Lock(), None
+        self._abandoned.start_afresh()
         for pool in self._pools.values():
             pool.start_afresh()
 

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headgate.engine.redis import naming
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.line import Line
 from headgate.engine.redis.script import Script, published
-from headgate.engine.redis.trouble import Trouble, failure, unavailable
+from headgate.engine.redis.sync_connection import SyncConnection
+from headgate.engine.redis.trouble import Trouble, failure
 from headgate.engine.redis.wire import Question, command
 from headgate.flow import Flow, run
 
@@ -57,7 +57,7 @@ def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Publ
             try:
                 *_, role = _asked(master, [*packed, _ROLE], engine.deadline)
             except Trouble as trouble:
-                raise unavailable(master.text, engine.prefix, trouble) from trouble
+                raise failure(master.text, engine.prefix, trouble) from trouble
             _load_on_replicas(engine, master, role, packed, warn)
         for name, script in scripts.items():
             engine.ask(Question(command("SET", _key(name), script.sha), None, _key(name).encode()))
@@ -88,11 +88,11 @@ def _load_on_replicas(
 
 def _asked(address: Address, packed: Sequence[bytes], deadline: float) -> list[Any]:
     """The replies of one server; Trouble is raised if one of them is an error, but for that to ROLE."""
-    line = Line(address, deadline, deadline)
+    connection = SyncConnection(address, deadline, deadline)
     try:
-        replies = line.exchange_all(b"".join(packed), len(packed), time.monotonic() + deadline)
+        replies = connection.exchange_all(b"".join(packed), len(packed), time.monotonic() + deadline)
     finally:
-        line.close()
+        connection.close()
     for words, reply in zip(packed, replies, strict=True):
         if isinstance(reply, Trouble) and words != _ROLE:
             raise reply

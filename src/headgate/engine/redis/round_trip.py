@@ -116,10 +116,11 @@ class RoundTrip:
                 self._joints, self._forgotten, self._sent = self._forgotten, [], False
 
     def _may_block(self, deadline_at: float) -> bool:
-        """Whether this thread gets no signals, and may wait as long as the connection's own timeout."""
+        """Whether this thread gets no signals, and is to wait about as long as the connection's own timeout."""
         if get_ident() == main_thread().ident:
             return False
-        return deadline_at - time.monotonic() > 0.9 * self._connection.timeout
+        timeout = self._connection.timeout
+        return 0.9 * timeout < deadline_at - time.monotonic() <= timeout
 
     @property
     def resumable(self) -> bool:

@@ -20,7 +20,7 @@ from headgate.engine.redis.address import Address
 from headgate.engine.redis.blocking import RedisEngine
 from headgate.engine.redis.script import Script, bare, single
 from headgate.engine.redis.sync_connection import SyncConnection
-from headgate.engine.redis.trouble import Forgot, Trouble, unavailable
+from headgate.engine.redis.trouble import Forgot, Trouble, failure
 from headgate.engine.redis.wire import Question, Questions, command, facts, outside
 from headgate.model import ALGORITHMS
 from headgate.model.decision import Facts
@@ -73,7 +73,7 @@ class Survey:
             for address in engine.topology.masters:
                 yield from self._walk(address)
         except Trouble as trouble:
-            raise unavailable(engine.topology.text, engine.prefix, trouble) from trouble
+            raise failure(engine.topology.text, engine.prefix, trouble) from trouble
 
     def _walk(self, address: Address) -> Iterator[Counted]:
         # Names are escaped in keys, so a name's beginning is not always the key's: what is left out is sure.

@@ -122,14 +122,6 @@ def failure(where: str, prefix: str, trouble: Trouble) -> EngineUnavailable | Co
     return error
 
 
-def unavailable(where: str, prefix: str, trouble: Trouble) -> EngineUnavailable:
-    """The same, for those who raise it at once: CorruptState is raised here."""
-    error = failure(where, prefix, trouble)
-    if isinstance(error, CorruptState):
-        raise error from trouble
-    return error
-
-
 def not_ours(key: bytes) -> WrongType:
     """That a key holds a value that is not ours, where no script has said so."""
     name = key.decode(errors="replace")

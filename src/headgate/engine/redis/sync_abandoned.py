@@ -1,0 +1,67 @@
+"""Gives back what replies bring for threads that have left; abandoned.py, with threads in place of tasks.
+
+A thread leaves when its deadline is over, or when a signal handler raises in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import Any
+
+from headgate.engine.redis.stuck_places import StuckPlaces
+from headgate.engine.redis.wire import Question
+from headgate.errors import CorruptState, EngineUnavailable
+
+
+class SyncAbandoned:
+    """What nobody waits for, of all threads. `ask` is the engine's, and notes what became of a cancelled place."""
+
+    def __init__(self, ask: Callable[[Question], Any]) -> None:
+        self._ask = ask
+        self.start_afresh()
+
+    def start_afresh(self) -> None:
+        """In a forked child: what is stuck is the parent's."""
+        self._lock = Lock()
+        self._stuck = StuckPlaces()
+
+    def left(self, question: Question, reply: Any) -> None:
+        """Whoever asked has left: give back what the reply brings."""
+        self.note(question, reply)
+        if question.undo is not None:
+            _in_background(self._ask_each, question.undo(reply))
+
+    def _ask_each(self, questions: Sequence[Question]) -> None:
+        for question in questions:
+            with suppress(CorruptState, EngineUnavailable):  # then it ends by itself, as if this process had died
+                self._ask(question)
+
+    def note(self, question: Question, reply: Any) -> None:
+        """If a place was given back, those are tried again that it was built on."""
+        place = question.place
+        if place is None:
+            return
+        with self._lock:
+            again = self._stuck.given(question, reply) and self._stuck.begin(place.key)
+        if again:
+            _in_background(self._cancel_again, place.key)
+
+    def _cancel_again(self, count: bytes) -> None:
+        while self._locked(self._stuck.again, count):
+            while questions := self._locked(self._stuck.last, count, 1):
+                reply = None
+                with suppress(CorruptState, EngineUnavailable):
+                    reply = self._ask(questions[0]._replace(place=None))  # it is noted here
+                if reply is None or not self._locked(self._stuck.given, questions[0], reply):
+                    break
+
+    def _locked(self, step: Callable[..., Any], *args: Any) -> Any:
+        with self._lock:
+            return step(*args)
+
+
+def _in_background(work: Callable[..., None], *args: Any) -> None:
+    with suppress(RuntimeError):  # the process has as many threads as it may have
+        Thread(target=work, args=args, name="headgate-gives-back", daemon=True).start()
