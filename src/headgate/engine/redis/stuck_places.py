@@ -5,10 +5,10 @@ queue gives its place back at once, unless they are cancelled in the order from 
 that hang up keep no order. Hence a place that gave nothing is remembered, and tried again as soon as one behind it
 was given back: from the last to the first, as long as there is something to give.
 
-LAW: when all callers of one event loop, or all threads of one engine, who hold the last places of a queue have left, in any order, all of these
-places are given back. (Each process knows its own places only: between two of them the order counts.) No place is
-given back twice: one that gave anything is never tried again. What is remembered is bounded; a place that is
-forgotten, or whose time has come, is lost as if its process had died.
+LAW: when all callers of one event loop, or all threads of one engine, who hold the last places of a queue have
+left, in any order, all of these places are given back. (Each process knows its own places only: between two of
+them the order counts.) No place is given back twice: one that gave anything is never tried again. What is
+remembered is bounded; a place that is forgotten, or whose time has come, is lost as if its process had died.
 """
 
 from __future__ import annotations
