@@ -39,12 +39,14 @@ class SyncAbandoned:
                 self._ask(question)
 
     def note(self, question: Question, reply: Any) -> None:
-        """If a place was given back, those are tried again that it was built on."""
+        """Try those again that a place was built on. Also if it gave nothing: what was built on it may have been
+        given back meanwhile, for threads do not come here in the order in which the server answered them."""
         place = question.place
         if place is None:
             return
         with self._lock:
-            again = self._stuck.given(question, reply) and self._stuck.begin(place.key)
+            self._stuck.given(question, reply)
+            again = self._stuck.begin(place.key)
         if again:
             _in_background(self._cancel_again, place.key)
 
