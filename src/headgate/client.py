@@ -113,7 +113,7 @@ def _answer(document: Mapping[str, Any]) -> Answer:
 
 
 def _hold(answer: Answer) -> Hold | None:
-    """What is known of the slots that an answer holds; None if it holds none."""
+    """Track the slots that an answer holds; None if it holds none."""
     return None if answer.expires_after is None else Hold(f"A slot of {answer.rule}", answer.expires_after)
 
 

@@ -204,7 +204,7 @@ def _tested(args: argparse.Namespace, program: str, words: list[str]) -> Answer:
 
 
 def _init(args: argparse.Namespace, program: str, words: list[str], dump: str) -> str | None:
-    """What is wrong with the Lua of init; None if nothing is."""
+    """Run the Lua of init and return its error; None if it runs."""
     prefix = words[words.index("-p") :][:2] if "-p" in words else []
     with TemporaryDirectory(prefix="headgate-nginx-") as folder:
         try:

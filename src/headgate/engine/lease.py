@@ -335,7 +335,7 @@ class AsyncLeaseEngine(_Lending):
             self._in_background(loop.create_task(self.give_back_expired()))
 
     async def _unbroken(self, flow: Flow[Facts]) -> Facts:
-        """What is fetched for a caller who is cancelled goes on the shelf: others take it, or it is given back."""
+        """Finish the flow even if its caller is cancelled, so that fetched units reach the shelf."""
         return await asyncio.shield(self._in_background(asyncio.create_task(arun(flow))))
 
     def _in_background(self, task: asyncio.Task[T]) -> asyncio.Task[T]:

@@ -33,7 +33,7 @@ local function weight(allowed, facts, limit)
   return facts[3] < 0 and huge or facts[3]
 end
 
--- What is decided aside: facts, and beside them names. nil: nothing was.
+-- Adds to the list, which may be nil, what a shadow or candidate decided, and its name.
 local function add_aside(asides, facts, name)
   asides = asides or { names = {} }
   asides[#asides + 1] = facts

@@ -23,7 +23,7 @@ MAX_AT_ONCE = 128  # stuck places that are tried again together
 
 
 class Abandoned:
-    """What nobody waits for, on all loops of one engine. `ask` and `ask_all` are the engine's."""
+    """Undoes replies to tasks that have left, on all loops of one engine. `ask` and `ask_all` are the engine's."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Abandoned:
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def left(self, question: Question, reply: Any) -> None:
-        """Whoever asked has left: give back what the reply brings."""
+        """Give back what a reply brings for a caller that has left."""
         self._note(question, reply)
         for each in question.undo(reply) if question.undo is not None else ():
             self._in_background(asyncio.ensure_future(self.ask_noting(each)))

@@ -79,7 +79,7 @@ class PoolState:
         return False
 
     def claim_for_all(self, waiter: Any) -> Any:
-        """Who asks for all on an idle connection: this one, and it is marked, or another one who has more time."""
+        """Choose who asks for all on an idle connection: this caller, then marked, or one with more time left."""
         patient = self.most_patient()
         if patient.deadline_at > waiter.deadline_at + NEAR:
             return patient
@@ -93,7 +93,7 @@ class PoolState:
         return False
 
     def most_patient(self) -> Any:
-        """Who asks for all when a connection comes free; None if nobody waits."""
+        """Find the waiting caller with the most time left, who asks for all; None if nobody waits."""
         return max(self.waiting, key=_deadline_at, default=None)
 
     def take_batch(self, leader: PoolWaiter, batch: list[Any]) -> None:

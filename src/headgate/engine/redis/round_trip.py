@@ -149,7 +149,7 @@ class RoundTrip:
 
 
 def _joined(batch: Sequence[SyncRequest]) -> list[Joint]:
-    """What is asked, takes under one limit together."""
+    """Join the requests into questions: takes under one limit become one."""
     joints: list[Joint] = []
     takes: dict[Questions, list[SyncRequest]] = {}
     for request in batch:
@@ -160,6 +160,6 @@ def _joined(batch: Sequence[SyncRequest]) -> list[Joint]:
     for questions, requests in takes.items():
         _, keys, costs = zip(*[request.take for request in requests if request.take], strict=True)
         question = questions.decide_each(keys, costs)
-        # Who is alone loads the script by itself, as it would have done had there been no queue.
+        # A caller alone loads the script by itself, as it does without a queue.
         joints.append(Joint(requests, question.packed, 1, question.script if len(requests) > 1 else None))
     return joints

@@ -67,7 +67,7 @@ class Survey:
 
     def __iter__(self) -> Iterator[Counted]:
         engine = self._engine
-        # Whoever does not answer is told before we begin; by a command that the walk itself needs.
+        # Report servers that do not answer before we begin, by a command that the walk itself needs.
         engine.ask_everywhere(Question(command("SCAN", 0, "COUNT", 1), None))
         try:
             for address in engine.topology.masters:

@@ -16,7 +16,7 @@ from headgate.errors import CorruptState, EngineUnavailable
 
 
 class SyncAbandoned:
-    """What nobody waits for, of all threads. `ask` is the engine's, and notes what became of a cancelled place."""
+    """Undoes replies to threads that have left. `ask` is the engine's, and notes cancelled places."""
 
     def __init__(self, ask: Callable[[Question], Any]) -> None:
         self._ask = ask
@@ -28,7 +28,7 @@ class SyncAbandoned:
         self._stuck = StuckPlaces()
 
     def left(self, question: Question, reply: Any) -> None:
-        """Whoever asked has left: give back what the reply brings."""
+        """Give back what a reply brings for a caller that has left."""
         self.note(question, reply)
         if question.undo is not None:
             _in_background(self._ask_each, question.undo(reply))
