@@ -215,6 +215,14 @@ class _Threads:
         if self._dues[0] is due:
             self._changed.notify()
 
+    def _leave_one_waiting(self) -> None:
+        """Have another thread wait for the next due. One that waits already may not know of it: it is woken only
+        when the due that comes first changes."""
+        if self._waiting > 1:
+            self._changed.notify()
+        else:
+            self._start()
+
     def _start(self) -> None:
         if self._threads < MAX_THREADS:
             try:
@@ -243,12 +251,13 @@ class _Threads:
                     now = monotonic()
                     if self._dues and self._dues[0][0] <= now:
                         holding = heappop(self._dues)[-1]
-                        if self._waiting == 1 and self._dues:
-                            self._start()
+                        if self._dues:
+                            self._leave_one_waiting()
                         return holding
                     spare = self._waiting > 1 or not self._dues
                     if spare and now - since >= IDLE_S:
                         self._threads -= 1
+                        self._changed.notify()  # in case this one was woken for a due
                         return None
                     until = self._dues[0][0] if self._dues else since + IDLE_S
                     self._changed.wait((min(until, since + IDLE_S) if spare else until) - now)
