@@ -37,7 +37,7 @@ class Part(NamedTuple):
     callers: int
     every: float  # seconds between two calls of one caller
     ledger: bool = False
-    layout: int = 1
+    layout: int = naming.LAYOUT
     seed: int = 0
 
     @property

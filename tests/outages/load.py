@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
+from headgate.engine.redis.naming import LAYOUT
 from headgate.limiter import Limiter
 from tests.outages.callers import Part, work
 from tests.outages.calls import ADMITTED, LEDGER, LEDGER_KEYS, LIMITS, Seen, key_of
@@ -47,7 +48,7 @@ class Load:
     notes: list[str] = field(default_factory=list)
 
     @contextmanager
-    def on(self, url: str, *, ledger: bool = False, layouts: tuple[int, ...] = (1,)) -> Iterator[None]:
+    def on(self, url: str, *, ledger: bool = False, layouts: tuple[int, ...] = (LAYOUT,)) -> Iterator[None]:
         """The load runs while the block does."""
         spawn = multiprocessing.get_context("spawn")
         callers = 15 if self.threads else 30

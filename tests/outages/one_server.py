@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from headgate.engine.redis.naming import LAYOUT
 from tests.outages.load import Load
 from tests.servers import DrivenClock, Proxy, RedisServer
 
 HOUR_US = 3_600_000_000
+LAYOUTS = LAYOUT - 1, LAYOUT  # of the keys, in an upgrade
 
 
 def kill(load: Load) -> None:
@@ -160,10 +162,10 @@ def _say(line: socket.socket, words: bytes) -> None:
 def upgrade(load: Load) -> None:
     """Half of the processes write another version of the keys. Each version counts by itself."""
     load.workers = 4
-    with RedisServer() as server, load.on(server.url, layouts=(1, 2)):
+    with RedisServer() as server, load.on(server.url, layouts=LAYOUTS):
         load.hold()
         load.back()
-        versions = [server.call("EXISTS", f"hg{layout}:members") for layout in (1, 2)]
+        versions = [server.call("EXISTS", f"hg{layout}:members") for layout in LAYOUTS]
         load.notes.append("two versions side by side: each admits its limit, and both together up to twice")
     if versions != [1, 1]:
         raise RuntimeError("there were not two versions of the keys")
