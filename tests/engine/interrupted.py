@@ -132,7 +132,14 @@ def run(url: str, bursts: int, seed: int) -> list[str]:
     return wrong
 
 
+def _print_unless_interrupted(what: sys.UnraisableHookArgs) -> None:
+    """Keep quiet of signals that came within the callback of a weak reference, where nothing can be raised."""
+    if what.exc_type is not Interrupted:
+        sys.__unraisablehook__(what)
+
+
 def main(bursts: int) -> int:
+    sys.unraisablehook = _print_unless_interrupted
     with RedisServer() as server:
         for done in range(0, bursts, 50_000):
             wrong = run(server.url, min(50_000, bursts - done), seed=done)
