@@ -6,6 +6,10 @@ Law. A history is linearizable if its operations can be put into a row such that
   - and the model, asked along the row, each time at the instant that the answer names, gives all seven facts.
 A reset carries no instant: it may stand anywhere between its call and its answer.
 
+Swings. Valkey 9.1 tells scripts an instant that it keeps, and about once in a million calls it is earlier than the
+one before: by up to 281 us in 7.2 million. So on Valkey one step back of at most a millisecond is forgiven in each
+row. The answers must still be the model's, which knows clocks that swing.
+
 The search (Wing and Gong, with the memory of Lowe) grows such a row. It tries what may come next, and goes back
 when nothing may. It never looks twice at the same set of operations with the same state. Instants leave little to
 try: only operations of the same microsecond, and resets. And a peek or a refusal that fits is put into the row at
@@ -28,6 +32,7 @@ from headgate.model.limit import Limit
 from tests.linear.history import History, Operation
 
 MOST_LOOKED_AT = 200_000  # beginnings; a history that keeps its law needs a few thousand
+MAX_SWING_US = 1000
 TOLD = 5  # operations at the end of the row that a counter-example shows
 
 # Whether a refusal may have been given without the server, in the light of those that the server really gave.
@@ -45,10 +50,16 @@ class Law(Protocol):
 
 
 class Exact:
-    """The law above, nothing forgiven."""
+    """The law above, nothing forgiven but so many swings of the engine's clock."""
+
+    def __init__(self, swings: int = 0) -> None:
+        self._swings = swings
 
     def judge(self, limit: Limit, operations: Sequence[Operation]) -> str | None:
-        return Search(limit, operations).counter_example()
+        found = Search(limit, operations).counter_example()
+        if found is not None and self._swings:
+            return Search(limit, operations, swings=self._swings).counter_example()
+        return found
 
 
 def check(history: History, law: Law | None = None) -> None:
@@ -94,15 +105,20 @@ class Node(NamedTuple):
     group: int  # the instant that is being put into the row
     state: str | None
     real: int  # refusals that the model gave, where some may be excused by them
+    at_us: int  # the instant of the last operation in the row that has one
+    swings: int  # how many more times the instants may step back
     row: tuple[Any, ...]  # (number, the row before it)
 
 
 class Search:
     """Looks for a row of the operations on one key."""
 
-    def __init__(self, limit: Limit, operations: Sequence[Operation], excuse: Excuse | None = None) -> None:
+    def __init__(
+        self, limit: Limit, operations: Sequence[Operation], excuse: Excuse | None = None, *, swings: int = 0
+    ) -> None:
         self._model = Model(limit)
         self._excuse = excuse
+        self._swings = swings
         self._operations = sorted(operations, key=lambda operation: operation.answered_ns)
         self._all = (1 << len(operations)) - 1
         numbered = list(enumerate(self._operations))
@@ -114,15 +130,15 @@ class Search:
 
     def counter_example(self) -> str | None:
         """None if there is a row."""
-        start = Node(0, 0, None, 0, ())
+        start = Node(0, 0, None, 0, 0, self._swings, ())
         stack, deepest, looked_at = [start], start, 0
-        seen: dict[tuple[int, str | None], list[int]] = {}
+        seen: dict[tuple[int, str | None, int, int], list[int]] = {}
         while stack:
             node = stack.pop()
             if node.done == self._all:
                 return None
             # With the same done and more refusals real, whatever can be excused here can be excused there.
-            reals = seen.setdefault((node.done, node.state), [])
+            reals = seen.setdefault((node.done, node.state, node.at_us, node.swings), [])
             if any(node.real | real == real for real in reals):
                 continue
             reals.append(node.real)
@@ -144,6 +160,7 @@ class Search:
                 continue
             longer = self._longer(node, number, after, real=True)
             no_trace = after == node.state and (operation.denied or operation.verb == "peek")
+            no_trace = no_trace and number not in self._ahead(node)
             # The last of an instant ends the time in which a loose refusal could be the server's: let it wait.
             if no_trace and (number in self._is_loose or not self._loose or longer.group == node.group):
                 return [longer]
@@ -161,7 +178,19 @@ class Search:
                 at_us = self._at_us(number)
                 if after_us <= at_us and (not group or at_us <= self._at_us(group[0])):
                     yield number
-        yield from self._open(node, group)
+        if node.swings or not group or self._at_us(group[0]) >= node.at_us:
+            yield from self._open(node, group)
+        yield from self._open(node, self._ahead(node))
+
+    def _ahead(self, node: Node) -> list[int]:
+        """The operations that may have come before the next instant, if the engine's clock swung between them."""
+        group, ahead = self._next_group(node), list[int]()
+        if node.swings:
+            for later in islice(self._groups, node.group + 1, None):
+                if self._at_us(later[0]) > self._at_us(group[0]) + MAX_SWING_US:
+                    break
+                ahead += later
+        return ahead
 
     def _next_group(self, node: Node) -> list[int]:
         """The operations of the instant that comes next."""
@@ -177,10 +206,12 @@ class Search:
 
     def _longer(self, node: Node, number: int, state: str | None, *, real: bool = False) -> Node:
         done, group = node.done | 1 << number, node.group
-        if group < len(self._groups) and all(done >> one & 1 for one in self._groups[group]):
+        while group < len(self._groups) and all(done >> one & 1 for one in self._groups[group]):
             group += 1
+        at_us = node.at_us if number in self._is_loose else self._operations[number].at_us or node.at_us
+        swings = node.swings - (at_us < node.at_us)
         reals = node.real | 1 << number if real and number in self._is_loose else node.real
-        return Node(done, group, state, reals, (number, node.row))
+        return Node(done, group, state, reals, at_us, swings, (number, node.row))
 
     def _open(self, node: Node, numbers: Sequence[int]) -> Iterator[int]:
         """Those that are not in the row yet, and were called before any that are not was answered."""

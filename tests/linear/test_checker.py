@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate.model.decision import ALLOWED, AT_US, REMAINING, Facts, Receipt
 from headgate.text import parse
-from tests.linear.checker import Broken, Model, check
+from tests.linear.checker import Broken, Exact, Model, check
 from tests.linear.history import History, Operation, Verb
 from tests.linear.laws import Leased, Memo
 from tests.linear.test_linear import LIMITS
@@ -98,6 +98,29 @@ def test_a_reset_may_be_anywhere_between_its_call_and_its_answer() -> None:
     truth.reset(15, early=14, late=20)
     truth.take(20, 3)
     check(truth.history())
+
+
+def swinging(*instants: float) -> History:
+    """Takes one after another, at these instants of the engine's clock."""
+    truth = Truth("4/10ms log")
+    for number, at in enumerate(instants):
+        truth.take(at)
+        called_ns = BASE_NS + number * MS  # by the callers' clock, which does not swing
+        truth.seen[-1] = truth.seen[-1]._replace(called_ns=called_ns, answered_ns=called_ns + MS // 2)
+    return truth.history()
+
+
+@pytest.mark.parametrize("instants", [(10, 11, 10.9, 12), (10, 11, 10.5, 10.6, 12), (10, 11, 12, 12.5, 11.5)])
+def test_one_swing_of_the_clock_is_forgiven_where_it_may_be(instants: tuple[float, ...]) -> None:
+    with pytest.raises(Broken):
+        check(swinging(*instants))
+    check(swinging(*instants), Exact(swings=1))
+
+
+@pytest.mark.parametrize("instants", [(10, 12, 10.9, 13), (10, 11, 10.9, 12, 11.9)])
+def test_a_longer_or_a_second_swing_is_not(instants: tuple[float, ...]) -> None:
+    with pytest.raises(Broken):
+        check(swinging(*instants), Exact(swings=1))
 
 
 def test_keys_know_nothing_of_each_other() -> None:
@@ -223,6 +246,7 @@ def truths(draw: st.DrawFn, resets: bool = True, overlaps: bool = True) -> Truth
 @given(truths())
 def test_the_truth_is_believed_whoever_overlaps(truth: Truth) -> None:
     check(truth.history())
+    check(truth.history(), Exact(swings=1))
     check(truth.history(), Memo())
     check(truth.history(), Leased(0))
 
@@ -235,8 +259,11 @@ def test_one_wrong_fact_is_one_too_many(truth: Truth, data: st.DataObject) -> No
     assert told.facts is not None
     facts: list[Any] = list(told.facts)
     facts[fact] = not facts[fact] if fact == ALLOWED else (facts[fact] or 0) + data.draw(st.sampled_from([-1, 1]))
+    history = truth.instead(told, told._replace(facts=cast(Facts, tuple(facts))))
     with pytest.raises(Broken):
-        check(truth.instead(told, told._replace(facts=cast(Facts, tuple(facts)))))
+        check(history)
+    with pytest.raises(Broken):
+        check(history, Exact(swings=1))
 
 
 class Remembering(Truth):

@@ -12,7 +12,7 @@ from itertools import count
 
 import pytest
 
-from tests.linear.checker import Broken, Law, check
+from tests.linear.checker import Broken, Exact, Law, check
 from tests.linear.history import History
 from tests.linear.laws import Leased, Memo
 from tests.linear.record import PROCESSES, Recorder, Scene, play, recorder
@@ -56,13 +56,13 @@ def processes() -> Iterator[Recorder]:
 @pytest.mark.parametrize("limit", LIMITS)
 def test_threads(limit: str, processes: Recorder, server: RedisServer) -> None:
     for _ in range(4):
-        check(_lively(processes, _scene(server.unix_url, limit, keys=2, **BLOCKING)))
+        check(_lively(processes, _scene(server.unix_url, limit, keys=2, **BLOCKING)), _law_of(server))
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_tasks_of_several_event_loops(limit: str, processes: Recorder, server: RedisServer) -> None:
     for _ in range(2):
-        check(_lively(processes, _scene(server.unix_url, limit, keys=3, **AWAITING)))
+        check(_lively(processes, _scene(server.unix_url, limit, keys=3, **AWAITING)), _law_of(server))
 
 
 @pytest.mark.parametrize("keys", [1, 3])
@@ -104,6 +104,10 @@ def test_a_race_is_seen(limit: str, processes: Recorder, redis_server: RedisServ
 def test_who_races_alone_is_right(limit: str, redis_server: RedisServer) -> None:
     scene = _scene(f"racing {redis_server.unix_url}", limit, keys=2, threads=1, calls=200)
     check(History(limit, play(0, scene)))
+
+
+def _law_of(server: RedisServer) -> Law:
+    return Exact(swings=1 if server.kind == "valkey" else 0)
 
 
 def _scene(engine: str, limit: str, *, keys: int, **crowd: int) -> Scene:
