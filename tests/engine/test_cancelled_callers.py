@@ -313,6 +313,22 @@ async def _remaining(limiter: AsyncLimiter, expected: range) -> object:
     return None if left in expected else f"{left} are left"
 
 
+@pytest.mark.parametrize("text", ["1/minute", "1/minute fixed", "1/minute smooth", "1/minute log"])
+def test_threads_that_leave_in_the_order_of_their_places_keep_none(text: str, redis_server: RedisServer) -> None:
+    """All but the last have somebody behind them when they leave."""
+
+    def next_place() -> str | None:
+        place = limiter.reserve("key")
+        place.cancel()
+        return None if place.delay <= 60 else f"the next place is {place.delay:.0f} s away"
+
+    with Limiter(text, f"{redis_server.url}?deadline=5s") as limiter:
+        limiter.take("key")
+        for place in [limiter.reserve("key") for _ in range(100)]:
+            place.cancel()
+        until(next_place, 30)
+
+
 def test_a_thread_that_is_answered_too_late_keeps_no_place(redis_server: RedisServer) -> None:
     """One after the other gives up by its deadline; the answers come later, and are given back."""
     with Proxy(redis_server) as link, Limiter("1/minute", f"{link.url}?deadline=200ms") as limiter:

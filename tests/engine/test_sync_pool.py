@@ -197,10 +197,11 @@ def test_an_answer_that_was_lost_is_not_asked_for_again(threads: int, redis_serv
         link.cut()
         time.sleep(0.05)
         with Limiter("10000/day", redis_server.url) as outside:
-            # Some may have waited for a line the whole time; nobody was charged twice, and the first one was.
+            # Some may have waited for a connection all the time, or were sent together by a script that this
+            # server has not seen yet, and its NOSCRIPT was lost. Nobody was charged twice, and the first was.
             charged = [10_000 - outside.peek(f"key {n}").remaining for n in range(threads)]
             assert set(charged) <= {0, 1}
-            assert sum(charged) >= min(threads, POOL_SIZE)
+            assert sum(charged) >= 1
 
 
 def test_a_connection_that_died_while_idle_is_replaced(redis_server: RedisServer) -> None:
