@@ -170,3 +170,37 @@ def test_overrides_without_redis_are_told_once() -> None:
     with Gateway({"rules": [{**ADDRESS, "overrides": True}]}) as gate:
         assert policy(gate) == SMALL
         assert gate.log.count("they are not used by per-address") == 1
+
+
+TYPOS: dict[str, Any] = {"rules": [ADDRESS, {"name": "nobody", "key": "ip", "missing": "skip", "limit": "1/s"}]}
+MORE_TYPOS = {"rules": [{**ADDRESS, "limit": "7/minute"}, TYPOS["rules"][1] | {"when": {"pth": "/login"}}]}
+
+
+def warned(gate: Gateway, count: int) -> list[str]:
+    """The lines of the log that warn of attributes, once there are so many."""
+
+    def lines() -> list[str]:
+        return [line for line in gate.log.splitlines() if "no gateway sets" in line]
+
+    until(lambda: None if len(lines()) >= count else f"there are {len(lines())} warnings, not {count}", 10)
+    time.sleep(1)  # in which others would follow: each worker looks more than twice
+    assert len(lines()) == count
+    return lines()
+
+
+@pytest.mark.parametrize("pushed", [True, False])
+def test_attributes_that_look_misspelled_are_logged_once_for_all_workers(pushed: bool) -> None:
+    with RedisServer() as server, Gateway(TYPOS, server.url if pushed else None, workers=3) as gate:
+        follows(gate, SMALL)
+        (line,) = warned(gate, 1)
+        assert "[warn]" in line
+        assert 'book.json:1: rule "nobody": no gateway sets the attribute "ip": did you mean address?' in line
+        gate.follow(MORE_TYPOS)
+        follows(gate, LARGE)
+        assert "did you mean path?" in "".join(warned(gate, 3)[1:])
+        gate.follow(TYPOS)
+        follows(gate, SMALL)
+        warned(gate, 4)
+        gate.reload()
+        follows(gate, SMALL)
+        warned(gate, 5)

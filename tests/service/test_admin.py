@@ -52,6 +52,7 @@ async def test_rules_of_a_file_are_changed_in_the_file(tmp_path: Path) -> None:
         judged = await operator("POST", "/rules/validate", b"rules: [{name: a, limit: 9/hour}]", content_type=YAML)
         assert judged.json == {
             "rules": 1,
+            "warnings": [],
             "changes": {
                 "same": False,
                 "book": [],

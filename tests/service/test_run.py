@@ -134,3 +134,16 @@ def test_a_changed_book_is_followed_and_a_broken_one_is_not() -> None:
         service.write("rules: [{name: all, limit: lots}]")
         until(lambda: None if "rules.yaml:1" in service.said else "not told", 10)
         assert service.check()["limit"] == "7/day fixed"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_attributes_that_look_misspelled_are_logged_once_for_all_workers(redis: RedisServer, workers: int) -> None:
+    book = {"rules": [{"name": "nobody", "key": "ip", "missing": "skip", "limit": "1/s"}]}
+    with Service(book, engine=redis.url, workers=workers) as service:
+        assert service.said.count("no gateway sets") == 1
+        assert f'{service.book}:1: rule "nobody": no gateway sets the attribute "ip"' in service.said
+        service.write({"rules": [*book["rules"], {"name": "all", "limit": "1/s"}]})
+        until(lambda: None if service.check()["rule"] == "all" else "the book is not followed", 10)
+        until(lambda: None if service.said.count("no gateway sets") == 2 else service.said, 10)
+        time.sleep(1)  # in which others would follow: each worker looks more than twice
+        assert service.said.count("no gateway sets") == 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.cli.answer import warn
 from headgate.errors import InvalidRule
 from headgate.operating.publishing import book_of
 from headgate.rules import load
@@ -28,6 +30,13 @@ def known_book(args: argparse.Namespace, engine: RedisEngine) -> Rulebook | None
         return load.read(args.rules)
     edition = editions_of(engine).current()
     return None if edition is None else book_of(edition)
+
+
+def print_warnings(book: Rulebook, *, as_json: bool) -> Rulebook:
+    """Print the book's warnings; the book without them, so that nobody says them again."""
+    for warning in book.located_warnings:
+        warn(warning, as_json=as_json)
+    return replace(book, warnings=())
 
 
 def editions_of(engine: RedisEngine) -> Editions:

@@ -7,6 +7,7 @@ It is the book's own document, and beside it:
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
     terms      what each rule says to an engine, in microseconds, and the words its cases are counted under
     scripts    the SHA1 of every script that the book can need; their texts are handed over apart
+    warnings   what looks wrong in the book, as sentences with its file and line: gateways log them
 
 Numbers are texts, as they cross the wire: JSON has one kind of number, and a rate of Guava's has 17 digits. A
 zone is known from two years back to thirty years ahead, by whole years: so the same book has the same plate for
@@ -61,6 +62,7 @@ def plate(book: Rulebook, now_us: int) -> Plate:
         "zones": {zone: [list(entry) for entry in _offsets(zone, year)] for zone in sorted(zones)},
         "terms": {rule.name: dict(_terms(rule)) for rule in book.rules},
         "scripts": {name: _script(name).sha for name in _names(algorithms, locks)},
+        "warnings": list(book.located_warnings),
     }
 
 

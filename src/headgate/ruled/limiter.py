@@ -17,6 +17,7 @@ calls; every call is decided by one book.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -46,6 +47,9 @@ from headgate.ruled.together import Ask, Together, giving_back
 from headgate.rules.rule import Rulebook
 
 Attributes = Mapping[str, Any]
+
+RULEBOOK_WARNING = "headgate: %s"
+_log = logging.getLogger("headgate")
 
 
 class _Ruled:
@@ -78,6 +82,8 @@ class _Ruled:
         if self._opened:
             set_deadline(self.engine, ruling.deadline)
         self._ruling = ruling
+        for warning in rulebook.located_warnings:
+            _log.warning(RULEBOOK_WARNING, warning)
 
     @property
     def ruling(self) -> Ruling:

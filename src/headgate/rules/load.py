@@ -18,7 +18,16 @@ from typing import Any
 
 from headgate.errors import InvalidRule, InvalidRulebook
 from headgate.rules.attributes import named
-from headgate.rules.reading import consistent, fields, load_rule, read_json, read_python, read_toml, read_yaml
+from headgate.rules.reading import (
+    attribute_typos,
+    consistent,
+    fields,
+    load_rule,
+    read_json,
+    read_python,
+    read_toml,
+    read_yaml,
+)
 from headgate.rules.reading.document import (
     MOST_BYTES,
     Fault,
@@ -112,6 +121,7 @@ def of_node(node: Node, source: str | None = None) -> Rulebook:
 class _Book:
     def __init__(self, root: Node, source: str | None, text: str | None, problems: Problems) -> None:
         self.source, self.text, self.problems = source, text, problems
+        self.warnings = Problems()
         if isinstance(root, Table) and not root.entries:
             raise empty(root.place)
         if not isinstance(root, Table):
@@ -138,7 +148,8 @@ class _Book:
         with self.problems.under(""):
             rules = self.rules(known.get("attributes"))
         self.problems.raise_any(self.source)
-        return Rulebook(rules=tuple(rules), source=self.source, text=self.text, **known)
+        warnings = tuple(self.warnings.in_order())
+        return Rulebook(rules=tuple(rules), source=self.source, text=self.text, warnings=warnings, **known)
 
     def rules(self, supplied: tuple[str, ...] | None) -> list[Rule]:
         conditions = Conditions(self.root.get("conditions"), self.problems)
@@ -148,7 +159,7 @@ class _Book:
             raise Fault(self.root.place, "The rulebook lacks rules.", "One without rules is written: rules: []")
         if not isinstance(node, Items):
             raise Fault(node.place, f"rules is a list, not {kind(node)}.", "Begin each rule with - name: ...")
-        return _Rules(conditions, defaults, supplied, self.problems).read(node)
+        return _Rules(conditions, defaults, supplied, self.problems, self.warnings).read(node)
 
     def defaults(self, conditions: Conditions) -> dict[str, Field] | None:
         """What rules say unless they say otherwise; None if that cannot be known."""
@@ -174,8 +185,10 @@ class _Rules:
         defaults: dict[str, Field] | None,
         supplied: tuple[str, ...] | None,
         problems: Problems,
+        warnings: Problems,
     ) -> None:
         self.conditions, self.defaults, self.supplied, self.problems = conditions, defaults, supplied, problems
+        self.warnings = warnings
         self.nodes: dict[str, Node] = {}
         self.replaced: consistent.Replaced = {}
         self.told: set[tuple[Place, str]] = set()
@@ -215,7 +228,16 @@ class _Rules:
             if (fault.place, fault.sentence) not in self.told:  # many rules may use the same condition
                 self.told.add((fault.place, fault.sentence))
                 self.problems.add(fault, subject)
+        if self.supplied is None:
+            self.warn_of_typos(found, subject)
         return _made(found, node)
+
+    def warn_of_typos(self, found: dict[str, Field], subject: str) -> None:
+        captured = found["when"].value.captures if "when" in found else ()
+        for name, fault in attribute_typos.typos(found, captured):
+            if (fault.place, name) not in self.told:  # once, also where many rules use the same condition
+                self.told.add((fault.place, name))
+                self.warnings.add(fault, subject)
 
     def unique(self, name: str, node: Node) -> None:
         if first := self.nodes.get(name):

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar, get_args
 
+from headgate.errors import InvalidRulebook
 from headgate.model.limit import Limit
 from headgate.model.lockout import Lockout
 from headgate.rules.condition import Condition, Test
@@ -118,9 +119,21 @@ class Rulebook:
     attributes: tuple[str, ...] | None = None  # those that the caller supplies, if the book says so
     source: str | None = field(default=None, compare=False)  # its file, to be named in sentences
     text: str | None = field(default=None, compare=False)  # as it was written
+    warnings: tuple[tuple[int | None, str], ...] = field(default=(), compare=False)  # line and sentence of each
 
     def rule(self, name: str) -> Rule | None:
         return next((rule for rule in self.rules if rule.name == name), None)
+
+    @property
+    def located_warnings(self) -> tuple[str, ...]:
+        """The warnings, each with its file and line."""
+        return InvalidRulebook(self.warnings, self.source).told if self.warnings else ()
+
+    def strict(self) -> Rulebook:
+        """The same book; InvalidRulebook if there are warnings."""
+        if self.warnings:
+            raise InvalidRulebook(self.warnings, self.source)
+        return self
 
     def __len__(self) -> int:
         return len(self.rules)

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from headgate.errors import HeadgateError, InvalidSetting
+from headgate.ruled.limiter import RULEBOOK_WARNING
 from headgate.service import log
 from headgate.service.settings import Address, Settings
 
@@ -128,10 +129,13 @@ def _check_free(address: Address) -> None:
             pass
 
 
-def _serve(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
+def _serve(settings: Settings, sockets: Sockets, ready: Callable[[], object], number: int = 0) -> None:
+    """Be a worker. Number 0 logs the rulebook's warnings for all."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc begins; see grpcs.py
     from headgate.service.worker import work  # after a fork: grpc must not have begun before it
 
+    if number > 0:
+        logging.getLogger("headgate").addFilter(lambda record: record.msg != RULEBOOK_WARNING)
     looped(work(settings, sockets, ready))
 
 
@@ -151,16 +155,16 @@ class _Watcher:
 
     def __init__(self, settings: Settings, sockets: Sockets) -> None:
         self._settings, self._sockets = settings, sockets
-        self._workers: dict[int, float] = {}  # process: when it was started
+        self._workers: dict[int, tuple[float, int]] = {}  # process: when it was started, and its number
         self._stopping = False
 
     def run(self, ready: Callable[[], object]) -> int:
         said, says = os.pipe()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+        for caught in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(caught, self._stop)
         try:
-            for _ in range(self._settings.workers):
-                self._start(says)
+            for number in range(self._settings.workers):
+                self._start(says, number)
             if all(os.read(said, 1) == _READY for _ in range(self._settings.workers)):
                 ready()
             return self._watch(says)
@@ -168,16 +172,16 @@ class _Watcher:
             os.close(said)
             os.close(says)
 
-    def _start(self, says: int) -> None:
+    def _start(self, says: int, number: int) -> None:
         pid = os.fork()
         if pid:
-            self._workers[pid] = time.monotonic()
+            self._workers[pid] = time.monotonic(), number
             return
         code = FAILED
         try:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
-            _serve(self._settings, self._sockets, lambda: os.write(says, _READY))
+            for caught in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(caught, signal.SIG_DFL)
+            _serve(self._settings, self._sockets, lambda: os.write(says, _READY), number)
             code = 0
         except HeadgateError as error:
             _log.error("%s", error)
@@ -194,16 +198,17 @@ class _Watcher:
         code = 0
         while self._workers:
             pid, status = os.waitpid(-1, 0)
-            started = self._workers.pop(pid, None)
-            if started is None or self._stopping:
+            known = self._workers.pop(pid, None)
+            if known is None or self._stopping:
                 continue
+            started, number = known
             if time.monotonic() - started < EARLY:
                 _log.error("a worker ended as soon as it was started: the service stops")
                 code = max(os.waitstatus_to_exitcode(status), FAILED)
                 self._stop()
                 continue
             _log.error("worker %d died (%s) and is replaced", pid, os.waitstatus_to_exitcode(status))
-            self._start(says)
+            self._start(says, number)
         return code
 
     def _stop(self, *_: object) -> None:

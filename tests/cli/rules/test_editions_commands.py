@@ -269,3 +269,34 @@ def test_who_may_not_load_scripts_is_warned_and_publishes(prompt: Prompt, write:
         assert "secret" not in prompt.err
         sha = document_of(server, 2)["scripts"]["take sliding_log"]
         assert server.call("HEXISTS", "hg2:scripts", sha) == 1
+
+
+TYPOS = "rules:\n  - {name: a, key: ip, missing: skip, limit: 10/hour}\n"
+
+
+def test_attributes_that_look_misspelled_are_said_and_pushed(
+    prompt: Prompt, write: Write, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert push(prompt, write, TYPOS, *where) == 0
+    (line,) = prompt.err.splitlines()
+    assert line.startswith('headgate: rules.yaml:2: rule "a": no gateway sets the attribute "ip": did you mean')
+    elsewhere = write(TYPOS, "elsewhere.yaml")
+    assert prompt.json("rules", "push", elsewhere, *where)["pushed"] is False, "warnings name the file: no change"
+    assert prompt("rules", "push", elsewhere, *where) == 0
+    assert "elsewhere.yaml:2: " in prompt.err
+
+
+def test_with_strict_they_are_not_pushed(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
+    assert push(prompt, write, TYPOS, *where, "--strict") == 2
+    assert prompt.err.startswith('headgate: rules.yaml:2: rule "a": no gateway sets the attribute "ip": ')
+    assert prompt.json("rules", "history", *where) == {"in_force": None, "editions": []}
+
+
+def test_a_limiter_that_follows_what_was_pushed_logs_them(
+    prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    push(prompt, write, TYPOS, *where)
+    Limiter.from_rules("pushed", server.url).close()
+    (message,) = caplog.messages
+    assert message.startswith("headgate: edition 1 in Redis at ")
+    assert 'rule "a": no gateway sets the attribute "ip": did you mean address?' in message

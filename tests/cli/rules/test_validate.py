@@ -25,7 +25,7 @@ def test_a_rulebook_is_one(prompt: Prompt, write: Write) -> None:
     assert (prompt.out, prompt.err) == ("rules.yaml: 2 rules\n", "")
     assert prompt.json("rules", "validate", "rules.yaml") == {
         "valid": True,
-        "files": [{"file": "rules.yaml", "valid": True, "rules": 2, "problems": []}],
+        "files": [{"file": "rules.yaml", "valid": True, "rules": 2, "problems": [], "warnings": []}],
     }
 
 
@@ -52,3 +52,46 @@ def test_elsewhere_a_bad_rulebook_is_an_error_with_all_its_problems(prompt: Prom
     assert "rules.yaml:6: " in prompt.err
     assert prompt("rules", "explain", "rules.yaml", "--json") == 2
     assert [problem["line"] for problem in json.loads(prompt.err)["problems"]] == [4, 6]
+
+
+TYPOS = """
+    rules:
+      - name: login
+        when: {methods: POST, path: /login}
+        key: ip
+        missing: skip
+        limit: 5/minute
+"""
+
+
+def test_attributes_that_look_misspelled_are_warnings(prompt: Prompt, write: Write) -> None:
+    assert prompt("rules", "validate", write(TYPOS)) == 0
+    first, second, third = prompt.out.splitlines()
+    assert first == "rules.yaml: 1 rule"
+    assert second.startswith('warning: rules.yaml:4: rule "login": no gateway sets the attribute "methods": ')
+    assert third.startswith('warning: rules.yaml:5: rule "login": no gateway sets the attribute "ip": ')
+    (file,) = prompt.json("rules", "validate", "rules.yaml")["files"]
+    assert [warning["line"] for warning in file["warnings"]] == [4, 5]
+    assert (file["valid"], file["problems"]) == (True, [])
+
+
+def test_with_strict_they_are_errors(prompt: Prompt, write: Write) -> None:
+    assert prompt("rules", "validate", write(TYPOS), "--strict") == 2
+    assert prompt.out.startswith('rules.yaml:4: rule "login": no gateway sets the attribute "methods": ')
+    (file,) = prompt.json("rules", "validate", "rules.yaml", "--strict", code=2)["files"]
+    assert [problem["line"] for problem in file["problems"]] == [4, 5]
+    assert prompt("rules", "validate", write(GOOD), "--strict") == 0
+
+
+def test_explain_and_test_say_them_once_beside_the_answer(prompt: Prompt, write: Write) -> None:
+    assert prompt("rules", "explain", write(TYPOS), "--path", "/") == 0
+    assert prompt.err.count("headgate: rules.yaml:") == 2
+    prompt.json("rules", "explain", "rules.yaml", "--path", "/")
+    assert [json.loads(line)["warning"][:13] for line in prompt.err.splitlines()] == [
+        "rules.yaml:4:",
+        "rules.yaml:5:",
+    ]
+    call = "{calls: [{attributes: {user: a}, expect: allowed}]}"
+    write(f"rules: rules.yaml\ncases: [{call}, {call}]", "cases.yaml")
+    assert prompt("rules", "test", "cases.yaml") == 0
+    assert prompt.err.count("headgate: rules.yaml:") == 2

@@ -9,8 +9,8 @@
 --
 -- Laws (tests/nginx/test_follow.py): the plate in force is always the last good one that was seen; a change is followed
 -- within a second by every worker; a broken one is told once; and that there is none, so nothing is limited, is told
--- once for all workers, after a start and after a reload. Rules that are split among those who count themselves are
--- compiled anew within a second of a change of their number (tests/nginx/test_split.py).
+-- once for all workers, after a start and after a reload; so are the warnings of a book. Rules that are split among
+-- those who count themselves are compiled anew within a second of a change of their number (tests/nginx/test_split.py).
 
 local json = require "resty.headgate.json"
 local naming = require "resty.headgate.naming"
@@ -20,7 +20,7 @@ local M = {}
 
 local INTERVAL = 0.4 -- seconds between two looks
 local PATIENCE = 1.0 -- seconds for one answer
-local KEPT, UNLIMITED = "p:plate", "p:unlimited"
+local KEPT, UNLIMITED, WARNED = "p:plate", "p:unlimited", "p:warned:"
 
 local Follower = {}
 Follower.__index = Follower
@@ -48,6 +48,22 @@ function Follower:warn(why)
   ngx.log(ngx.WARN, "headgate: there is no rulebook, so nothing is limited: ", why)
 end
 
+-- The name under which the workers know that a plate's warnings were logged; nil if it has none.
+local function warned_name(plate)
+  if not plate or #plate.warnings == 0 then return nil end
+  return WARNED .. ngx.crc32_long(table.concat(plate.warnings, "\n"))
+end
+
+-- Logs what looks wrong in a new plate's book: one of all workers does, and at a start or a reload the master.
+function Follower:log_warnings(before, plate)
+  local old, name = warned_name(before), warned_name(plate)
+  if old and old ~= name then self.dict:delete(old) end
+  if not name then return end
+  local _, known = self.dict:safe_add(name, true)
+  if known == "exists" and ngx.get_phase() ~= "init" then return end
+  for _, warning in ipairs(plate.warnings) do ngx.log(ngx.WARN, "headgate: ", warning) end
+end
+
 -- Puts a plate in force; false and a sentence if it cannot be followed.
 function Follower:take(text)
   local fine, plate = pcall(plates.compile, text, self.chosen)
@@ -59,8 +75,10 @@ function Follower:take(text)
     return false, why
   end
   plate.text = text
+  local before = self.plate
   self.plate = plate
   self:tell("note", plate.note)
+  if not (before and before.text == text) then self:log_warnings(before, plate) end
   return true
 end
 

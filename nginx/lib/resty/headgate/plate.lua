@@ -142,6 +142,7 @@ function M.compile(text, chosen)
   end
   return {
     note = chosen.only_here and unheard(plate.rules) or nil,
+    warnings = type(plate.warnings) == "table" and plate.warnings or {},
     split = split, split_by = split_by, met = met, hands = hands, rules = rules, headers = plate.headers or "draft-11",
     limits = plate.limits, zones = plate.zones or {}, scripts = plate.scripts or {}, texts = plate.texts or {},
   }

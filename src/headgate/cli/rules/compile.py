@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from headgate.cli.answer import Answer
+from headgate.cli.book import print_warnings
 from headgate.cli.parser import Commands, command
 from headgate.clock import SystemClock
 from headgate.gateway import plate
@@ -32,6 +33,7 @@ def add(verbs: Commands) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     book = divisible(load.read(args.file))
+    print_warnings(book, as_json=args.json)
     if args.output is None:
         made = compiled(book)
         return Answer(made, [json.dumps(made)])

@@ -10,6 +10,7 @@ import argparse
 from typing import Any
 
 from headgate.cli.answer import Answer
+from headgate.cli.book import print_warnings
 from headgate.cli.engine import server
 from headgate.cli.parser import Commands, command, header, pair, whole
 from headgate.cli.table import Cell, Table, Value
@@ -53,7 +54,7 @@ def add(verbs: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    book = load.read(args.file)
+    book = print_warnings(load.read(args.file), as_json=args.json)
     attributes = _attributes(args)
     told = Matcher(book).explain(attributes, args.cost)
     decision = _peeked(args, book, attributes)

@@ -16,6 +16,7 @@ from headgate.cli.book import editions_of
 from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command, whole
 from headgate.cli.rules.diff import shown
+from headgate.cli.rules.validate import add_strict
 from headgate.errors import InvalidRule
 from headgate.operating.compare import document
 from headgate.operating.publishing import pushing
@@ -34,6 +35,7 @@ def add(verbs: Commands) -> None:
         'headgate rules push rules.yaml --note "more for partners" --engine redis://host:6379/0',
     )
     parser.add_argument("file", metavar="FILE", help="YAML, TOML or JSON")
+    add_strict(parser)
     add_author(parser)
     parser.add_argument(
         "--if-version", type=whole(0), metavar="N", help="only if edition N is in force (0: none is)"
@@ -55,6 +57,8 @@ def author_of(args: argparse.Namespace) -> str:
 
 def run(args: argparse.Namespace) -> Answer:
     book, author = divisible(load.read(args.file)), author_of(args)
+    if args.strict:
+        book.strict()
     form = FORMATS[Path(args.file).suffix.lower()]
     with server(args, "nobody follows a rulebook there") as engine:
         push = pushing(

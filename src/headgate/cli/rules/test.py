@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.cli.answer import DONE, NO, Answer
+from headgate.cli.book import print_warnings
 from headgate.cli.parser import Commands, command
 from headgate.cli.rules import calls, trial
 from headgate.cli.rules.calls import Case
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> Answer:
     files, failed, count = [], 0, 0
     for file in args.files:
         book, cases = calls.read(Path(file))
+        book = print_warnings(book, as_json=args.json)
         told: list[dict[str, Any]] = []
         for case in cases:
             mismatch = trial.played(book, case)

@@ -1,6 +1,7 @@
 """headgate rules validate: whether files are rulebooks, and every line that is wrong.
 
 The problems are the answer, so they stand on stdout, as linters have it; the exit code is 2 if there is any.
+Warnings stand there too, and change the exit code only with --strict.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from headgate.cli.answer import DONE, INVALID, Answer
 from headgate.cli.parser import Commands, command
-from headgate.operating.publishing import judged
+from headgate.operating.publishing import Problem, judged
 from headgate.rules import load
 
 
@@ -24,22 +25,34 @@ def add(verbs: Commands) -> None:
         "headgate rules validate config/*.toml --json",
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="YAML, TOML or JSON")
+    add_strict(parser)
+
+
+def add_strict(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--strict", action="store_true", help="warnings are errors, such as of attributes that look misspelled"
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:
-    told = [_judged(file) for file in args.files]
+    told = [_judged(file, args.strict) for file in args.files]
     valid = all(file["valid"] for file in told)
     lines: list[str | tuple[str, str]] = []
     for file in told:
         if file["valid"]:
             lines.append((f"{file['file']}: {file['rules']} rule{'' if file['rules'] == 1 else 's'}", "green"))
         lines += [(problem["told"], "red") for problem in file["problems"]]
+        lines += [(f"warning: {warning['told']}", "yellow") for warning in file["warnings"]]
     return Answer({"valid": valid, "files": told}, lines, DONE if valid else INVALID)
 
 
-def _judged(file: str) -> dict[str, Any]:
-    found = judged(lambda: load.read(file))
+def _judged(file: str, strict: bool) -> dict[str, Any]:
+    found = judged(lambda: load.read(file).strict() if strict else load.read(file))
     if isinstance(found, list):
         problems = [problem._asdict() for problem in found]
-        return {"file": file, "valid": False, "rules": None, "problems": problems}
-    return {"file": file, "valid": True, "rules": len(found), "problems": []}
+        return {"file": file, "valid": False, "rules": None, "problems": problems, "warnings": []}
+    warnings = [
+        Problem(line, sentence, told)._asdict()
+        for (line, sentence), told in zip(found.warnings, found.located_warnings, strict=True)
+    ]
+    return {"file": file, "valid": True, "rules": len(found), "problems": [], "warnings": warnings}

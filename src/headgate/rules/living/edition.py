@@ -25,7 +25,8 @@ FORMATS = ("yaml", "toml", "json")
 LARGEST = 4 * 1024 * 1024  # bytes, of text and document each
 LONGEST_AUTHOR = 100
 LONGEST_NOTE = 500
-BESIDE = ("limits", "zones", "terms", "scripts", "texts")  # fields of a document that are not the book's
+# Fields of a document that are not the book's.
+BESIDE = ("limits", "zones", "terms", "scripts", "warnings", "texts")
 
 # Ends of lines, what moves a terminal's cursor, what turns the direction of writing, and half characters.
 _unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

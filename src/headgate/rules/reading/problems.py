@@ -39,11 +39,15 @@ class Problems:
             raise self.error(source)
 
     def error(self, source: str | None) -> InvalidRulebook:
+        return InvalidRulebook(self.in_order(), source)
+
+    def in_order(self) -> list[tuple[int | None, str]]:
+        """Line and sentence of each, by lines."""
         told = [
             (place.line, f"{place.path}: {sentence}" if place.line is None else sentence)
             for place, sentence in self.found
         ]
-        return InvalidRulebook(sorted(told, key=lambda problem: problem[0] or 0), source)
+        return sorted(told, key=lambda problem: problem[0] or 0)
 
 
 def placed(node: Node, make: Callable[..., T], *args: object) -> T:

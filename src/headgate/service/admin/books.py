@@ -56,7 +56,8 @@ class Books:
         old = self._limiter.rulebook
         if self._url is not None:
             old = await asyncio.to_thread(book_of, await self._editions().current())
-        return schema.Judged(len(book), _changes(await asyncio.to_thread(compare.compared, old, book)))
+        changes = _changes(await asyncio.to_thread(compare.compared, old, book))
+        return schema.Judged(len(book), changes, list(book.located_warnings))
 
     async def publish(self, asked: Asked) -> schema.Published:
         editions = self._editions()

@@ -83,6 +83,7 @@ class Judged(Struct):
 
     rules: int
     changes: Changes
+    warnings: Annotated[list[str], Meta(description="Such as of attributes that look misspelled.")]
 
 
 class Published(Struct):
