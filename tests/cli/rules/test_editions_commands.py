@@ -1,6 +1,11 @@
 """headgate rules push, pull, history, rollback: from a file to the servers and back."""
 
 import json
+import os
+import pwd
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,7 @@ from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write
 from tests.engine.published import close_all, editions_at, engines
 from tests.servers import Cluster, RedisServer
+from tests.servers.binaries import command
 from tests.servers.waiting import until
 
 ONE = "# the first\nrules:\n  - {name: a, limit: 10/hour, overrides: true}\n"
@@ -75,12 +81,33 @@ def test_what_is_no_rulebook_is_not_pushed(prompt: Prompt, write: Write, where: 
     assert prompt.json("rules", "history", *where) == {"in_force": None, "editions": []}
 
 
-def test_somebody_must_answer_for_it(
-    prompt: Prompt, write: Write, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+def author_without_a_user(server: RedisServer, book: str, *words: str) -> str:
+    """Who pushed, according to the history, where the environment names nobody."""
+    bare = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH")}
+    push = [*words, sys.executable, "-m", "headgate.cli", "rules", "push", book, "--engine", server.url]
+    done = subprocess.run(push, env=bare, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    edition = editions_at(server.url).current()
+    close_all()
+    assert edition is not None
+    return edition.author
+
+
+def test_without_a_user_in_the_environment_the_account_answers_for_it(
+    server: RedisServer, write: Write, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("USER", raising=False)
-    monkeypatch.delenv("USERNAME", raising=False)
-    assert prompt.told("rules", "push", write(ONE), *where) == "Who publishes this? Say it with --author NAME."
+    account = pwd.getpwuid(os.getuid()).pw_name
+    assert author_without_a_user(server, str(tmp_path / write(ONE))) == f"{account}@{socket.gethostname()}"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_an_account_without_a_name_is_a_number(server: RedisServer, write: Write, tmp_path: Path) -> None:
+    nobody = 54_321
+    with pytest.raises(KeyError):
+        pwd.getpwuid(nobody)
+    setpriv = (str(command("setpriv", "util-linux")), "--ruid", str(nobody), "--")  # may read what root may
+    found = author_without_a_user(server, str(tmp_path / write(ONE)), *setpriv)
+    assert found == f"uid{nobody}@{socket.gethostname()}"
 
 
 def test_history_and_rollback(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from headgate import Limiter
+from headgate.rules import load
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write
 from tests.servers import RedisServer
@@ -102,3 +103,22 @@ def test_on_an_engine_the_counts_are_as_they_are(prompt: Prompt, book: str, serv
 def test_an_attribute_that_cannot_be_is_told(prompt: Prompt, book: str) -> None:
     assert '"Big" is no attribute' in prompt.told("rules", "explain", book, "--attribute", "Big=1")
     assert "NAME=VALUE, not 'x'" in prompt.told("rules", "explain", book, "--header", "x")
+
+
+@pytest.mark.parametrize("given", ["999.1.1.1", "10.0.0.1:80", "localhost"])
+def test_an_address_that_is_none_is_said_to_be_left_out(prompt: Prompt, book: str, given: str) -> None:
+    for words in (("--address", given), ("--attribute", f"address={given}")):
+        assert prompt("rules", "explain", book, "--method", "POST", "--path", "/login", *words) == 0
+        assert prompt.err.startswith(f"headgate: '{given}' is not an IP address: the call has no address")
+        assert prompt.err.count("\n") == 1
+        assert "login refuses" in prompt.out or "address is missing" in prompt.out
+    document = prompt.json("rules", "explain", book, "--method", "POST", "--path", "/login", "--address", given)
+    assert "address" not in document["attributes"]
+    with Limiter.from_rules(load.read(book)) as limiter:
+        running = limiter.check({"method": "POST", "path": "/login", "address": given})
+    assert (running.allowed, running.why) == (document["decision"]["allowed"], document["decision"]["why"])
+
+
+def test_an_address_that_is_one_is_not_warned_of(prompt: Prompt, book: str) -> None:
+    assert prompt("rules", "explain", book, "--address", "::ffff:192.0.2.7") == 0
+    assert prompt.err == ""

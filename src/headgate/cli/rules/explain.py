@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from headgate.cli.answer import Answer
+from headgate.cli.answer import Answer, warn
 from headgate.cli.book import print_warnings
 from headgate.cli.engine import server
 from headgate.cli.parser import Commands, command, header, pair, whole
@@ -79,6 +79,19 @@ def _peeked(args: argparse.Namespace, book: Rulebook, attributes: Attributes) ->
 
 
 def _attributes(args: argparse.Namespace) -> Attributes:
+    """The call's attributes. An address that is none is left out, as a limiter does, and that is said."""
+    found = _read(args)
+    given = dict(args.attribute).get("address", args.address)
+    if given and "address" not in found:
+        warn(
+            f"{given!r} is not an IP address: the call has no address, as in a running limiter. Write one such as "
+            "203.0.113.9 or 2001:db8::1, without a port.",
+            as_json=args.json,
+        )
+    return found
+
+
+def _read(args: argparse.Namespace) -> Attributes:
     others = {"user": args.user} | {named(name): value for name, value in args.attribute}
     if args.target is None and args.method is None and not args.header:
         found = Attributes()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
+import socket
 from pathlib import Path
 
 from headgate import flow
@@ -17,7 +19,6 @@ from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command, whole
 from headgate.cli.rules.diff import shown
 from headgate.cli.rules.validate import add_strict
-from headgate.errors import InvalidRule
 from headgate.operating.compare import document
 from headgate.operating.publishing import pushing
 from headgate.ruled.dividing import divisible
@@ -44,15 +45,21 @@ def add(verbs: Commands) -> None:
 
 
 def add_author(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--author", help="who publishes it (the user's name unless given)")
+    parser.add_argument("--author", help="who publishes it (the user's name, or USER@HOST, unless given)")
     parser.add_argument("--note", default="", help="why, in a line")
 
 
 def author_of(args: argparse.Namespace) -> str:
-    author: str = args.author or os.environ.get("USER") or os.environ.get("USERNAME") or ""
-    if not author:
-        raise InvalidRule("Who publishes this? Say it with --author NAME.")
-    return author
+    """Who publishes: as given, or the user's name; in a container or from cron the account and the host."""
+    named = (os.environ.get(name) for name in ("USER", "USERNAME", "LOGNAME"))
+    return args.author or next(filter(None, named), None) or f"{_account()}@{socket.gethostname() or 'unknown'}"
+
+
+def _account() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user often has no entry
+        return f"uid{os.getuid()}"
 
 
 def run(args: argparse.Namespace) -> Answer:
