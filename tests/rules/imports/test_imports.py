@@ -33,7 +33,8 @@ def test_the_kind_is_guessed(text: str, kind: str) -> None:
 @pytest.mark.parametrize("text", ["", "hello", "name: shop\nrules: []", "# limit_req zone=a;"])
 def test_what_cannot_be_told_is_asked(text: str) -> None:
     with pytest.raises(
-        InvalidRule, match=r"^It cannot be told what this is\. Say which: envoy .*, spring .*, nginx"
+        InvalidRule,
+        match=r"^It cannot be told what this is\. Say it with --kind .*: envoy .*, spring .*, nginx .*limits",
     ):
         translate(text)
 

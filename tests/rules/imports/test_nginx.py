@@ -207,17 +207,70 @@ def test_variables(key: str, expected: object, notes: list[str]) -> None:
     assert said == [EVERYWHERE, *notes]
 
 
-def test_who_is_exempt_by_a_map_is_noted() -> None:
+def test_who_is_exempt_by_a_map_is_excepted() -> None:
     text = """geo $limit { default 1; 10.0.0.0/8 0; }
     map $limit $limit_key { 0 ""; 1 $binary_remote_addr; }
     limit_req_zone $limit_key zone=one:10m rate=5r/s;
     limit_req zone=one;"""
     document, notes = told(text)
-    assert document["rules"] == [{"name": "one", "key": "address/32/128", "limit": "5/s queue 0"}]
-    assert notes[1:] == [
-        "line 2: $limit_key is made by map, which has no equivalent: calls are counted by address/32/128, also "
-        "those that it exempts. Name these in the rule's except, such as except: {address: 10.0.0.0/8}."
-    ]
+    rule = {"name": "one", "except": {"address": "10.0.0.0/8"}, "key": "address/32/128", "limit": "5/s queue 0"}
+    assert document["rules"] == [rule]
+    assert notes == [EVERYWHERE]
+
+
+@pytest.mark.parametrize("key", ["$limit_key$uri", "$limit_key $uri"])
+def test_a_map_beside_another_key_exempts_nobody(key: str) -> None:
+    text = f"""map $request_method $limit_key {{ POST $binary_remote_addr; }}
+    limit_req_zone {key} zone=one:10m rate=5r/s; limit_req zone=one;"""
+    document, notes = told(text)
+    rule = {"name": "one", "key": ["address/32/128", "path"], "limit": "5/s queue 0"}
+    assert document["rules"] == [rule]
+    assert len(notes) == 2
+
+
+def test_tengine_counts_by_several_keys() -> None:
+    text = "limit_req_zone $binary_remote_addr $uri $arg_q zone=one:3m rate=1r/s; limit_req zone=one;"
+    document, notes = told(text)
+    assert document["rules"][0]["key"] == ["address/32/128", "path", "argument.q"]
+    assert notes == [EVERYWHERE]
+
+
+@pytest.mark.parametrize(
+    ("off", "limited"),
+    [
+        ("location /off { limit_req off; }", {"/": True, "/off": False, "/off/a": False}),
+        ("location /off { limit_req off; limit_req zone=one; }", {"/": True, "/off": False}),
+        ("location /on { limit_req on; }", {"/": True, "/on": True}),
+        (
+            "location /off { limit_req off; location /off/in { limit_req zone=one; } }",
+            {"/off": False, "/off/in": True},
+        ),
+        ("location /off { limit_conn off; }", {"/": True, "/off": True}),
+    ],
+)
+def test_off_switches_limits_off_in_its_place(off: str, limited: dict[str, bool]) -> None:
+    matcher = Matcher(book(f"{ZONE}server {{ limit_req zone=one; {off} }}"))
+    found = {path: bool(met(matcher, path=path, address="192.0.2.7")) for path in limited}
+    assert found == limited
+
+
+def test_off_is_for_its_own_module() -> None:
+    text = f"{ZONE}limit_conn_zone $host zone=c:1m; server {{ limit_req zone=one; limit_conn c 2; %s }}"
+    matcher = Matcher(book(text % "location /off { limit_conn off; }"))
+    assert met(matcher, path="/off", address="192.0.2.7", host="a") == ["one"]
+
+
+def test_what_tengine_has_besides_is_noted() -> None:
+    text = f"{ZONE}limit_req_whitelist geo_var_name=white geo_var_value=1; limit_req zone=one forbid_action=@a;"
+    notes = told(text)[1]
+    assert any("limit_req_whitelist is left out" in note for note in notes)
+    assert any("forbid_action is left out" in note for note in notes)
+
+
+def test_a_rate_without_its_r_is_read_and_noted() -> None:
+    document, notes = told("limit_req_zone $uri zone=one:1m rate=5/m; limit_req zone=one;")
+    assert document["rules"][0]["limit"] == "5/minute queue 0"
+    assert "line 1: nginx itself refuses rate=5/m: 5r/m was read." in notes
 
 
 def test_a_map_that_cannot_be_followed() -> None:

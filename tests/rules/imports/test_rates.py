@@ -33,6 +33,11 @@ def test_rates_are_one_rule() -> None:
         ('"2 Per Hour"', "2/hour fixed"),
         ("5/month", "5/30d fixed"),
         ("1/second\n7/minute\n", ["1/s fixed", "7/minute fixed"]),
+        ("5/m; 10r/m; 3/s", ["5/minute fixed", "10/minute fixed", "3/s fixed"]),
+        (
+            "1/sec, 2/5min, 3/H, 4 per 2hr, 5/d",
+            ["1/s fixed", "2/5m fixed", "3/hour fixed", "4/2h fixed", "5/day fixed"],
+        ),
     ],
 )
 def test_how_a_rate_is_written(text: str, limit: object) -> None:
@@ -77,7 +82,7 @@ def test_months_and_years_have_their_days() -> None:
     ("text", "options", "sentence"),
     [
         ("5/fortnight", {}, 'line 1: "5/fortnight" is not a rate. Write 5/second or 10 per 2 minutes.'),
-        ("1/s", {}, 'line 1: "1/s" is not a rate. Write 5/second or 10 per 2 minutes.'),
+        ("1/sx", {}, 'line 1: "1/sx" is not a rate. Write 5/second or 10 per 2 minutes.'),
         (" ; ", {}, 'No rate was found. Write them as "5/second;100/hour" or "10 per 2 minutes".'),
         (
             "1/second",

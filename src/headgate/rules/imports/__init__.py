@@ -74,6 +74,7 @@ def guess(text: str) -> str:
     if rates.looks_like(text):
         return "limits"
     raise InvalidRule(
-        "It cannot be told what this is. Say which: envoy (domain and descriptors), spring (routes with a "
-        'RequestRateLimiter), nginx (limit_req or limit_conn), or limits (such as "5/second;100/hour").'
+        "It cannot be told what this is. Say it with --kind (in a program kind=): envoy (domain and descriptors), "
+        "spring (routes with a RequestRateLimiter), nginx (limit_req or limit_conn), or limits (such as "
+        '"5/second;100/hour").'
     )

@@ -32,11 +32,11 @@ from headgate.rules.imports.places import (
     patterns,
     tree,
 )
-from headgate.rules.imports.variables import Variables
+from headgate.rules.imports.variables import Key, Variables
 
 STATUS = 503
 
-_rate = re.compile(r"([1-9][0-9]{0,8})r/([sm])")
+_rate = re.compile(r"([1-9][0-9]{0,8})(r?)/([sm])")
 _number = re.compile(r"[0-9]{1,9}")
 _SILENT = {"limit_req_log_level", "limit_conn_log_level"}
 _BANDWIDTH = {"limit_rate", "limit_rate_after"}
@@ -45,7 +45,7 @@ _BANDWIDTH = {"limit_rate", "limit_rate_after"}
 class _Zone(NamedTuple):
     line: int
     name: str
-    key: list[str]
+    key: Key
     rate: str | None  # of limit_req, in our words
 
 
@@ -120,7 +120,7 @@ class _Reading:
         options = dict(word.split("=", 1) for word in directive.arguments[1:] if "=" in word)
         if not directive.arguments or not options.get("zone"):
             raise InvalidRule(f"line {directive.line}: {directive.name} has a key and a zone=NAME:SIZE.")
-        key = self.variables.key(directive.line, directive.arguments[0])
+        key = self._key(directive)
         zone = options["zone"].partition(":")[0]
         if directive.name == "limit_conn_zone":
             return _Zone(directive.line, zone, key, None)
@@ -128,9 +128,27 @@ class _Reading:
         if found is None:
             given = options.get("rate", "")[:40]
             raise InvalidRule(f'line {directive.line}: a rate is rate=10r/s or rate=10r/m, not "{given}".')
+        if not found[2]:
+            self.draft.note(
+                directive.line, f"nginx itself refuses rate={found[0]}: {found[1]}r/{found[3]} was read."
+            )
         if "sync" in directive.arguments:
             self.draft.note(directive.line, "sync is not needed: counts are shared through the engine anyway.")
-        return _Zone(directive.line, zone, key, f"{found[1]}/{'s' if found[2] == 's' else 'minute'}")
+        return _Zone(directive.line, zone, key, f"{found[1]}/{'s' if found[3] == 's' else 'minute'}")
+
+    def _key(self, directive: Directive) -> Key:
+        """What a zone counts by. Tengine takes several keys, and counts by all of them together."""
+        keys = [directive.arguments[0], *(word for word in directive.arguments[1:] if word.startswith("$"))]
+        found = [self.variables.key(directive.line, key) for key in keys]
+        if len(found) == 1:
+            return found[0]
+        if any(key.exempt is not None for key in found):
+            self.draft.note(
+                directive.line,
+                "a map leaves one of the keys empty for some calls: Tengine counts those by the other keys alone, "
+                "here they are counted by all keys.",
+            )
+        return Key(list(dict.fromkeys(dimension for key in found for dimension in key.dimensions)))
 
     def _server(self, block: Directive, around: _Level) -> _Server:
         level = self._level(block, around)
@@ -190,8 +208,12 @@ class _Reading:
     def _level(self, block: Directive, around: _Level) -> _Level:
         level = _Level(dict(around.uses), dict(around.status), dict(around.shadow))
         for module in ("req", "conn"):
-            if own := block.all(f"limit_{module}"):
-                level.uses[module] = tuple(use for one in own if (use := self._use(module, one)) is not None)
+            own = block.all(f"limit_{module}")
+            stated = [one for one in own if one.arguments not in (["on"], ["off"])]
+            if any(one.arguments == ["off"] for one in own):  # Tengine's
+                level.uses[module] = ()
+            elif stated:
+                level.uses[module] = tuple(use for one in stated if (use := self._use(module, one)) is not None)
             for one in block.all(f"limit_{module}_status"):
                 level.status[module] = _whole(one, one.arguments[-1:])
             for one in block.all(f"limit_{module}_dry_run"):
@@ -199,6 +221,12 @@ class _Reading:
         for one in block.block:
             if one.name in _SILENT:
                 self.draft.note(one.line, f"{one.name} is left out: what is logged is not said in a rulebook.")
+            if one.name == "limit_req_whitelist":
+                self.draft.note(
+                    one.line,
+                    "limit_req_whitelist is left out: name the addresses in the rule's except, such as "
+                    "except: {address: 10.0.0.0/8}.",
+                )
             if one.name in _BANDWIDTH:
                 self.draft.note(one.line, f"{one.name} limits bandwidth, which has no equivalent: it is left out.")
             if one.name == "include" and one.arguments[-1:] != ["mime.types"]:
@@ -223,6 +251,8 @@ class _Reading:
             limit = f"{_whole(directive, words[1:2])} slots"
         else:
             queue = _whole(directive, [options.get("burst", "0")])
+            if "forbid_action" in options:
+                self.draft.note(directive.line, "forbid_action is left out: refusals answer with the status.")
             delay = "" if not options.get("delay") else f" delay {_whole(directive, [options['delay']])}"
             limit = f"{known.rate} queue {queue}" + (" nodelay" if "nodelay" in words else delay)
         use = _Use(module, zone, limit)
@@ -253,7 +283,8 @@ class _Reading:
         self.draft.rule(
             name=self.draft.name(use.zone),
             when=when,
-            key=one_or_all(zone.key) if zone.key else None,
+            **{"except": zone.key.exempt},
+            key=one_or_all(zone.key.dimensions) if zone.key.dimensions else None,
             limit=use.limit,
             mode="shadow" if use.shadow else None,
             refuse={"status": use.status} if use.status != STATUS else None,

@@ -18,7 +18,9 @@ from headgate.rules.imports.draft import Draft, Translated, one_or_all
 from headgate.text import parse
 
 _rate = re.compile(
-    r"\s*([0-9]{1,15})\s*(?:/|\s+per\s+)\s*(?:([0-9]{1,9})\s*)?(second|minute|hour|day|month|year)s?\s*", re.I
+    r"\s*([0-9]{1,15})\s*(?:r?/|\s+per\s+)\s*(?:([0-9]{1,9})\s*)?"
+    r"(?:(second|minute|hour|day|month|year)s?|(s|sec|m|min|h|hr|d))(?![A-Za-z])\s*",
+    re.I,
 )
 _setting = re.compile(r"""\s*(?:app\.config\[["'])?RATELIMIT_(\w+)(?:["']\])?\s*[=:]\s*(.*?)\s*,?\s*""")
 _UNITS = {
@@ -29,6 +31,9 @@ _UNITS = {
     "month": ("d", 30),
     "year": ("d", 360),
 }
+
+
+_SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "hr": "hour", "d": "day"}
 
 
 class _Strategy(NamedTuple):
@@ -89,8 +94,9 @@ def _limit(draft: Draft, rate: str, kind: str) -> str:
     found = _rate.fullmatch(text.strip("\"' "))
     if found is None:
         raise InvalidRule(f'line {line}: "{text.strip()[:60]}" is not a rate. Write 5/second or 10 per 2 minutes.')
-    unit, days = _UNITS[found[3].lower()]
+    name = found[3].lower() if found[3] else _SHORT[found[4].lower()]
+    unit, days = _UNITS[name]
     count = int(found[2] or 1) * days
     if days > 1:
-        draft.note(int(line), f"a {found[3].lower()} is {days} days there, and so it is here: {count}{unit}.")
+        draft.note(int(line), f"a {name} is {days} days there, and so it is here: {count}{unit}.")
     return parse(f"{found[1]}/{count}{unit} {kind}").text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any, NamedTuple
 
+from headgate.rules.imports.allow_lists import allow_list
 from headgate.rules.imports.conf import Directive
 from headgate.rules.imports.draft import Draft, attribute_name
 
@@ -29,6 +31,13 @@ _PREFIXES = {"http_": "header.", "arg_": "argument.", "cookie_": "cookie."}
 _DEEPEST = 3
 
 
+class Key(NamedTuple):
+    """What a count is kept by, and a condition for calls that are not counted."""
+
+    dimensions: list[str]
+    exempt: Any = None
+
+
 class Variables:
     """What the variables of one configuration are; `maps` are the blocks that make some."""
 
@@ -36,20 +45,39 @@ class Variables:
         self.draft = draft
         self.maps = {one.arguments[-1]: one for one in maps if one.arguments}
 
-    def key(self, line: int, text: str) -> list[str]:
+    def key(self, line: int, text: str, depth: int = 0) -> Key:
         """The dimensions of a key such as $binary_remote_addr$uri; none if it holds no variable."""
-        found = [self._dimension(line, one[1] or one[2], 0) for one in _variable.finditer(text)]
-        return list(dict.fromkeys(found))
+        made = self.maps.get(text.replace("{", "").replace("}", "")) if depth < _DEEPEST else None
+        found = None if made is None else allow_list(made, self.maps, self._attribute)
+        if made is not None and found is not None:
+            inner = self.key(line, found.key, depth + 1)
+            if inner.exempt is None:
+                if found.ignores_case:
+                    sentence = f"case matters here in what {made.arguments[0]} is, in nginx's map it did not."
+                    self.draft.note(made.line, sentence)
+                return Key(inner.dimensions, found.exempt)
+        dimensions = [self._dimension(line, one[1] or one[2], 0) for one in _variable.finditer(text)]
+        return Key(list(dict.fromkeys(dimensions)))
+
+    def _attribute(self, text: str) -> str | None:
+        """The attribute that a plain variable is; None if it is none."""
+        found = _variable.fullmatch(text)
+        ours = None if found is None else self._plain(found[1] or found[2])
+        return None if ours is None else ours.partition("/")[0]
+
+    def _plain(self, variable: str) -> str | None:
+        for prefix, ours in _PREFIXES.items():
+            if variable not in _DIMENSIONS and variable.startswith(prefix) and variable != prefix:
+                part = variable.removeprefix(prefix)
+                return ours + (part.lower().replace("_", "-") if ours == "header." else part)
+        return _DIMENSIONS.get(variable)
 
     def _dimension(self, line: int, variable: str, depth: int) -> str:
         if variable in _DIFFERS:
             self.draft.note(line, f"${variable} became {_DIMENSIONS[variable]}: {_DIFFERS[variable]}.")
-        if variable in _DIMENSIONS:
-            return _DIMENSIONS[variable]
-        for prefix, ours in _PREFIXES.items():
-            if variable.startswith(prefix) and variable != prefix:
-                part = variable.removeprefix(prefix)
-                return ours + (part.lower().replace("_", "-") if ours == "header." else part)
+        plain = self._plain(variable)
+        if plain is not None:
+            return plain
         made = self.maps.get(f"${variable}")
         if made is not None:
             return self._mapped(line, variable, made, depth)
