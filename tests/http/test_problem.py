@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate import ManualClock
-from headgate.http.problem import PLAIN, PROBLEM, Answer, answer, refused, undecided, violated, wants_json
+from headgate.http.problem import PLAIN, PROBLEM, REASONS, Answer, answer, refused, undecided, violated, wants_json
 from headgate.ruled.limiter import RuledLimiter
 from headgate.rules.load import of
 from headgate.rules.rule import Refusal
@@ -50,8 +51,10 @@ def test_who_wants_json_gets_a_problem(status: int) -> None:
     assert found[:2] == (status, [("Content-Type", PROBLEM)])
     assert json.loads(found.body) == {
         "type": f"{TYPES}#quota-exceeded",
-        "title": "Too many requests for a quota of this service.",
+        "title": "Too Many Requests",
         "status": status,
+        "detail": "A quota of this service is used up. "
+        "Retry-After says how many seconds to wait, if waiting helps.",
         "violated-policies": ["login", 'say "hé"\\\n'],
     }
 
@@ -61,8 +64,9 @@ def test_a_service_that_cannot_decide() -> None:
     assert found[:2] == (503, [("Content-Type", PROBLEM)])
     assert json.loads(found.body) == {
         "type": f"{TYPES}#temporary-reduced-capacity",
-        "title": "This service cannot decide about requests at the moment.",
+        "title": "Service Unavailable",
         "status": 503,
+        "detail": "This service cannot decide about requests at the moment. Try again later.",
         "violated-policies": ["login"],
     }
     plain = Answer(503, [("Content-Type", PLAIN)], b"This service cannot decide about requests at the moment.\n")
@@ -193,3 +197,8 @@ def test_nginx_and_we_tell_alike_who_would_rather_have_json(lua: Lua, accept: st
 def test_a_long_accept_is_read_and_not_remembered() -> None:
     assert wants_json("a/b," * 20_000 + JSON)
     assert not wants_json("a/b," * 20_000 + "text/html, " + JSON)
+
+
+def test_titles_are_the_usual_reason_phrases() -> None:
+    differs = {413: "Content Too Large"}  # Python before 3.13 says what RFC 7231 did
+    assert {status: HTTPStatus(status).phrase for status in REASONS} | differs == REASONS

@@ -43,7 +43,8 @@ def test_who_wants_json_gets_a_problem(lua: Lua, status: int) -> None:
     found = answer(lua, {"status": status}, JSON, ["login", 'say "hé"\\\n'])
     assert (found["status"], found["type"]) == (status, PROBLEM)
     body = json.loads(found["body"].encode("latin-1").decode())
-    assert body.pop("title")
+    assert body.pop("title") == "Too Many Requests"
+    assert "Retry-After" in body.pop("detail")
     assert body == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "status": status,

@@ -14,6 +14,7 @@ import msgspec
 from granian.constants import Interfaces
 from granian.server.embed import Server
 
+from headgate.http.problem import REASONS
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.service import sample
 from headgate.service.admin import Admin
@@ -123,6 +124,7 @@ class Operator:
 
 
 def sentence(reply: Any) -> str:
+    assert reply.json["title"] == REASONS[reply.status]
     found: str = reply.json["detail"]
     return found
 

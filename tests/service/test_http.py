@@ -224,7 +224,17 @@ def test_what_cannot_be_judged_is_told_in_a_sentence(
     reply = service.post(verb, asked)
     assert (reply.status, reply.headers["content-type"]) == (400, "application/problem+json")
     assert reply.json["detail"] == sentence
-    assert (reply.json["title"], reply.json["status"]) == ("This cannot be judged.", 400)
+    assert (reply.json["title"], reply.json["status"]) == ("Bad Request", 400)
+
+
+def test_problems_are_titled_by_the_reason_phrase_of_their_status(service: Service) -> None:
+    replies = [
+        service.ask("GET", "/nowhere"),
+        service.ask("GET", "/v1/check"),
+        service.post("refund", receipt="made up"),
+    ]
+    titles = [(reply.status, reply.json["title"]) for reply in replies]
+    assert titles == [(404, "Not Found"), (405, "Method Not Allowed"), (404, "Not Found")]
 
 
 @pytest.mark.parametrize("cost", [b"2.0", b"2e0", b"0.2e1"])
@@ -267,7 +277,10 @@ def test_a_service_with_too_much_to_do_says_when_to_come_back() -> None:
         reply = replies[-1]
         assert reply.status == 503
         assert reply.headers["retry-after"] == "1"
-        assert reply.json["detail"] == "This service has too much to do."
+        assert (
+            reply.json["detail"]
+            == "This service has too much to do. Ask again after the seconds that Retry-After says."
+        )
         told = service.ask("GET", "/auth/nginx")
         assert (told.status, told.headers["x-headgate-code"], told.body) == (403, "503", b"")
         assert {service.ask("GET", path).status for path in ("/healthz", "/readyz")} == {200}
@@ -294,7 +307,7 @@ def test_when_redis_dies_each_rule_does_what_it_says() -> None:
         assert {answer["rule"] for answer in told.values()} == {"allow", "deny", "local"}
         reply = service.post("check", attributes={"path": "/none"})
         assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-        assert reply.json["title"] == "No decision can be made at the moment."
+        assert reply.json["title"] == "Service Unavailable"
         assert "Redis at 127.0.0.1" in reply.json["detail"]
         assert service.check() == service.check()  # no rule applies: nobody is asked
         # What was taken from a fallback can be given back, and nobody is told of it twice.

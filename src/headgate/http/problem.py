@@ -40,7 +40,23 @@ REDUCED_CAPACITY = f"{PROBLEM_TYPES}#temporary-reduced-capacity"
 
 PROBLEM, PLAIN = "application/problem+json", "text/plain; charset=utf-8"
 
-_TOO_MANY = "Too many requests for a quota of this service."
+# Titles of problems: the reason phrases of RFC 9110. (Those of Python differ from one version to the next.)
+REASONS = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    409: "Conflict",
+    412: "Precondition Failed",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    429: "Too Many Requests",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+_USED_UP = "A quota of this service is used up. Retry-After says how many seconds to wait, if waiting helps."
 _CANNOT_DECIDE = "This service cannot decide about requests at the moment."
 _SILENT = 444
 _SHORT = 256  # Accept fields that are remembered
@@ -83,14 +99,14 @@ def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int
     if status < 400 or status == _SILENT:
         return Answer(status, [], b"")
     if wants_json(accept):
-        return _problem(QUOTA_EXCEEDED, _TOO_MANY, status, names)
+        return _problem(QUOTA_EXCEEDED, REASONS[429], _USED_UP, status, names)
     return _sentence(status, f"Too many requests.{_again(wait)}")
 
 
 def undecided(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> Answer:
     """What is answered where nobody can decide, and the rules of these names do not let calls pass then."""
     if wants_json(accept):
-        return _problem(REDUCED_CAPACITY, _CANNOT_DECIDE, 503, names)
+        return _problem(REDUCED_CAPACITY, REASONS[503], f"{_CANNOT_DECIDE} Try again later.", 503, names)
     return _sentence(503, f"{_CANNOT_DECIDE}{_again(wait)}")
 
 
@@ -127,9 +143,13 @@ def _liked(parameters: str) -> float:
         return 1.0
 
 
-def _problem(kind: str, title: str, status: int, names: Sequence[str]) -> Answer:
+def _problem(kind: str, title: str, detail: str, status: int, names: Sequence[str]) -> Answer:
+    """A problem. Its title goes with its type (RFC 9457, 3.1.4), whatever status the rule says."""
     listed = ",".join(f'"{_special.sub(_escaped, name)}"' for name in names)
-    body = f'{{"type":"{kind}","title":"{title}","status":{status},"violated-policies":[{listed}]}}'
+    body = (
+        f'{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}",'
+        f'"violated-policies":[{listed}]}}'
+    )
     return Answer(status, [("Content-Type", PROBLEM)], body.encode("utf-8", "replace"))
 
 

@@ -56,16 +56,6 @@ from headgate.text import parse
 _JSON = encoded([("content-type", "application/json")])
 _TEXT = encoded([("content-type", "text/plain")])
 _LONGEST_WAIT = 60.0  # seconds that a gateway is kept waiting for a delayed call
-_TITLES = {
-    400: "This cannot be judged.",
-    404: "There is nothing here.",
-    405: "Not by this method.",
-    408: "This takes too long.",
-    409: "Not with this receipt.",
-    413: "This is too large.",
-    500: "This should not have happened.",
-    503: "No decision can be made at the moment.",
-}
 _log = logging.getLogger("headgate.service")
 
 
@@ -135,10 +125,10 @@ class App:
                 _log.error("A request to %s could not be decided: %s", request.path[:200], error)
                 return self._problem(500, str(error))
         _log.error("A request to %s could not be answered.", request.path[:200], exc_info=error)
-        return self._problem(500, "It was logged.")
+        return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
     def _problem(self, status: int, detail: str, fields: Fields | None = None) -> Answer:
-        body = self._encode(schema.Trouble("about:blank", _TITLES[status], status, detail))
+        body = self._encode(schema.Trouble("about:blank", problem.REASONS[status], status, detail))
         return status, encoded([("content-type", problem.PROBLEM), *(fields or [])]), body
 
     def _enough(self, own: Any) -> None:
@@ -146,7 +136,11 @@ class App:
         facts = own.decide("", 1)
         if not facts[ALLOWED]:
             wait = math.ceil((facts[RETRY_AFTER_US] or 0) / SECOND)
-            raise Refused(503, "This service has too much to do.", [("retry-after", str(max(wait, 1)))])
+            raise Refused(
+                503,
+                "This service has too much to do. Ask again after the seconds that Retry-After says.",
+                [("retry-after", str(max(wait, 1)))],
+            )
 
     def _verb(self, verb: Verb) -> Answers:
         read = Reader(verb.asked)

@@ -190,7 +190,7 @@ async def _rest(message: Message, receive: Receive, most: int) -> bytes:
     body = bytearray()
     for _ in range(_PARTS + most // 4096):
         if message["type"] != "http.request":
-            raise Refused(400, "The body ends too early.")
+            raise Refused(400, "The body ends too early. Send as many bytes as Content-Length says.")
         body += message.get("body", b"")
         if len(body) > most:
             break
@@ -206,4 +206,4 @@ def encoded(fields: Fields) -> Pairs:
 
 
 def _too_large(most: int) -> Refused:
-    return Refused(413, f"A body may have {most} bytes.", _CLOSED)
+    return Refused(413, f"A body may have at most {most} bytes. Send a smaller one.", _CLOSED)

@@ -180,6 +180,6 @@ class Trouble(Struct):
     """Why there is no answer (RFC 9457)."""
 
     type: str
-    title: str
+    title: Annotated[str, Meta(description="The reason phrase of the status.")]
     status: int
-    detail: str
+    detail: Annotated[str, Meta(description="What is wrong, and what to do about it.")]

@@ -18,7 +18,8 @@
 local M = {}
 
 local PROBLEM = "https://iana.org/assignments/http-problem-types#quota-exceeded"
-local TITLE = "Too many requests for a quota of this service."
+local TITLE = "Too Many Requests"
+local DETAIL = "A quota of this service is used up. Retry-After says how many seconds to wait, if waiting helps."
 local PLAIN = "text/plain; charset=utf-8"
 local SILENT = 444
 
@@ -95,7 +96,7 @@ local function problem(status, violated)
   local names = {}
   for i, name in ipairs(violated) do names[i] = json_text(name) end
   return '{"type":"' .. PROBLEM .. '","title":"' .. TITLE .. '","status":' .. status
-    .. ',"violated-policies":[' .. table.concat(names, ",") .. "]}"
+    .. ',"detail":"' .. DETAIL .. '","violated-policies":[' .. table.concat(names, ",") .. "]}"
 end
 
 -- What is answered to this client: what the rule says, or a problem. `violated`: the names of the rules that refused.

@@ -30,7 +30,7 @@ from headgate.engine.local import LocalEngine
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError
 from headgate.http.address import UNIX
 from headgate.http.headers import Fields
-from headgate.http.problem import PROBLEM
+from headgate.http.problem import PROBLEM, REASONS
 from headgate.model.decision import ALLOWED, RETRY_AFTER_US
 from headgate.model.limit import SECOND
 from headgate.ruled.limiter import AsyncRuledLimiter
@@ -50,19 +50,6 @@ from headgate.text import parse
 
 PACE = "10/s burst 20"
 SHORT = 40  # characters of a number in a query
-_TITLES = {
-    400: "This cannot be done.",
-    401: "Who are you?",
-    404: "There is nothing here.",
-    405: "Not by this method.",
-    409: "Not so.",
-    412: "Somebody was faster.",
-    413: "This is too large.",
-    415: "This is in no format that is read here.",
-    429: "Too often.",
-    500: "This should not have happened.",
-    503: "This cannot be answered at the moment.",
-}
 _STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (Overtaken, 412),
     (NoSuchRule, 404),
@@ -134,13 +121,17 @@ class Admin:
                 status = next(status for kind, status in _STATUSES if isinstance(error, kind))
                 return self._problem(status, str(error), [("retry-after", "1")] if status == 503 else None)
         journal.failed(f"{request.method} {request.path[:200]!r}", error)
-        return self._problem(500, "It was logged.")
+        return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
     def _let_in(self, request: Request) -> None:
         facts = self._pace.decide(_whence(request.client), 1)
         if not facts[ALLOWED]:
             wait = max(1, -(-(facts[RETRY_AFTER_US] or 0) // SECOND))
-            raise Refused(429, f"At most {PACE} from one address.", [("retry-after", str(wait))])
+            raise Refused(
+                429,
+                f"At most {PACE} from one address. Wait for the seconds that Retry-After says.",
+                [("retry-after", str(wait))],
+            )
         scheme, _, shown = (request.field(b"authorization") or "").partition(" ")
         right = hmac.compare_digest(shown.strip().encode("utf-8", "replace"), self._token)
         if not right or scheme.lower() != "bearer":
@@ -169,7 +160,7 @@ class Admin:
         fields: Fields | None = None,
         problems: list[schema.Problem] | None = None,
     ) -> Answer:
-        trouble = schema.Trouble("about:blank", _TITLES[status], status, detail)
+        trouble = schema.Trouble("about:blank", REASONS[status], status, detail)
         if problems:
             trouble.problems = problems
         told = encoded([_NO_STORE, ("content-type", PROBLEM), *(fields or [])])
@@ -192,7 +183,7 @@ def _query(text: str, route: Route) -> dict[str, str]:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=20, errors="strict")
     except ValueError:
-        raise Refused(400, "The query cannot be read.") from None
+        raise Refused(400, "The query cannot be read. Write name=value, percent-encoded as UTF-8.") from None
     for name, value in pairs:
         if name not in route.queries:
             known = f"Known: {', '.join(route.queries)}." if route.queries else "There are none."
@@ -214,7 +205,7 @@ def _expected(query: dict[str, str], field: str | None) -> int | None:
             raise Refused(400, f'An edition is expected by its number, such as "3"; not {said[:40]!r}.')
         found.append(int(number[1]))
     if len(set(found)) > 1:
-        raise Refused(400, "expected and If-Match name different editions.")
+        raise Refused(400, "expected and If-Match name different editions. Send one of them.")
     return found[0] if found else None
 
 

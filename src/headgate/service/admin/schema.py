@@ -285,7 +285,7 @@ class Trouble(Struct):
     """Why there is no answer (RFC 9457)."""
 
     type: str
-    title: str
+    title: Annotated[str, Meta(description="The reason phrase of the status.")]
     status: int
-    detail: str
+    detail: Annotated[str, Meta(description="What is wrong, and what to do about it.")]
     problems: Annotated[list[Problem] | UnsetType, Meta(description="All that is wrong in a rulebook.")] = UNSET
