@@ -19,6 +19,7 @@ from tests.servers.redis_server import free_port
 from tests.servers.waiting import until
 
 START_SECONDS = 30
+READY = ("headgate serves ", '"http":')  # what it prints then, in words or as JSON
 
 
 class Reply(NamedTuple):
@@ -103,7 +104,7 @@ class Service:
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"it ended with {self._process.returncode}: {self.said}")
-        return None if "serves" in self.said else f"not ready: {self.said}"
+        return None if any(sign in self.said for sign in READY) else f"not ready: {self.said}"
 
     def tell(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)

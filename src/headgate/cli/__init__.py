@@ -35,6 +35,7 @@ from headgate.cli import charge, completion, demo, keys, limit, lua, nginx, over
 from headgate.cli.answer import INTERRUPTED, INVALID, UNANSWERED, Answer
 from headgate.cli.parser import Parser
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
+from headgate.service.log import error_line
 
 _CODES = "".join((__doc__ or "").partition("Exit codes")[1:])
 
@@ -93,6 +94,8 @@ def _let_go() -> None:
 def _fail(error: HeadgateError, code: int, words: Sequence[str]) -> int:
     if "--json" in words:  # the line itself may be what cannot be read, so it is not asked of the parser
         print(json.dumps({"error": str(error)} | _problems(error)), file=sys.stderr)
+    elif serve.logs_json(words):
+        print(error_line(str(error), **_problems(error)), file=sys.stderr)
     elif isinstance(error, InvalidRulebook):
         print("headgate:", "\n".join(error.told), file=sys.stderr)
     else:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 from headgate.cli.parser import Commands, command
 from headgate.errors import InvalidSetting
-from headgate.service import sample
-from headgate.service.settings import Settings, flag, read, table
+from headgate.service import log, sample
+from headgate.service.settings import ENVIRONMENT, Settings, flag, read, table
 
+JSON = "json"
 _NEEDED = ("granian", "grpc", "google.protobuf", "msgspec", "uvloop")
 
 
@@ -34,6 +40,7 @@ def add(commands: Commands) -> None:
 
 def _serve(args: argparse.Namespace) -> int:
     settings = read({each.name: getattr(args, f"set_{each.name}") for each in table()}, config=args.config)
+    log.set_up(settings.log, settings.log_level)
     missing = [name for name in _NEEDED if not _there(name)]
     if missing:
         raise InvalidSetting(f'The service needs {", ".join(missing)}: pip install "headgate[service]".')
@@ -41,7 +48,29 @@ def _serve(args: argparse.Namespace) -> int:
 
     completed = settings.completed()
     token = None if settings.admin_token else completed.admin_token
-    return run(completed, lambda: _tell(completed, token, as_json=args.json))
+    return run(completed, lambda: _tell(completed, token, as_json=args.json or settings.log == JSON))
+
+
+def logs_json(words: Sequence[str]) -> bool:
+    """Whether a line is a `serve` whose log is JSON. It may be a line, or settings, that cannot be read."""
+    if not words or words[0] != "serve":
+        return False
+    chosen = _said(words, "--log") or os.environ.get(f"{ENVIRONMENT}LOG")
+    config = _said(words, "--config") or os.environ.get(f"{ENVIRONMENT}CONFIG")
+    if chosen is None and config:
+        with suppress(OSError, ValueError):
+            chosen = tomllib.loads(Path(config).read_text("utf-8")).get("log")
+    return chosen == JSON
+
+
+def _said(words: Sequence[str], option: str) -> str | None:
+    """What a line says of an option, the last time."""
+    said = None
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            said = value if equals else following
+    return said
 
 
 def _there(name: str) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
+from types import TracebackType
 from typing import Any
 
 # What somebody sent must not begin a line of its own, nor paint a terminal.
@@ -73,13 +75,30 @@ class Document(logging.Formatter):
 
 
 def set_up(form: str, level: str) -> None:
-    """Everything that is logged goes to stderr, in this form."""
+    """Everything that is logged goes to stderr, in this form; so do warnings, and exceptions nobody caught."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Document() if form == "json" else Line())
     handler.addFilter(Seldom())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.raiseExceptions = False  # what cannot be written would be told in words, by logging itself
+    logging.captureWarnings(True)
+    sys.excepthook = _uncaught
+    threading.excepthook = lambda found: _uncaught(found.exc_type, found.exc_value, found.exc_traceback)
+    sys.unraisablehook = lambda found: _uncaught(found.exc_type, found.exc_value, found.exc_traceback)
+
+
+def error_line(message: str, **more: Any) -> str:
+    """An error as a line of JSON, for one who has no log yet."""
+    record = {"name": "headgate.service", "levelno": logging.ERROR, "levelname": "ERROR", "msg": message}
+    return Document().format(logging.makeLogRecord(record | more))
+
+
+def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    logging.getLogger("headgate.service").critical(
+        "an exception was not caught: %s", kind.__name__, exc_info=(kind, error or kind(), trace)
+    )
 
 
 def _when(record: logging.LogRecord) -> str:

@@ -20,7 +20,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ import uvloop
 
 from headgate.errors import HeadgateError, InvalidSetting
 from headgate.ruled.limiter import RULEBOOK_WARNING
-from headgate.service import log
+from headgate.service.native_output import logged_native_output
 from headgate.service.settings import Address, Settings
 
 EARLY = 5.0  # seconds after which a worker's death is its own, and not the settings'
@@ -49,7 +49,6 @@ class Sockets(NamedTuple):
 
 def run(settings: Settings, ready: Callable[[], object]) -> int:
     """Serve until told to stop; the exit code. `ready` is called when the service can be asked."""
-    log.set_up(settings.log, settings.log_level)
     _check_certificates(settings)
     # Connections are descriptors, and what a shell allows by itself is for programs with few.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -132,11 +131,12 @@ def _check_free(address: Address) -> None:
 def _serve(settings: Settings, sockets: Sockets, ready: Callable[[], object], number: int = 0) -> None:
     """Be a worker. Number 0 logs the rulebook's warnings for all."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc begins; see grpcs.py
-    from headgate.service.worker import work  # after a fork: grpc must not have begun before it
-
     if number > 0:
         logging.getLogger("headgate").addFilter(lambda record: record.msg != RULEBOOK_WARNING)
-    looped(work(settings, sockets, ready))
+    with logged_native_output() if settings.log == "json" else nullcontext():
+        from headgate.service.worker import work  # after a fork: grpc must not have begun before it
+
+        looped(work(settings, sockets, ready))
 
 
 def looped(main: Coroutine[Any, Any, None]) -> None:
