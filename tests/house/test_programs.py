@@ -20,6 +20,7 @@ DEBIAN_PROGRAMS = {
     "head": "Debian's package coreutils is essential",
     "prlimit": "Debian's package util-linux is essential",
     "sh": "Debian's package dash is essential",
+    "unshare": "Debian's package util-linux is essential",
 }
 # Files that Python packages bring, and the packages: they must be in the extra `dev` of pyproject.toml.
 PIP_PROGRAMS = {
