@@ -258,7 +258,7 @@ def test_its_text(limit: SlidingWindow, text: str) -> None:
         (1, 101 * 365 * 86_400, 10, "at most 100 years"),
         (1, 1, 0, "at least 1"),
         (1, 1, 1001, "at most 1000 cells"),
-        (1, 1, 7, "7 cells do not divide s into whole microseconds. Use 8 cells"),
+        (1, 1, 7, "7 cells do not divide 1s into whole microseconds. Use 8 cells"),
         (1, 0.000013, 10, "Use 13 cells"),
     ],
 )

@@ -15,6 +15,16 @@ BOOK: dict[str, Any] = {
         {"name": "items", "limit": "10/minute", "key": ["user", "sku"], "missing": "deny", "overrides": True},
         {"name": "fixed", "limit": "10/minute fixed", "overrides": True},
         {"name": "plain", "limit": "10/minute"},
+        {"name": "callers", "limit": "10/minute", "key": "address", "missing": "deny", "overrides": True},
+        {"name": "paths", "limit": "10/minute", "key": ["method", "path"], "missing": "one", "overrides": True},
+        {
+            "name": "plans",
+            "limit": {"by": "plan", "cases": {"free": "5/hour"}, "otherwise": "unlimited"},
+            "key": "plan",
+            "missing": "skip",
+            "overrides": True,
+        },
+        {"name": "off", "limit": "10/minute", "mode": "off", "overrides": True},
     ]
 }
 USELESS = [
@@ -25,6 +35,30 @@ USELESS = [
     ("items", "user=ann|sku=7", "5/s fixed"),
     ("items", "user=ann|sku=7", "5/s; 9/hour"),
     ("fixed", "all", "9/month fixed"),
+    ("callers", "address=2001:db8::1", "5/s"),
+    ("callers", "address=2001:db8::1/64", "5/s"),
+    ("callers", "address=999.1.1.1", "5/s"),
+    ("callers", "address=banana", "5/s"),
+    ("callers", "address=192.0.2.07", "5/s"),
+    ("callers", "address=192.0.2.0/24", "5/s"),
+    ("callers", "address=", "5/s"),
+    ("paths", "method=post|path=/login", "5/s"),
+    ("plans", "plan=pro", "5/s"),
+    ("off", "all", "5/s"),
+]
+NEARLY = [
+    ("callers", "address=2001:db8::1", "Did you mean address=2001:db8::/64?"),
+    ("callers", "address=192.0.2.0/24", "Did you mean address=192.0.2.0?"),
+    ("callers", "address=banana", "Write address=VALUE."),
+    ("paths", "method=post|path=/login", "Did you mean method=POST|path=/login?"),
+]
+GOOD = [
+    ("callers", "address=2001:db8::/64"),
+    ("callers", "address=192.0.2.7"),
+    ("paths", "method=POST|path=/login"),
+    ("paths", "method=|path=/login"),
+    ("plans", "plan=free"),
+    ("items", "user=a%7Cb|sku=7%25"),
 ]
 
 
@@ -53,12 +87,25 @@ async def test_what_would_decide_nothing_is_refused(
             assert await awaited.overrides(rule).get(key) is None
 
 
+@pytest.mark.parametrize(("rule", "key", "hint"), NEARLY)
+def test_the_key_that_was_meant_is_named(rule: str, key: str, hint: str) -> None:
+    with Limiter.from_rules(BOOK) as limiter, pytest.raises(InvalidRule) as refused:
+        limiter.overrides(rule).set(key, "5/s")
+    assert str(refused.value).endswith(hint)
+
+
+@pytest.mark.parametrize(("rule", "key"), GOOD)
+def test_a_key_that_calls_have_can_be_set(rule: str, key: str) -> None:
+    with Limiter.from_rules(BOOK) as limiter:
+        assert limiter.overrides(rule).set(key, "5/s")
+
+
 def test_what_decides_is_set() -> None:
     with Limiter.from_rules(BOOK) as limiter:
         own = limiter.overrides("items")
         assert own.set("user=ann|sku=7", "3/minute")
         assert not own.set("user=ann|sku=7", "4/minute", absent=True)
-        assert limiter.check({"user": "ann", "sku": "7"}).remaining == 2
+        assert limiter.check({"user": "ann", "sku": "7", "address": "192.0.2.7"}).remaining == 2
         assert list(own.list()) == [("user=ann|sku=7", "3/minute")]
         assert own.unset("user=ann|sku=7")
 

@@ -31,7 +31,7 @@ from headgate.errors import InvalidCharge, InvalidRule
 from headgate.model import assignment
 from headgate.model.assignment import Assignment
 from headgate.model.division import division
-from headgate.model.limit import DAY, Limit, span
+from headgate.model.limit import DAY, Limit, duration
 
 _LONGEST_US = DAY
 
@@ -43,7 +43,7 @@ class Dividing:
         if ttl_us <= 0 or grace_us < 0 or ttl_us + grace_us > _LONGEST_US:
             raise InvalidRule(
                 "An assignment lives for at least a microsecond, and with its grace for at most a day; "
-                f"not for {span(ttl_us)} and {span(grace_us)}."
+                f"not for {duration(ttl_us)} and {duration(grace_us)}."
             )
         self.limit = limit
         self.name = name

@@ -84,10 +84,17 @@ def microseconds(what: str, seconds: object) -> int:
 
 
 def span(us: int) -> str:
-    """A length of time in its shortest text form: 1000000 is "s", 90000000 is "90s"."""
+    """A period in its shortest text form, as after a slash: 1000000 is "s", 90000000 is "90s"."""
     for length, unit in ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "s")):
         if us == length:
             return unit
+    return duration(us)
+
+
+def duration(us: int) -> str:
+    """A length of time with its number: 1000000 is "1s", 90000000 is "90s", 0 is "0s"."""
+    if not us:
+        return "0s"
     for length, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1000, "ms")):
         if us % length == 0:
             return f"{us // length}{unit}"

@@ -52,7 +52,7 @@ from __future__ import annotations
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
+from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, duration, microseconds, span, whole
 
 # The cut (cell_us, cells), the tail's number, the counts up to it, and how far it lay ahead of the clock.
 State = tuple[tuple[int, int], int, tuple[int, ...], int]
@@ -80,7 +80,7 @@ class SlidingWindow(Limit):
             raise InvalidRule(f"A sliding window may have at most {_MOST_CELLS} cells, not {cells}.")
         if period_us % cells:
             raise InvalidRule(
-                f"{cells} cells do not divide {span(period_us)} into whole microseconds. "
+                f"{cells} cells do not divide {duration(period_us)} into whole microseconds. "
                 f"Use {_nearest_divisor(period_us, cells)} cells."
             )
         self.amount = amount

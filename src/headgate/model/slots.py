@@ -55,8 +55,8 @@ from headgate.model.limit import (
     MAX_CLOCK_SWING_US,
     SECOND,
     Limit,
+    duration,
     microseconds,
-    span,
     whole,
 )
 
@@ -86,7 +86,7 @@ class Slots(Limit):
     def __init__(self, amount: int, ttl: float = 30.0) -> None:
         self.amount = whole("The number of slots", amount)
         self.ttl_us = microseconds("The ttl of slots", ttl)
-        self.text = f"{amount} slots" + ("" if self.ttl_us == _TTL_US else f" ttl {span(self.ttl_us)}")
+        self.text = f"{amount} slots" + ("" if self.ttl_us == _TTL_US else f" ttl {duration(self.ttl_us)}")
         if amount > EXACT or self.ttl_us > HORIZON_US:
             raise InvalidRule(f'"{self.text}" cannot be: a ttl is at most 366 days, an amount at most 2^53.')
         self.args = (amount, self.ttl_us)

@@ -71,7 +71,17 @@ from math import ceil
 
 from headgate.errors import InvalidRule
 from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import DAY, EXACT, HORIZON_US, MAX_CLOCK_SWING_US, SECOND, Limit, microseconds, span
+from headgate.model.limit import (
+    DAY,
+    EXACT,
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    SECOND,
+    Limit,
+    duration,
+    microseconds,
+    span,
+)
 
 # The numbers a state was written under: rate, warm-up in microseconds, then cold factor or burst in seconds.
 _Args = tuple[float, int, float]
@@ -99,9 +109,9 @@ class Smooth(Limit):
         warmup_us = 0 if warmup == 0 else microseconds("The warm-up of a smooth limit", warmup)
         burst_us = 0 if burst == 0 else microseconds("The burst of a smooth limit", burst)
         self.text = f"{_decimal(amount)}/{span(period_us)} smooth"
-        self.text += f" warmup {_length(warmup_us)}" if warmup_us else ""
+        self.text += f" warmup {duration(warmup_us)}" if warmup_us else ""
         self.text += f" cold {_decimal(cold)}" if cold != 3 else ""
-        self.text += f" burst {_length(burst_us)}" if burst_us != SECOND else ""
+        self.text += f" burst {duration(burst_us)}" if burst_us != SECOND else ""
         if (cold != 3 and not warmup_us) or (burst_us != SECOND and warmup_us):
             raise InvalidRule(
                 f'"{self.text}" cannot be: a smooth limit either warms up, with a cold factor, or saves a '
@@ -135,11 +145,6 @@ def _number(what: str, value: object, least: float, most: float) -> None:
 
 def _decimal(value: float) -> str:
     return repr(int(value)) if value == int(value) else repr(value)
-
-
-def _length(us: int) -> str:
-    text = span(us) if us else "0s"
-    return text if text[0].isdigit() else f"1{text[0]}"
 
 
 def _numbers(args: _Args) -> tuple[float, float, float, float, float]:

@@ -8,6 +8,7 @@ from typing import Any
 from headgate.engine.overrides import checked, instead
 from headgate.errors import InvalidRule
 from headgate.model.limit import Limit
+from headgate.rules.attributes import Attributes
 from headgate.rules.lookup import attributes_of, rule_of
 from headgate.rules.rule import Rule, Rulebook
 
@@ -18,8 +19,18 @@ def check_override(book: Rulebook, name: str, key: str, limits: tuple[Limit, ...
     rule = rule_of(book, name)
     if not rule.overrides:
         raise InvalidRule(f'Rule "{rule.name}" takes no overrides: say `overrides: true` in it first.')
-    attributes_of(rule, key)
+    if not rule.mode.enforce and not rule.mode.shadow:
+        raise InvalidRule(f'Rule "{rule.name}" is off: an override would decide nothing. Set its mode first.')
+    _check_limited(rule, attributes_of(rule, key))
     _check_kinds(rule, limits)
+
+
+def _check_limited(rule: Rule, attributes: Attributes) -> None:
+    """The override takes the place of a limit, so the key must have one, as far as it alone can tell."""
+    choice = rule.limit
+    told = all(test.attribute in attributes for test, _ in choice.cases)
+    if not choice.of(attributes) if told else not any((choice.otherwise, *(found for _, found in choice.cases))):
+        raise InvalidRule(f'Rule "{rule.name}" is unlimited for this key: an override would decide nothing.')
 
 
 def _check_kinds(rule: Rule, limits: tuple[Limit, ...]) -> None:
@@ -31,13 +42,15 @@ def _check_kinds(rule: Rule, limits: tuple[Limit, ...]) -> None:
         for limit, new in zip(own, limits, strict=False):
             if instead(limit, new) is None:
                 raise InvalidRule(
-                    f'"{new}" cannot take the place of "{limit}" in rule "{rule.name}": a {_words(new)} is no '
-                    f"{_words(limit)}, and counts something else. Write it as one."
+                    f'"{new}" cannot take the place of "{limit}" in rule "{rule.name}": {_why(limit, new)}'
                 )
 
 
-def _words(limit: Limit) -> str:
-    return limit.algorithm.replace("_", " ")
+def _why(limit: Limit, new: Limit) -> str:
+    was, is_now = (one.algorithm.replace("_", " ") for one in (limit, new))
+    if was == is_now:
+        return "the rule counts in windows of one length, not by the calendar. Write a length, such as 30d."
+    return f"a {is_now} is no {was}, and counts something else. Write it as one."
 
 
 class _Checked:

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
-from headgate.rules.keys import ALL
+from headgate.rules.keys import ALL, former
 from headgate.rules.rule import Rule, Rulebook
 
 
@@ -37,7 +37,15 @@ def attributes_of(rule: Rule, key: str) -> Attributes:
     if names != [dimension.name for dimension in rule.key] or not all(equals for _, equals, _ in parts):
         raise InvalidRule(f'"{key}" is no key of rule "{rule.name}". Write {form_of(rule)}.')
     found = Attributes()
-    for name, _, value in parts:
+    for dimension, (name, _, value) in zip(rule.key, parts, strict=True):
         if value:
-            found[name] = unquote(value, errors="surrogateescape")
+            first = value if dimension.v4 is None else value.partition("/")[0]
+            found[name] = unquote(first, errors="surrogateescape")
+    formed = former(rule.key, blank=rule.missing == "one")(found)
+    if formed != key:
+        hint = f"Did you mean {formed}?" if formed is not None else f"Write {form_of(rule)}."
+        raise InvalidRule(f'"{key}" is no key of rule "{rule.name}": no call is counted under it. {hint}')
+    for dimension, (name, _, value) in zip(rule.key, parts, strict=True):
+        if dimension.v4 is not None and "/" in value:
+            del found[name]  # a network: which of its addresses called is not known
     return found

@@ -46,12 +46,13 @@ local function kept_us(us) return us < EXACT and rounded(us / SECOND * SECOND) o
 local NAMES = { [DAY] = "day", [HOUR] = "hour", [MINUTE] = "minute", [SECOND] = "s" }
 local UNITS = { { DAY, "d" }, { HOUR, "h" }, { MINUTE, "m" }, { SECOND, "s" }, { 1000, "ms" }, { 1, "us" } }
 
-local function span(us)
-  if NAMES[us] then return NAMES[us] end
+local function duration(us)
   for _, unit in ipairs(UNITS) do
     if fmod(us, unit[1]) == 0 then return digits(us / unit[1]) .. unit[2] end
   end
 end
+
+local function span(us) return NAMES[us] or duration(us) end
 
 local function limit_of(algorithm, text, numbers, calendar)
   return quota.complete { algorithm = algorithm, text = text, numbers = numbers, calendar = calendar }
@@ -138,7 +139,7 @@ end
 
 function shares.slots(numbers, part)
   local ttl_us = kept_us(tonumber(numbers[2]))
-  local text = digits(part) .. " slots" .. (ttl_us == 30 * SECOND and "" or " ttl " .. span(ttl_us))
+  local text = digits(part) .. " slots" .. (ttl_us == 30 * SECOND and "" or " ttl " .. duration(ttl_us))
   return limit_of("slots", text, { digits(part), digits(ttl_us) })
 end
 
