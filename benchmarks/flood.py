@@ -60,13 +60,13 @@ def _targets(report: Report, case: str, samples: Samples) -> None:
 def _subjects(case: str, url: str, pid: int, path: str) -> list[Subject]:
     if case == "one thread":
         made: dict[str, tuple[Any, ...]] = {
-            OURS: (ours.take, LIMIT, f"{url}?memo=on"),
+            OURS: (ours.take, LIMIT, f"{url}?denial_cache=on"),
             PLAIN: (ours.take, LIMIT, url),
             **peers.sync_redis(url, AMOUNT, SECONDS),
         }
         return [Subject(name, one_thread, (name, pid, path, *how)) for name, how in made.items()]
     made = {
-        OURS: (async_take, f"{url}?memo=on"),
+        OURS: (async_take, f"{url}?denial_cache=on"),
         PLAIN: (async_take, url),
         **peers.async_redis(url, AMOUNT, SECONDS),
     }

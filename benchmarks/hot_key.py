@@ -60,7 +60,7 @@ def answer(report: Report) -> None:
 
 def _subjects(case: str, server: RedisServer) -> list[Subject]:
     url, pid = server.url, server.pid
-    leased = f"{url}?lease=100ms"
+    leased = f"{url}?prefetch=100ms"
     if case == "one thread":
         made: dict[str, tuple[Any, ...]] = {OURS: (ours.take, LIMIT, leased), PLAIN: (ours.take, LIMIT, url)}
         made |= peers.sync_redis(url, AMOUNT, SECONDS)
@@ -94,7 +94,7 @@ def _exceeded(report: Report, server: RedisServer) -> None:
     rows = []
     for text in EXCEEDED:
         limit = headgate.parse(text)
-        admitted, asked, leased = _hammer(f"{server.url}?lease=100ms", text, seconds)
+        admitted, asked, leased = _hammer(f"{server.url}?prefetch=100ms", text, seconds)
         alone, allowance = _alone(limit), PROCESSES * bound(limit)
         fullest = _fullest_window(admitted) if "fixed" in text else _fullest_second(admitted)
         if "fixed" in text:
@@ -164,6 +164,6 @@ def _work(job: tuple[str, str, float]) -> tuple[list[Admitted], int, int]:
         asked += 1
         if decision.allowed:
             admitted.append(Admitted(before // 1000, clock() // 1000, decision.facts[-1]))
-    leased = engine.leased
+    leased = engine.prefetched
     limiter.close()
     return admitted, asked, leased

@@ -71,7 +71,7 @@ BOOK = {
     "rules": [
         _rule("one", "/one"),
         *(_rule(f"four-{number}", "/four") for number in range(4)),
-        _rule("leased", "/leased", lease="100ms"),
+        _rule("leased", "/leased", prefetch="100ms"),
         _rule("shared", "/shared", where="node"),
         _rule("denied", "/denied", "60/minute burst 1"),
         _rule("shared-denied", "/shared-denied", "60/minute burst 1", where="node"),

@@ -162,7 +162,7 @@ async def test_engines_by_url(scheme: str, server: RedisServer) -> None:
 
 
 def test_an_engine_by_another_name_is_suggested() -> None:
-    with pytest.raises(InvalidRule, match=r"redes://… is not an engine\. .* Did you mean redis://\?"):
+    with pytest.raises(InvalidRule, match=r"redes://… is not an engine URL\. .* Did you mean redis://\?"):
         Limiter("1/s", "redes://localhost")
 
 

@@ -22,7 +22,7 @@ _REFUSED = "is not counted; it passes exactly retry_after later, if nothing else
 _WINDOW = "to the unit; reservations go into the following windows"
 
 
-_LABEL = 12
+_LABEL = 13
 
 
 @runtime_checkable

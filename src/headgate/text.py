@@ -43,10 +43,13 @@ _KINDS = ("burst", "fixed", "sliding", "log", "queue", "smooth")
 _OPTIONS = ("cells", "cold", "delay", "in", "nodelay", "ttl", "warmup")
 _CALENDAR = ("week", "month", "year")
 
+_ROUNDING = 1e-14  # 1.1ms is 1100.0000000000002 us in doubles
+
 _rate = re.compile(r"(?P<amount>[\d_,.]+)\s*(?:/|per\b)\s*(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
 _slots = re.compile(r"(?P<amount>[\d_,]+)\s*slots?")
 _digits = re.compile(r"[0-9]{1,30}")
-_span = re.compile(r"(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
+_span = re.compile(r"(?P<count>[0-9]*(?:\.[0-9]+)?)\s*(?P<unit>[a-zµ]+)")
+_bare = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 
 
 @lru_cache(maxsize=4096)  # take_all is given limits in words, call after call
@@ -178,10 +181,11 @@ class _Reader:
         return self.fail(f"Did you mean {meant}?")
 
     def microseconds(self, count: str, unit: str, least: int = 1) -> int:
-        us = float(count or 1) * _UNITS[unit]
-        if not least <= us < EXACT or us != int(us):
+        length = float(count or 1) * _UNITS[unit]
+        us = round(length) if length < EXACT else 0
+        if us < least or abs(length - us) > us * _ROUNDING:
             self.fail("A period is a whole number of microseconds, at least one.")
-        return int(us)
+        return us
 
     def span(self, word: str, least: int = 1) -> int:
         found = _span.fullmatch(word.lower())
@@ -197,6 +201,10 @@ class _SpanReader(_Reader):
     """A length of time by itself."""
 
     def fail(self, why: str = "") -> NoReturn:
+        if _bare.fullmatch(self.text):
+            raise InvalidRule(
+                f'"{self.text}" is not a length of time. It has no unit: write {self.text}ms or {self.text}s.'
+            )
         hint = f" {why}" if why.startswith(("Did", "A period")) else ""
         raise InvalidRule(
             f'"{self.text}" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m.{hint}'

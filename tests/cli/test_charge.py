@@ -104,7 +104,7 @@ def test_in_a_cluster_it_is_no_different(prompt: Prompt, cluster: Cluster) -> No
 
 
 def test_the_engine_is_asked_itself_whatever_the_url_puts_around_it(prompt: Prompt, server: RedisServer) -> None:
-    url = f"{server.url}?fallback=allow&memo=on&lease=1s"
+    url = f"{server.url}?fallback=allow&denial_cache=on&prefetch=1s"
     assert prompt.json("take", "ann", "--limit", "3/hour", "--engine", url)["remaining"] == 2
     assert "127.0.0.1:1 gave no decision" in prompt.told(
         "take", "ann", "--limit", "3/hour", "--engine", "redis://127.0.0.1:1/0?fallback=allow&deadline=1s", code=1

@@ -58,9 +58,9 @@ def test_the_engine_may_come_from_the_environment(
     [
         ("", "Say where to: headgate lua publish --engine redis://host:6379/0, or set HEADGATE_ENGINE."),
         ("memory://", "there is no server to publish to"),
-        ("rediss:/host", "is not a URL"),
+        ("rediss:/host", "is not an engine URL"),
         ("reddis://host", "Did you mean redis://?"),
-        (f"me:{SECRET}@host:6379", "is not a URL"),
+        (f"me:{SECRET}@host:6379", "is not an engine URL"),
         (f"redis://:{SECRET}/x@host:6379", "cannot be read"),
         (f"redis://host:{SECRET}", "cannot be read"),
         (f"redis://[{SECRET}", "cannot be read"),

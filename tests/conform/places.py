@@ -8,7 +8,7 @@ from headgate import Limit, Limiter, ManualClock
 from tests.servers import BASE_US, KINDS, DrivenClock, RedisServer
 
 # Generous: the machine may be busy, and a timeout is not what is examined here.
-_PATIENT = "?deadline=30"
+_PATIENT = "?deadline=30s"
 
 
 class Place:

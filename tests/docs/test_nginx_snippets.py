@@ -84,7 +84,7 @@ def test_nginx_runs_it(snippet: Snippet, redis_server: RedisServer) -> None:
     [
         "lua_shared_dikt headgate 5m;\n",
         'init_by_lua_block { require("resty.headgate").init { redsi = "redis://here" } }\n',
-        'init_by_lua_block { require("resty.headgate").init { redis = "redis://here?memo=on" } }\n',
+        'init_by_lua_block { require("resty.headgate").init { redis = "redis://here?prefetch=100ms" } }\n',
         'init_by_lua_block { require("resty.headgate").init { rules = "/etc/nowhere/to-be-found.json" } }\n',
         'access_by_lua_block { require("resty.headgate").acess() }\n',
         "access_by_lua_block { this is no Lua }\n",

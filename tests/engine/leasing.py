@@ -128,4 +128,4 @@ def _work(job: tuple[str, str, float]) -> Shift:
         cold_remaining = plain.peek("another").remaining
     _together[0].wait(60)
     engine.close()
-    return Shift(admitted, engine.leased, engine.lost_units, cold_admitted, cold_remaining)
+    return Shift(admitted, engine.prefetched, engine.lost_units, cold_admitted, cold_remaining)

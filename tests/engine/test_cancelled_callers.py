@@ -54,7 +54,7 @@ async def next_place(limiter: AsyncLimiter, key: str = "key") -> object:
 
 
 @pytest.mark.parametrize("text", ["1/minute", "1/minute; 1/minute burst 2", "1/minute fixed", "1/minute smooth"])
-@pytest.mark.parametrize("options", ["?deadline=5s", "?memo=on&lease=100ms&fallback=deny&deadline=5s"])
+@pytest.mark.parametrize("options", ["?deadline=5s", "?denial_cache=on&prefetch=100ms&fallback=deny&deadline=5s"])
 async def test_a_wait_that_is_cancelled_keeps_no_place(text: str, options: str, redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
         async with AsyncLimiter(text, link.url + options) as limiter:
@@ -277,7 +277,7 @@ async def test_units_that_were_fetched_ahead_for_one_who_left_are_there_for_othe
 ) -> None:
     """Its own unit stays charged; the others lie here for whoever asks next, and go back in the end."""
     with Proxy(redis_server) as link:
-        async with AsyncLimiter("1000/day", f"{link.url}?lease=10s&lease_units=500&deadline=5s") as limiter:
+        async with AsyncLimiter("1000/day", f"{link.url}?prefetch=10s&prefetch_units=500&deadline=5s") as limiter:
             for _ in range(3):  # the next one makes the key hot
                 await limiter.take("key")
             link.delay(WAY_MS)

@@ -26,7 +26,7 @@ from headgate.engine.fallback import FallbackEngine
 from headgate.engine.fallback.members import Members
 from headgate.engine.forked import on_fork
 from headgate.engine.local import LocalEngine
-from headgate.engine.url import open_engine
+from headgate.engine.url import open_async_engine, open_engine
 from headgate.errors import RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.model.decision import Charge
@@ -105,9 +105,12 @@ def forked_amid(use: Use, work: Callable[[], object] | None = None) -> None:
             assert status(child(work or (lambda: use(9)))) == 0, f"the child of fork {n} did not come to an end"
 
 
-@pytest.mark.parametrize("url", ["memory://", "memory://?memo=on", "memory://?lease=100ms"])
-def test_memory(url: str) -> None:
-    with Limiter("10/s", url) as limiter:
+AROUND_MEMORY: list[dict[str, Any]] = [{}, {"denial_cache": True}, {"prefetch": "100ms"}]
+
+
+@pytest.mark.parametrize("around", AROUND_MEMORY)
+def test_memory(around: dict[str, Any]) -> None:
+    with Limiter("10/s", open_engine("memory://", **around)) as limiter:
         forked_amid(lambda n: limiter.take("key", n % 3 + 1))
 
 
@@ -131,9 +134,9 @@ def test_slots_in_memory() -> None:
         forked_amid(lambda n: hold(limiter), hold_both)  # what threads of the parent hold, the child does not
 
 
-@pytest.mark.parametrize("url", ["memory://", "memory://?memo=on", "memory://?lease=100ms"])
-def test_awaited_memory(url: str) -> None:
-    limiter = AsyncLimiter("10/s", url)
+@pytest.mark.parametrize("around", AROUND_MEMORY)
+def test_awaited_memory(around: dict[str, Any]) -> None:
+    limiter = AsyncLimiter("10/s", open_async_engine("memory://", **around))
 
     async def several() -> None:
         for _ in range(20):
@@ -147,7 +150,9 @@ def test_a_rule_that_is_decided_in_each_node(redis_server: RedisServer) -> None:
         forked_amid(lambda n: limiter.check({}))
 
 
-@pytest.mark.parametrize("options", ["fallback=local", "fallback=local&memo=on&lease=100ms", "fallback=deny"])
+@pytest.mark.parametrize(
+    "options", ["fallback=local", "fallback=local&denial_cache=on&prefetch=100ms", "fallback=deny"]
+)
 def test_a_fallback_while_the_engine_is_gone(options: str) -> None:
     with Limiter("1000000/s", f"{DEAD}?{options}&nodes=1&deadline=50ms") as limiter:
         forked_amid(lambda n: limiter.take("key"))
@@ -158,14 +163,18 @@ def test_slots_of_a_fallback() -> None:
         forked_amid(lambda n: hold(limiter))
 
 
-@pytest.mark.parametrize("options", ["", "&memo=on", "&lease=100ms", "&memo=on&lease=100ms&fallback=local"])
+@pytest.mark.parametrize(
+    "options", ["", "&denial_cache=on", "&prefetch=100ms", "&denial_cache=on&prefetch=100ms&fallback=local"]
+)
 def test_redis(options: str, redis_server: RedisServer) -> None:
     with Limiter("1000/s", f"{redis_server.url}?deadline=20s{options}") as limiter:
         forked_amid(lambda n: limiter.take("key"))
 
 
 def test_awaited_redis(redis_server: RedisServer) -> None:
-    limiter = AsyncLimiter("1000/s", f"{redis_server.url}?deadline=20s&memo=on&lease=100ms&fallback=local")
+    limiter = AsyncLimiter(
+        "1000/s", f"{redis_server.url}?deadline=20s&denial_cache=on&prefetch=100ms&fallback=local"
+    )
 
     async def several() -> None:
         for _ in range(20):

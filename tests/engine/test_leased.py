@@ -36,7 +36,7 @@ def test_what_is_demanded_is_fetched_ahead_in_one_charge(text: str) -> None:
     assert kiosk.warehouse.costs[:4] == [1, 1, 1, 1 + 4]  # the fourth call makes the key hot
     assert kiosk.warehouse.costs[4] == 1 + 9  # nine calls were made by then
     assert len(kiosk.warehouse.costs) == 7
-    assert kiosk.engine.leased == 40 - 7
+    assert kiosk.engine.prefetched == 40 - 7
     kiosk.engine.close()
 
 
@@ -45,7 +45,7 @@ def test_a_cold_key_leases_nothing(kiosk: Kiosk) -> None:
         kiosk.takes(1)
         kiosk.clock.advance(0.034)
     assert kiosk.warehouse.costs == [1] * 50
-    assert kiosk.engine.leased == 0
+    assert kiosk.engine.prefetched == 0
 
 
 def test_a_key_that_was_hot_is_cold_after_a_hold_time(kiosk: Kiosk) -> None:
@@ -292,7 +292,7 @@ def test_a_forked_child_forgets_without_giving_back(kiosk: Kiosk) -> None:
     counted = kiosk.counted()
     kiosk.engine.forget()
     kiosk.engine.close()
-    assert (kiosk.counted(), kiosk.engine.leased) == (counted, 0)
+    assert (kiosk.counted(), kiosk.engine.prefetched) == (counted, 0)
 
 
 def test_a_clock_that_steps_back_ends_what_is_held(kiosk: Kiosk) -> None:
@@ -322,7 +322,7 @@ def test_options_that_cannot_be_are_refused() -> None:
 
 def test_the_law_is_printed_with_its_numbers() -> None:
     assert law(parse("1000/s"), nodes=4) == (
-        "1000/s, leased by 4 processes of at most 100 units each: over any span at most 400 units more are "
+        "1000/s, prefetched by 4 processes, at most 100 units each: over any span at most 400 units more are "
         "admitted than the limit alone admits, and at most 400 units are kept from others, for at most 100 ms."
     )
     assert "in any window not one unit more is admitted" in law(parse("1000/s fixed"), units=5, nodes=2)

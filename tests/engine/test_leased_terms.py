@@ -54,31 +54,31 @@ def room(request: pytest.FixtureRequest) -> Iterator[Room]:
 EXACTLY = [
     None,
     Terms("silent"),
-    Terms("locks", lease=(100_000, None), lockout=LOCK),
-    Terms("own", lease=(100_000, None), overrides=True),
+    Terms("locks", prefetch=(100_000, None), lockout=LOCK),
+    Terms("own", prefetch=(100_000, None), overrides=True),
 ]
 
 
 @pytest.mark.parametrize("terms", EXACTLY)
 def test_who_does_not_say_so_is_not_leased(room: Room, terms: Terms | None) -> None:
     assert room.lends(terms) == [1] * 50
-    assert room.inside.leased == 0
+    assert room.inside.prefetched == 0
 
 
 def test_who_says_so_is_leased_on_its_own_terms(room: Room) -> None:
-    costs = room.lends(Terms("hot", lease=(100_000, None)))
+    costs = room.lends(Terms("hot", prefetch=(100_000, None)))
     assert len(costs) < 20
     assert 1 < max(costs) <= 101  # a tenth, and the call's own
-    few = room.lends(Terms("warm", lease=(100_000, 7)), "few")
+    few = room.lends(Terms("warm", prefetch=(100_000, 7)), "few")
     assert max(few) == 8
-    assert room.inside.leased > 50
+    assert room.inside.prefetched > 50
     assert room.lends(None, "other") == [1] * 50
 
 
 def test_units_are_held_for_as_long_as_the_rule_says() -> None:
     room = Room(False)
-    short = room.engine.meter(DAY, "short", Terms("short", lease=(50_000, None)))
-    long = room.engine.meter(DAY, "long", Terms("long", lease=(400_000, None)))
+    short = room.engine.meter(DAY, "short", Terms("short", prefetch=(50_000, None)))
+    long = room.engine.meter(DAY, "long", Terms("long", prefetch=(400_000, None)))
     for meter in (long, short, long, short):
         for _ in range(20):
             meter.decide("k", 1)
@@ -101,7 +101,7 @@ def test_the_engines_own_is_for_those_who_have_no_terms(room: Room) -> None:
 
 def test_new_terms_take_over_what_is_held(room: Room) -> None:
     """A rule that was changed: what the old one holds goes back, once somebody asks by the new one."""
-    old, new = Terms("r", lease=(100_000, None)), Terms("r", lease=(200_000, 5))
+    old, new = Terms("r", prefetch=(100_000, None)), Terms("r", prefetch=(200_000, 5))
     room.lends(old)
     held = 1000 - room.warehouse.meter(DAY, "n").decide("k", 0)[REMAINING] - 50
     assert held > 0
@@ -123,7 +123,7 @@ def test_what_is_not_leased_goes_straight_through() -> None:
     assert isinstance(meter, ExactMeter)
     assert meter.decide is meter.meter.decide
     assert (meter.limit, meter.name) == (DAY, "n")
-    hot = engine.meter(DAY, "hot", Terms("hot", lease=(100_000, None)))
+    hot = engine.meter(DAY, "hot", Terms("hot", prefetch=(100_000, None)))
     assert [facts[REMAINING] for facts in engine.decide_all([(meter, "k", 2), (hot, "k", 3)])] == [998, 997]
     told = engine.decide_all([(meter, "k", 2), (hot, "k", 3)], None, False)
     assert [facts[REMAINING] for facts in told] == [998, 997]
@@ -136,17 +136,17 @@ def test_what_is_not_leased_goes_straight_through() -> None:
 def test_each_is_told_its_own_law() -> None:
     off, on = LeaseEngine(Warehouse(), hold_us=None), LeaseEngine(Warehouse())
     assert list(off.laws(DAY, 4)) == list(off.laws(DAY, 4, Terms("r"))) == list(on.laws(DAY, 4, Terms("r"))) == []
-    ((_, words),) = off.laws(DAY, 4, Terms("r", lease=(20_000, 30)))
+    ((_, words),) = off.laws(DAY, 4, Terms("r", prefetch=(20_000, 30)))
     assert "at most 30 units each" in words
     assert "at most 120 units are kept from others, for at most 20 ms" in words
-    assert "for at most 100 ms" in dict(on.laws(DAY, 4))["lease"]
-    locks = Terms("r", lease=(20_000, 30), lockout=LOCK)
-    assert "never leased, because its rule has a lockout" in dict(on.laws(DAY, 4, locks))["lease"]
-    paced = dict(off.laws(parse("10/s smooth"), 4, Terms("r", lease=(20_000, 30))))["lease"]
+    assert "for at most 100 ms" in dict(on.laws(DAY, 4))["prefetch"]
+    locks = Terms("r", prefetch=(20_000, 30), lockout=LOCK)
+    assert "never prefetched, because its rule has a lockout" in dict(on.laws(DAY, 4, locks))["prefetch"]
+    paced = dict(off.laws(parse("10/s smooth"), 4, Terms("r", prefetch=(20_000, 30))))["prefetch"]
     assert paced.endswith("decided by the engine itself.")
 
 
 def test_terms_that_cannot_be() -> None:
-    for lease in ((0, None), (1000, 0)):
+    for prefetch in ((0, None), (1000, 0)):
         with pytest.raises(InvalidRule):
-            LeaseEngine(Warehouse()).meter(DAY, "n", Terms("r", lease=lease))
+            LeaseEngine(Warehouse()).meter(DAY, "n", Terms("r", prefetch=prefetch))

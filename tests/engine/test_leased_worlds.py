@@ -27,7 +27,7 @@ def _soon(true: Callable[[], bool]) -> None:
 
 
 def _watchers() -> int:
-    return sum(thread.name == "headgate-lease" for thread in threading.enumerate())
+    return sum(thread.name == "headgate-prefetch" for thread in threading.enumerate())
 
 
 def test_a_thread_gives_back_in_time_and_ends_on_close() -> None:
@@ -129,7 +129,7 @@ def test_several_event_loops_share_an_engine() -> None:
 
     asyncio.run(take())
     asyncio.run(take())
-    assert engine.leased > 80  # the second loop went on with what the first one had leased
+    assert engine.prefetched > 80  # the second loop went on with what the first one had leased
     asyncio.run(engine.close())
     assert Limiter("1000/day fixed", inner).peek("k").remaining == 900
 

@@ -36,7 +36,7 @@ def test_around_a_server_stands_all_that_a_rule_may_choose() -> None:
     assert isinstance(engine, FallbackEngine)
     assert engine.fallback is None
     assert not engine.members.joined
-    whole = open_engine(f"{NOBODY}?fallback=deny&memo=on&lease=50ms&deadline=2s", ruled=True)
+    whole = open_engine(f"{NOBODY}?fallback=deny&denial_cache=on&deadline=2s", ruled=True)
     assert stack(whole) == [FallbackEngine, MemoEngine, LeaseEngine, RedisEngine]
     assert isinstance(whole, FallbackEngine)
     assert whole.fallback == "deny"
@@ -45,7 +45,7 @@ def test_around_a_server_stands_all_that_a_rule_may_choose() -> None:
         AsyncLeaseEngine,
         AsyncRedisEngine,
     ]
-    assert stack(open_async_engine(f"{NOBODY}?memo=on", ruled=True))[1] is AsyncMemoEngine
+    assert stack(open_async_engine(f"{NOBODY}?denial_cache=on", ruled=True))[1] is AsyncMemoEngine
 
 
 def test_a_process_is_one_member_whoever_of_its_rules_shares() -> None:
@@ -62,10 +62,9 @@ def test_a_process_is_one_member_whoever_of_its_rules_shares() -> None:
     assert first.members is second.members
 
 
-def test_memory_stays_bare_unless_its_url_says_otherwise() -> None:
+def test_memory_stays_bare() -> None:
     assert stack(open_engine("memory://", ruled=True)) == [LocalEngine]
     assert stack(open_async_engine("memory://", ruled=True)) == [AwaitedEngine]
-    assert stack(open_engine("memory://?lease=1s", ruled=True)) == [LeaseEngine, LocalEngine]
 
 
 def test_rules_choose(redis_server: RedisServer) -> None:
@@ -73,13 +72,13 @@ def test_rules_choose(redis_server: RedisServer) -> None:
         engine = open_engine(link.url, ruled=True)
         bare = engine.meter(DAY, "bare")
         exact = engine.meter(DAY, "exact", Terms("exact"))
-        hot = engine.meter(DAY, "hot", Terms("hot", lease=(100_000, 10)))
+        hot = engine.meter(DAY, "hot", Terms("hot", prefetch=(100_000, 10)))
         local = engine.meter(DAY, "local", Terms("local", fallback="local", deadline=0.1))
         assert isinstance(engine, FallbackEngine)
         assert engine.members.joined
         for _ in range(30):
             assert all(meter.decide("k", 1) for meter in (bare, exact, hot, local))
-        assert engine.inner.leased > 0
+        assert engine.inner.prefetched > 0
         link.refuse()
         link.cut()
         for meter in (bare, exact):
@@ -96,14 +95,14 @@ async def test_rules_choose_awaited(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
         engine = open_async_engine(link.url, ruled=True)
         bare = engine.meter(DAY, "bare")
-        hot = engine.meter(DAY, "hot", Terms("hot", lease=(100_000, 10)))
+        hot = engine.meter(DAY, "hot", Terms("hot", prefetch=(100_000, 10)))
         local = engine.meter(DAY, "local", Terms("local", fallback="local", deadline=0.1))
         for _ in range(30):
             for meter in (bare, hot, local):
                 await meter.decide("k", 1)
         assert isinstance(engine, AsyncFallbackEngine)
         assert engine.members.joined
-        assert engine.inner.leased > 0
+        assert engine.inner.prefetched > 0
         assert (await bare.decide("k", 0))[REMAINING] == 970
         link.refuse()
         link.cut()

@@ -64,7 +64,7 @@ async def test_nobody_listens(closed_port: int) -> None:
 
 
 async def test_nobody_answers(silent_port: int) -> None:
-    url = f"redis://127.0.0.1:{silent_port}/0?deadline={PATIENCE}"
+    url = f"redis://127.0.0.1:{silent_port}/0?deadline={PATIENCE}s"
     sentence = f"Redis at 127.0.0.1:{silent_port} gave no decision: no answer within the timeout"
     assert str(refused_within(Limiter("1/s", url), GENEROUS)).startswith(sentence)
     assert str(await refused_within_awaited(url, GENEROUS)).startswith(sentence)
@@ -169,7 +169,7 @@ def frozen(server: RedisServer) -> Iterator[None]:
 
 
 def test_a_late_answer_is_not_taken_for_the_next_one(redis_server: RedisServer) -> None:
-    with Limiter("100/hour", f"{redis_server.url}?deadline={PATIENCE}") as limiter:
+    with Limiter("100/hour", f"{redis_server.url}?deadline={PATIENCE}s") as limiter:
         assert limiter.take("key", 30).remaining == 70
         with frozen(redis_server):
             assert "no answer within the timeout" in str(refused_within(limiter, GENEROUS))
@@ -180,7 +180,7 @@ def test_a_late_answer_is_not_taken_for_the_next_one(redis_server: RedisServer) 
 
 
 async def test_a_late_answer_awaited(redis_server: RedisServer) -> None:
-    limiter = AsyncLimiter("100/hour", f"{redis_server.url}?deadline={PATIENCE}")
+    limiter = AsyncLimiter("100/hour", f"{redis_server.url}?deadline={PATIENCE}s")
     assert (await limiter.take("key", 30)).remaining == 70
     with frozen(redis_server), pytest.raises(EngineUnavailable, match="no answer within the timeout"):
         await limiter.take("key")

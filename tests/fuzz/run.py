@@ -68,7 +68,7 @@ def fuzz(kinds: list[str], engines: list[str], inputs: int, seed: int, first: in
     whole = sum(KINDS[kind][1] for kind in kinds)
     for engine in engines:
         with ExitStack() as stack:
-            url = stack.enter_context(RedisServer()).url + "?deadline=5" if engine == "redis" else "memory://"
+            url = stack.enter_context(RedisServer()).url + "?deadline=5s" if engine == "redis" else "memory://"
             service = stack.enter_context(Service(BOOK, engine=url, log_level="warning"))
             judge = Judge(service)
             for kind in kinds:

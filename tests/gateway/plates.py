@@ -11,7 +11,7 @@ from headgate.model.lockout import Lockout
 from headgate.ruled.ruling import cases_of, names_of, terms_of
 from headgate.rules.condition import Test
 from headgate.rules.keys import Dimension
-from headgate.rules.rule import Choice, Lease, Limits, Modes, Rule, Rulebook
+from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Rule, Rulebook
 from headgate.text import parse_all
 
 NOW_US = 1_795_000_000_000_000
@@ -52,7 +52,7 @@ RULES = st.builds(
     cost=st.sampled_from(COSTS),
     lockout=st.sampled_from([None, None, Lockout(5, 60_000_000, 3_600_000_000)]),
     deadline=st.sampled_from([None, 0.05]),
-    lease=st.sampled_from([None, Lease(100_000), Lease(100_000, 500)]),
+    prefetch=st.sampled_from([None, Prefetch(100_000), Prefetch(100_000, 500)]),
     mode=st.sampled_from([Modes(), Modes(0, 10_000)]),
 )
 

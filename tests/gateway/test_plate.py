@@ -144,8 +144,8 @@ def test_what_a_rule_says_to_an_engine() -> None:
             candidate: {by: user, cases: {ann: 2/s}, otherwise: 8/s}
             lockout: {after: 5, within: 1m, for: 1h}
             deadline: 50ms
-          - {name: b, limit: 100/s, lease: {for: 100ms, units: 500}}
-          - {name: c, limit: 100/s, lease: 20ms}
+          - {name: b, limit: 100/s, prefetch: {for: 100ms, units: 500}}
+          - {name: c, limit: 100/s, prefetch: 20ms}
           - {name: d, limit: 3 slots}
     """)
     assert found["terms"] == {
@@ -155,8 +155,8 @@ def test_what_a_rule_says_to_an_engine() -> None:
             "lockout": [5, 60_000_000, 3_600_000_000],
             "deadline": 0.05,
         },
-        "b": {"lease": {"hold_us": 100_000, "units": 500}},
-        "c": {"lease": {"hold_us": 20_000}},
+        "b": {"prefetch": {"hold_us": 100_000, "units": 500}},
+        "c": {"prefetch": {"hold_us": 20_000}},
         "d": {},
     }
     assert "unlimited" not in found["limits"]

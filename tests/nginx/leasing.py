@@ -66,8 +66,8 @@ class Kiosk(Nginx):
         made = plate(limits, list(rules), lockouts=True)
         told = {}
         for (name, rule), limit in zip(rules.items(), limits, strict=True):
-            lease = {"hold_us": rule.hold_us} | ({} if rule.units is None else {"units": rule.units})
-            told[name] = {"limit": limit.text, "terms": {"lease": lease, **rule.terms}}
+            prefetch = {"hold_us": rule.hold_us} | ({} if rule.units is None else {"units": rule.units})
+            told[name] = {"limit": limit.text, "terms": {"prefetch": prefetch, **rule.terms}}
         said.write_text(json.dumps({"url": redis, "rules": told, **made._asdict()}))
         self.configure(http=HTTP.format(room=room, lua=LEASING, said=said))
 

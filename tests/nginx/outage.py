@@ -11,7 +11,7 @@ from tests.nginx.gateway import Gateway
 from tests.servers import Cluster, Proxy, RedisServer, Sentinels
 from tests.servers.waiting import until
 
-PLAIN = "memo = false, shed = false"
+PLAIN = "denial_cache = false, shed = false"
 DEADLINE = 0.3  # seconds: long enough to tell a wait from a busy machine
 BACK = 2.0  # seconds after which Redis decides again
 PLENTY = "100000/year"  # of which no unit comes back meanwhile
@@ -36,7 +36,7 @@ def rule(name: str = "api", limit: str = "5/day fixed", **more: Any) -> dict[str
 
 
 def url_of(server: RedisServer | Proxy | Cluster | Sentinels, fallback: str, deadline: float, url: str) -> str:
-    return f"{server.url}?fallback={fallback}&deadline={deadline}{url}"
+    return f"{server.url}?fallback={fallback}&deadline={deadline}s{url}"
 
 
 @contextmanager

@@ -10,11 +10,12 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("rule = 1", 'init knows no option "rule". It knows attributes, dict, engine, keep, memo, prefix, redis'),
-        ("memo = 1", "memo is a boolean, not 1."),
+        ("rule = 1", 'init knows no option "rule". It knows attributes, denial_cache, dict, engine, keep, prefix'),
+        ("denial_cache = 1", "denial_cache is a boolean, not 1."),
+        ("memo = false", 'init knows no option "memo". Write denial_cache = false.'),
         ('engine = "redis"', 'where is Redis? Write redis = "redis://127.0.0.1:6379/0".'),
         ('engine = "memory"', 'engine is "redis" or "shared", not "memory".'),
-        ('redis = "http://127.0.0.1"', "http://… is not an engine"),
+        ('redis = "http://127.0.0.1"', "http://… is not an engine URL"),
         ('redis = "redis://127.0.0.1?fallback=maybe"', "fallback is allow, deny or local"),
         ('dict = "other"', 'There is no shared dict "other": write lua_shared_dict other 20m; in the http block.'),
         (

@@ -186,7 +186,7 @@ def test_nothing_is_charged_to_a_share_where_what_counts_here_refuses(server: Re
 
 def test_a_leased_share_is_given_back_where_another_rule_refuses(server: RedisServer) -> None:
     rules = [
-        rule("leased", "3/day fixed", when={"path": ["/l", "/lb"]}, lease="100ms"),
+        rule("leased", "3/day fixed", when={"path": ["/l", "/lb"]}, prefetch="100ms"),
         rule("refused", "100/hour", when={"path": "/lb"}, fallback="deny"),
     ]
     with gateway(server, *rules) as gate:

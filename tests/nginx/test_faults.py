@@ -25,7 +25,7 @@ from tests.nginx.storm import left, load, others, told
 from tests.servers import BASE_US, Cluster, DrivenClock, Proxy, RedisServer, Sentinels
 from tests.servers.waiting import until
 
-PATIENT = "?deadline=5"  # a busy machine is no outage
+PATIENT = "?deadline=5s"  # a busy machine is no outage
 
 
 def book(limit: str = "1000000/day fixed", **more: Any) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def server_line(server: RedisServer) -> Iterator[Callable[..., None]]:
 
 def test_a_slow_redis_holds_up_nobody(server: RedisServer) -> None:
     """30 ms for an answer, of 50 ms that it may take: whoever must connect first is too late."""
-    with Proxy(server) as link, Gateway(by_user("5/day fixed"), f"{link.url}?deadline=0.05") as gate:
+    with Proxy(server) as link, Gateway(by_user("5/day fixed"), f"{link.url}?deadline=50ms") as gate:
         assert gate.get("/").status == 200
         link.delay(15)
         slowest = 0.0

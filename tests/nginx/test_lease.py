@@ -298,10 +298,10 @@ def test_redis_is_gone(redis_server: RedisServer) -> None:
 def test_another_rule_refuses(redis_server: RedisServer) -> None:
     """The whole gateway: what was taken from stock for a request that another rule refuses is back at once."""
     rules = [
-        {"name": "hot", "key": "address", "limit": SLOW["bucket"].limit, "lease": "200ms"},
+        {"name": "hot", "key": "address", "limit": SLOW["bucket"].limit, "prefetch": "200ms"},
         {"name": "strict", "key": "address", "limit": "25/day"},
     ]
-    with Gateway({"name": "two", "rules": rules}, redis=f"{redis_server.url}?deadline=5", workers=2) as gate:
+    with Gateway({"name": "two", "rules": rules}, redis=f"{redis_server.url}?deadline=5s", workers=2) as gate:
         statuses = Counter(gate.get("/").status for _ in range(150))
         assert statuses == {200: 25, 429: 125}
         assert gate.get("/").status == 429

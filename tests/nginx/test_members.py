@@ -34,8 +34,8 @@ def gateway(
     server: RedisServer, limit: str | None = "10/day fixed", options: str = "", **more: Any
 ) -> Iterator[Gateway]:
     book = None if limit is None else {"rules": [rule(limit)]}
-    url = f"{server.url}?fallback=local&deadline=0.5{options}"
-    with Gateway(book, url, options="memo = false, shed = false", server=PLACE, **more) as gate:
+    url = f"{server.url}?fallback=local&deadline=500ms{options}"
+    with Gateway(book, url, options="denial_cache = false, shed = false", server=PLACE, **more) as gate:
         yield gate
 
 
@@ -79,7 +79,7 @@ def await_place(gate: Gateway, count: int, rank: int | None = None, seconds: flo
 @contextmanager
 def python(server: RedisServer, limit: str) -> Iterator[tuple[Limiter, FallbackEngine]]:
     """A Python process's limiter, on the same count as the gate's rule."""
-    with Limiter(limit, f"{server.url}?fallback=local&deadline=0.5", name="api") as limiter:
+    with Limiter(limit, f"{server.url}?fallback=local&deadline=500ms", name="api") as limiter:
         assert isinstance(limiter.engine, FallbackEngine)
         limiter.peek("all")
         yield limiter, limiter.engine

@@ -53,7 +53,7 @@ def gateways(server: RedisServer, count: int, *rules: dict[str, str]) -> Iterato
     """So many gateways that follow a book of these rules."""
     server.flush()
     book = {"name": "sale", "rules": list(rules)}
-    url = f"{server.url}?deadline=2&nodes={count}"
+    url = f"{server.url}?deadline=2s&nodes={count}"
     with ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -101,7 +101,7 @@ def test_little_is_asked_all_is_used_and_everybody_has_the_same_chance(
 
 
 def leased(text: str, name: str = "leased") -> dict[str, str]:
-    return {"name": name, "limit": text, "lease": "100ms"}
+    return {"name": name, "limit": text, "prefetch": "100ms"}
 
 
 @pytest.mark.parametrize(

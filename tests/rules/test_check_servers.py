@@ -153,9 +153,9 @@ def test_a_split_rule_counts_those_who_share_the_server(redis_server: RedisServe
         assert [bool(gate.check({})) for _ in range(11)] == [True] * 10 + [False]
 
 
-def test_a_leased_rule_is_decided_here_and_gives_back(redis_server: RedisServer) -> None:
+def test_a_prefetched_rule_is_decided_here_and_gives_back(redis_server: RedisServer) -> None:
     rules = [
-        {"name": "hot", "lease": "5s", "limit": "10000/hour"},
+        {"name": "hot", "prefetch": "5s", "limit": "10000/hour"},
         {"name": "narrow", "key": "user", "missing": "skip", "limit": "2/hour"},
     ]
     with Limiter.from_rules({"rules": rules}, redis_server.url) as gate:

@@ -25,7 +25,7 @@ from headgate.model.token_bucket import TokenBucket
 from headgate.rules import load, write
 from headgate.rules.condition import All, AnyOf, Not, Test
 from headgate.rules.keys import Dimension
-from headgate.rules.rule import Choice, Lease, Modes, Refusal, Rule, Rulebook
+from headgate.rules.rule import Choice, Modes, Prefetch, Refusal, Rule, Rulebook
 from headgate.text import parse, parse_all, parse_span
 
 HERE = Path(__file__).parent
@@ -221,7 +221,7 @@ def test_the_shop() -> None:
                 key=(Dimension("argument.item"),),
                 missing="skip",
                 limit=Choice(parse_all("100000/s")),
-                lease=Lease(100_000),
+                prefetch=Prefetch(100_000),
                 replaces=("cap",),
                 fallback="allow",
                 deadline=0.02,
@@ -291,7 +291,8 @@ def test_what_is_captured_surely_need_not_be_said_to_be_missing() -> None:
 
 def test_a_rule_says_otherwise_than_the_defaults() -> None:
     head = (
-        "defaults: {lockout: {after: 3, for: 1h}, lease: exact, nodes: 4, mode: shadow, except: {plan: staff}}\n"
+        "defaults: {lockout: {after: 3, for: 1h}, prefetch: exact, nodes: 4, mode: shadow, "
+        "except: {plan: staff}}\n"
     )
     first = book("limit: 1/s", head=head).rules[0]
     assert (first.lockout, first.nodes, first.mode) == (
@@ -302,16 +303,25 @@ def test_a_rule_says_otherwise_than_the_defaults() -> None:
     assert first.unless == Test("plan", ("staff",))
     other = book("limit: 1/s", "lockout: off", "where: split", "mode: enforce", "key: []", head=head)
     assert (other.rules[0].lockout, other.rules[0].nodes, other.rules[0].mode) == (None, 4, Modes())
-    with pytest.raises(InvalidRule, match=r"^line 1: rule \"a\": lease cannot be with lockout"):
-        book("limit: 1/s", "lockout: {after: 1, for: 1s}", head="defaults: {lease: 100ms}\n")
+    with pytest.raises(InvalidRule, match=r"^line 1: rule \"a\": prefetch cannot be with lockout"):
+        book("limit: 1/s", "lockout: {after: 1, for: 1s}", head="defaults: {prefetch: 100ms}\n")
 
 
 def test_spans() -> None:
     assert [parse_span(text) for text in ("50ms", "s", " 1.5 Hours ")] == [50_000, 1_000_000, 5_400_000_000]
-    with pytest.raises(
-        InvalidRule, match=r'^"5" is not a length of time\. Write a number and a unit, such as 50ms'
-    ):
-        parse_span("5")
+    assert [parse_span(text) for text in ("1.1ms", "2.3ms", "0.000007s")] == [
+        1100,
+        2300,
+        7,
+    ]  # none is exact in doubles
+    for text in ("5", "0.05"):
+        with pytest.raises(InvalidRule) as refused:
+            parse_span(text)
+        assert str(refused.value) == (
+            f'"{text}" is not a length of time. It has no unit: write {text}ms or {text}s.'
+        )
+    with pytest.raises(InvalidRule, match=r"at least one\.$"):
+        parse_span("1.0004ms")
 
 
 # Laws.

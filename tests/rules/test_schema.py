@@ -34,13 +34,14 @@ BEYOND = {
     "except-is-when", "impossible-families", "impossible-glob", "impossible-not", "impossible-path",
     "impossible-presence", "impossible-texts", "paths-capture-alike",
     # what a number or a network is
-    "cost-zero-always", "deadline-zero", "key-twice", "lease-too-long", "mode-decimals", "mode-over",
+    "cost-zero-always", "deadline-zero", "key-twice", "prefetch-too-long", "mode-decimals", "mode-over",
     "test-network-bits",
     # what goes together, with defaults at hand
-    "defaults-lease-and-node", "lease-with-lockout", "lease-with-node", "lease-with-overrides", "lease-with-split",
+    "defaults-prefetch-and-node", "prefetch-with-lockout", "prefetch-with-node", "prefetch-with-overrides",
+    "prefetch-with-split",
     "missing-capture-not-sure", "missing-unsaid", "missing-unsaid-cost", "nodes-without-split",
     "slots-as-candidate",
-    "slots-in-choice", "slots-two", "slots-with-candidate", "slots-with-cost", "slots-with-lease",
+    "slots-in-choice", "slots-two", "slots-with-candidate", "slots-with-cost", "slots-with-prefetch",
     "slots-with-lockout", "slots-with-overrides", "slots-with-quota-mode", "slots-with-rate",
 }  # fmt: skip
 

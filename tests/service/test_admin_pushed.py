@@ -192,7 +192,7 @@ async def test_scripts_are_loaded_on_every_master(cluster: Cluster, tmp_path: Pa
 
 async def test_a_reset_holds_at_once_for_who_remembers_refusals(redis_server: RedisServer, tmp_path: Path) -> None:
     push(tmp_path, ONE, redis_server.url)
-    async with Operator("pushed", engine=f"{redis_server.url}?memo=on") as operator:
+    async with Operator("pushed", engine=f"{redis_server.url}?denial_cache=on") as operator:
         assert [await operator.check(user="ann") for _ in range(3)] == [True, False, False]
         told = (await operator("POST", "/reset", {"attributes": {"user": "ann"}})).json
         assert told["forgotten"] == [{"rule": "a", "key": "user=ann", "counts": ["a"]}]

@@ -18,7 +18,7 @@
 --   dict         the shared dict ("headgate")
 --   prefix       of keys in Redis ("hg")
 --   attributes   which nginx variable is which attribute: { user = "$cookie_uid" }
---   memo, shed   false turns off the memory of refusals, and shedding
+--   denial_cache, shed   false turns off repeating refusals from memory, and shedding
 --
 -- Laws: a request is charged once, whatever internal redirects and sub-requests it makes; no trouble of ours is ever
 -- an error page.

@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--engine",
         metavar="URL",
-        help="also tell what this engine promises: redis://host/0?fallback=local&lease=100ms",
+        help="also tell what this engine promises: redis://host/0?fallback=local&prefetch=100ms",
     )
     parser.add_argument(
         "--nodes",

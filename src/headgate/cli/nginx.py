@@ -122,7 +122,7 @@ def _engine(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not re.fullmatch(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?|unix", scheme):
         raise InvalidRule("nginx counts in Redis, or with --shared in itself. Write --engine redis://host:6379/0.")
-    options.split(url)  # says what is wrong with them
+    options.split_for_rulebook(url)  # says what is wrong with them
     return url
 
 

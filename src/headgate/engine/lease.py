@@ -73,12 +73,12 @@ def law(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None, nodes
     """What leasing costs at most, in a sentence with the numbers."""
     most = bound(limit, units)
     if not most:
-        return f"{limit} is never leased: every call is decided by the engine itself."
+        return f"{limit} is never prefetched: every call is decided by the engine itself."
     total = whole("The number of processes", nodes) * most
     more = "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total} units more are"
     where = "in any window" if isinstance(limit, FixedWindow) else "over any span"
     return (
-        f"{limit}, leased by {nodes} processes of at most {most} units each: {where} {more} admitted than the "
+        f"{limit}, prefetched by {nodes} processes, at most {most} units each: {where} {more} admitted than the "
         f"limit alone admits, and at most {total} units are kept from others, for at most {hold_us / 1000:g} ms."
     )
 
@@ -100,20 +100,20 @@ class _Lending:
     def _said(self, terms: Terms | None) -> Hold | None:
         if terms is None:
             return self._hold
-        return None if terms.lease is None else Hold.checked(*terms.lease)
+        return None if terms.prefetch is None else Hold.checked(*terms.prefetch)
 
     def laws(self, limit: Limit, nodes: int, terms: Terms | None = None) -> Iterator[tuple[str, str]]:
         said = self._said(terms)
         if said is None:
             return
         if terms is not None and not terms.plain:
-            yield "lease", f"{limit} is never leased, because its rule has a lockout or overrides."
+            yield "prefetch", f"{limit} is never prefetched, because its rule has a lockout or overrides."
         else:
-            yield "lease", law(limit, hold_us=said.us, units=said.units, nodes=nodes)
+            yield "prefetch", law(limit, hold_us=said.us, units=said.units, nodes=nodes)
 
     @property
-    def leased(self) -> int:
-        """Units that were handed out from leases."""
+    def prefetched(self) -> int:
+        """Units that were handed out of those fetched ahead."""
         return self._leases.leased
 
     @property
@@ -259,7 +259,7 @@ class _Watcher(Thread):
     """Gives back in time what nobody asks for. It does not keep its engine alive."""
 
     def __init__(self, engine: LeaseEngine) -> None:
-        super().__init__(name="headgate-lease", daemon=True)
+        super().__init__(name="headgate-prefetch", daemon=True)
         wake = self.wake = Event()
         self._engine = ref(engine, lambda _: wake.set())
 

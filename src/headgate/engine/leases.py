@@ -123,8 +123,8 @@ class Hold(NamedTuple):
 
     @classmethod
     def checked(cls, us: int, units: int | None) -> Hold:
-        whole("The time that leased units are held, in microseconds,", us)
-        return cls(us, None if units is None else whole("The number of leased units", units))
+        whole("The time that prefetched units are held, in microseconds,", us)
+        return cls(us, None if units is None else whole("The number of prefetched units", units))
 
 
 class Counter:

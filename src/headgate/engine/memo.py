@@ -77,7 +77,7 @@ class _Memo:
 
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield (
-            "memo",
+            "denial cache",
             "a refusal is repeated here until its retry_after: never more is admitted, and what another process "
             "has freed meanwhile is refused for at most min(retry_after, 1 s)",
         )

@@ -8,7 +8,7 @@ have the same Terms and the same key are one rule's: they are refused together a
     overrides   the key may have limits of its own, kept beside its counts and read by the same script
     fallback    what is done when no answer comes; None: what the engine around does
     deadline    seconds that this rule waits for an answer; of several rules the shortest
-    lease       how long units of a hot key may be held ahead, in microseconds, and how many; None: exact
+    prefetch    how long units of a hot key may be held ahead, in microseconds, and how many; None: exact
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Terms:
     overrides: bool = False
     fallback: Instead | None = None
     deadline: float | None = None
-    lease: tuple[int, int | None] | None = None
+    prefetch: tuple[int, int | None] | None = None
 
     plain: bool = field(init=False)  # a charge by itself is no more than a take: its script need know nothing
     silent: bool = field(init=False)  # and in company neither

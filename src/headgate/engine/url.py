@@ -1,19 +1,18 @@
 """Engines by URL: memory://, redis://host:port/db, rediss://, valkey://, unix:///path/to.sock, redis+cluster://,
 redis+sentinel://; with whatever is put around them, by the URL's options or by keywords (see options.py).
 
-The order is fixed: fallback( memo( lease( the engine ) ) ). What is inside decides, what is around it spares a
-round trip or stands in when there is no answer.
+The order is fixed: fallback( denial cache( prefetch( the engine ) ) ). What is inside decides, what is around it
+spares a round trip or stands in when there is no answer.
 
-`ruled`: whoever asks has a rulebook, and its rules may choose fallback and lease each for itself. So both stand
-around a server in any case, and do nothing for a rule that does not want them, unless the URL says otherwise.
+`ruled`: whoever asks has a rulebook, and its rules may choose fallback and prefetch each for itself. So both stand
+around a server in any case, and do nothing for a rule that does not want them, unless the URL chooses a fallback.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock
@@ -24,18 +23,13 @@ from headgate.engine.fallback.members import AsyncMembers, Members
 from headgate.engine.lease import AsyncLeaseEngine, LeaseEngine
 from headgate.engine.local import LocalEngine
 from headgate.engine.memo import AsyncMemoEngine, MemoEngine
-from headgate.engine.options import Options
+from headgate.engine.options import Instead, Options
 from headgate.engine.port import AsyncEngine, Engine
+from headgate.engine.schemes import MEMORY, scheme_of
 from headgate.errors import InvalidRule
 
 if TYPE_CHECKING:
     from headgate.engine.redis.editions import Archive
-
-_ONE = ("redis", "rediss", "valkey", "valkeys")
-_REDIS = (
-    *(*_ONE, "unix", "redis+unix", "valkey+unix"),
-    *(f"{scheme}+{kind}" for scheme in _ONE for kind in ("cluster", "sentinel")),
-)
 
 _LARGE = 1.0  # seconds that a paper may take at least: it is larger than an answer
 
@@ -44,12 +38,48 @@ _members: WeakValueDictionary[tuple[str, str], Members] = WeakValueDictionary()
 _async_members: WeakValueDictionary[tuple[str, str], AsyncMembers] = WeakValueDictionary()
 
 
+class Given(NamedTuple):
+    """The options that a caller gave as keywords."""
+
+    deadline: float | str | None
+    fallback: Instead | None
+    denial_cache: bool | None
+    prefetch: float | str | None
+    prefetch_units: int | None
+    nodes: int | None
+
+
 def open_engine(
-    url: str, *, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False, **given: Any
+    url: str,
+    *,
+    prefix: str = "hg",
+    clock: Clock | None = None,
+    ruled: bool = False,
+    deadline: float | str | None = None,
+    fallback: Instead | None = None,
+    denial_cache: bool | None = None,
+    prefetch: float | str | None = None,
+    prefetch_units: int | None = None,
+    nodes: int | None = None,
 ) -> Engine:
-    """The engine that a URL stands for, with what is put around it: deadline, fallback, memo, lease, lease_units,
-    nodes."""
-    plain, chosen = _read(url, given)
+    """Open the engine that a URL names.
+
+        engine = open_engine("redis://localhost:6379/0", deadline="50ms", fallback="local", denial_cache=True)
+
+    prefix           what keys on the server begin with
+    clock            whose time memory:// counts by
+    ruled            for a limiter that follows a rulebook: rules choose fallback and prefetch
+    deadline         how long a decision may take: seconds, or a text such as "50ms"
+    fallback         "allow", "deny" or "local": what is done when no answer comes by then
+    denial_cache     answer a refusal again here until its retry_after
+    prefetch         how long units of hot keys may be held ahead: seconds, or a text such as "100ms"
+    prefetch_units   how many of them at most
+    nodes            how many processes share the limits while the server is gone, if that is known
+
+    The last six may stand in the URL instead (?deadline=50ms&fallback=local); a keyword goes first. With memory://
+    deadline and fallback have nothing to do, and are accepted, so that one program runs with either URL.
+    """
+    plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
     clock = clock or SystemClock()
     ruled = ruled and plain is not None
     engine: Engine = LocalEngine(clock)
@@ -64,9 +94,9 @@ def open_engine(
                 voice = RedisEngine(plain, prefix=prefix)
                 joined = _members[plain, prefix] = Members(voice.beat, voice.leave, done=voice.close)
             members = joined
-    if ruled or chosen.lease is not None:
-        engine = LeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.lease_units, clock=clock)
-    if chosen.memo:
+    if ruled or chosen.prefetch is not None:
+        engine = LeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.prefetch_units, clock=clock)
+    if chosen.denial_cache:
         engine = MemoEngine(engine, clock=clock)
     if ruled or chosen.fallback is not None:
         engine = FallbackEngine(
@@ -76,10 +106,20 @@ def open_engine(
 
 
 def open_async_engine(
-    url: str, *, prefix: str = "hg", clock: Clock | None = None, ruled: bool = False, **given: Any
+    url: str,
+    *,
+    prefix: str = "hg",
+    clock: Clock | None = None,
+    ruled: bool = False,
+    deadline: float | str | None = None,
+    fallback: Instead | None = None,
+    denial_cache: bool | None = None,
+    prefetch: float | str | None = None,
+    prefetch_units: int | None = None,
+    nodes: int | None = None,
 ) -> AsyncEngine:
-    """The same, awaited."""
-    plain, chosen = _read(url, given)
+    """Open the engine that a URL names, to be awaited. See open_engine."""
+    plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
     clock = clock or SystemClock()
     ruled = ruled and plain is not None
     engine: AsyncEngine = AwaitedEngine(LocalEngine(clock))
@@ -94,9 +134,9 @@ def open_async_engine(
                 voice = AsyncRedisEngine(plain, prefix=prefix)
                 joined = _async_members[plain, prefix] = AsyncMembers(voice.beat, voice.leave, done=voice.close)
             members = joined
-    if ruled or chosen.lease is not None:
-        engine = AsyncLeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.lease_units, clock=clock)
-    if chosen.memo:
+    if ruled or chosen.prefetch is not None:
+        engine = AsyncLeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.prefetch_units, clock=clock)
+    if chosen.denial_cache:
         engine = AsyncMemoEngine(engine, clock=clock)
     if ruled or chosen.fallback is not None:
         engine = AsyncFallbackEngine(
@@ -107,7 +147,7 @@ def open_async_engine(
 
 def open_archive(url: str, prefix: str = "hg") -> tuple[Archive, Callable[[], None]]:
     """Where papers lie that all who share a server read, such as published rulebooks; and what closes it."""
-    plain, chosen = _read(url, {})
+    plain, chosen = _read(url)
     if plain is None:
         raise InvalidRule("memory:// is this process alone: nothing can be published there.")
     from headgate.engine.redis.blocking import RedisEngine
@@ -117,24 +157,17 @@ def open_archive(url: str, prefix: str = "hg") -> tuple[Archive, Callable[[], No
     return Archive(engine), engine.close
 
 
-def _read(url: str, given: dict[str, Any]) -> tuple[str | None, Options]:
-    """The URL of a server, or None for this process; and what is put around it."""
-    scheme = _scheme(url)
-    plain, chosen = options.split(url)
-    chosen = chosen.with_given(given)
-    if scheme == "memory":
+def _read(url: str, ruled: bool = False, given: Given | None = None) -> tuple[str | None, Options]:
+    """Return the URL of a server, or None for this process; and what is put around it."""
+    plain, chosen = options.split_for_rulebook(url) if ruled else options.split(url)
+    if given is not None:
+        chosen = chosen.with_given(given._asdict())
+    if chosen.prefetch_units is not None and chosen.prefetch is None:
+        raise InvalidRule(
+            "prefetch_units has no effect without prefetch. Write prefetch=100ms&prefetch_units=500."
+        )
+    if scheme_of(url) == MEMORY:
         return None, chosen
     if find_spec("redis") is None or find_spec("hiredis") is None:
         raise InvalidRule("The Redis engine needs redis and hiredis: pip install 'headgate[redis]'.")
     return plain, chosen
-
-
-def _scheme(url: str) -> str:
-    scheme, colon, _ = url.partition("://")
-    if not colon:
-        raise InvalidRule("What was given is not an engine. Write memory:// or redis://host:6379/0.")
-    if scheme not in ("memory", *_REDIS):
-        near = get_close_matches(scheme, ("memory", *_REDIS), 1)
-        hint = f"Did you mean {near[0]}://?" if near else f"Known: memory, {', '.join(_REDIS)}."
-        raise InvalidRule(f"{scheme}://… is not an engine. Write memory:// or redis://host:6379/0. {hint}")
-    return scheme

@@ -101,9 +101,9 @@ def _terms(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "lockout", list(rule.lockout)
     if rule.deadline is not None:
         yield "deadline", rule.deadline
-    if rule.lease is not None:
-        units = {} if rule.lease.units is None else {"units": rule.lease.units}
-        yield "lease", {"hold_us": rule.lease.hold_us} | units
+    if rule.prefetch is not None:
+        units = {} if rule.prefetch.units is None else {"units": rule.prefetch.units}
+        yield "prefetch", {"hold_us": rule.prefetch.hold_us} | units
 
 
 def _names(algorithms: set[str], locks: bool) -> Iterator[str]:

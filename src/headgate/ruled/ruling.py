@@ -1,14 +1,14 @@
 """A rulebook at work: which charges a call makes, in which order they are asked, and the decision made of it.
 
 All rules that apply are decided together. What counts in this process (`where: node` and `split`) is charged
-first, then slots, then what is leased, then everything else in one question; whoever was charged before one
+first, then slots, then what is prefetched, then everything else in one question; whoever was charged before one
 refused gets it back. If something here refuses, no server is asked any more, except for shadows and candidates:
 they are decided in the same question as the others, keep what their own verdict says, and are never in the way.
 
-    here     node, split      decided in this process
-    slots    "20 slots"       acquired, each by a question of its own; the caller releases them
-    leased   lease            nearly always decided in this process; gives back what another rule refused
-    there    everything else  one question to the engine
+    here        node, split      decided in this process
+    slots       "20 slots"       acquired, each by a question of its own; the caller releases them
+    prefetched  prefetch         nearly always decided in this process; gives back what another rule refused
+    there       everything else  one question to the engine
 
 A call whose rules are all there is straight: one question, and its answers are the decision. Only the others take
 the long way, which is a flow.
@@ -37,7 +37,7 @@ from headgate.rules.condition import Test
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Limits, Rule, Rulebook
 
-HERE, SLOTS, LEASED, THERE = range(4)
+HERE, SLOTS, PREFETCHED, THERE = range(4)
 MANY = 1000  # limits that callers brought along
 
 # Where a rule's charges are decided, what heads each of them, and the meters.
@@ -111,8 +111,8 @@ class Ruling:
         if limits and isinstance(limits[0], Slots):
             return SLOTS, head, [engine.slots(limits[0], names[0], terms)]
         meters = [engine.meter(limit, name, terms) for limit, name in zip(limits, names, strict=True)]
-        leased = remote and terms.lease is not None
-        return HERE if here else LEASED if leased else THERE, head, meters
+        prefetched = remote and terms.prefetch is not None
+        return HERE if here else PREFETCHED if prefetched else THERE, head, meters
 
     def _patience(self, rule: Rule, aside: str | None = None) -> float:
         """How long a rule waits for an answer: what it says, or the engine's URL; less if there is a fallback, and
@@ -202,7 +202,7 @@ class Call:
                 refused = True
             else:
                 charged += here
-            for place in (*self._those(SLOTS, False), *self._those(LEASED, False)):
+            for place in (*self._those(SLOTS, False), *self._those(PREFETCHED, False)):
                 if self._aside(place) or not refused:
                     yield from self._ahead(place, answers, patience_us, commit)
                     charged.append(place)
@@ -216,7 +216,7 @@ class Call:
         if refused:
             yield from self._give_back(charged, answers, patience_us, commit)
         questions = {
-            (at, place if at in (SLOTS, LEASED) else None)
+            (at, place if at in (SLOTS, PREFETCHED) else None)
             for place, at in enumerate(self._places)
             if answers[place] is not None and not self._aside(place)
         }
@@ -251,7 +251,7 @@ class Call:
 
     def _ahead(self, place: int, answers: list[Facts | None], patience_us: int | None, commit: bool) -> Flow[None]:
         meter, key, cost = self.charges[place]
-        if self._places[place] == LEASED:
+        if self._places[place] == PREFETCHED:
             yield from self._together(self.ruling.engine, [place], answers, patience_us, commit)
         elif commit and cost:
             answers[place], _ = yield partial(meter.acquire, key)
@@ -295,8 +295,8 @@ def terms_of(rule: Rule, aside: str | None = None, deadline: float | None = None
     """What a rule says to an engine."""
     if aside == CANDIDATE:
         return Terms(rule.name, aside=True, fallback=rule.fallback, deadline=deadline)
-    lease = None if rule.lease is None or aside else (rule.lease.hold_us, rule.lease.units)
-    return Terms(rule.name, aside is not None, rule.lockout, rule.overrides, rule.fallback, deadline, lease)
+    prefetch = None if rule.prefetch is None or aside else (rule.prefetch.hold_us, rule.prefetch.units)
+    return Terms(rule.name, aside is not None, rule.lockout, rule.overrides, rule.fallback, deadline, prefetch)
 
 
 def names_of(rule: Rule, limits: Limits, candidate: bool = False) -> list[str]:

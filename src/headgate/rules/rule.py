@@ -74,7 +74,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Prefetch:
     """Units of a hot key fetched ahead: for how long they are held, and how many at most."""
 
     hold_us: int
@@ -100,7 +100,7 @@ class Rule:
     replaces: tuple[str, ...] = ()
     where: Where = "cluster"
     nodes: int | None = None  # of `split`, if known beforehand
-    lease: Lease | None = None
+    prefetch: Prefetch | None = None
     fallback: Instead | None = None
     deadline: float | None = None  # seconds
     initial_share: int = 0  # of the limit, in hundredths of a percent

@@ -17,7 +17,7 @@ from typing import Any
 
 from headgate.model.limit import SECOND, span
 from headgate.rules.condition import All, AnyOf, Condition, Test
-from headgate.rules.rule import Choice, Lease, Limits, Modes, Refusal, Rule, Rulebook
+from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Refusal, Rule, Rulebook
 
 _PLAIN = Rule(name="plain", limit=Choice(()))
 _WIDTH = 100
@@ -73,8 +73,8 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
     for name in ("where", "nodes", "fallback"):
         if getattr(rule, name) != getattr(_PLAIN, name):
             yield name, getattr(rule, name)
-    if rule.lease is not None:
-        yield "lease", _lease(rule.lease)
+    if rule.prefetch is not None:
+        yield "prefetch", _prefetch(rule.prefetch)
     if rule.deadline is not None:
         yield "deadline", span(round(rule.deadline * SECOND))
     if rule.initial_share:
@@ -128,8 +128,12 @@ def _percentage(hundredths: int) -> int | float:
     return hundredths / 100 if hundredths % 100 else hundredths // 100
 
 
-def _lease(lease: Lease) -> Any:
-    return span(lease.hold_us) if lease.units is None else {"for": span(lease.hold_us), "units": lease.units}
+def _prefetch(prefetch: Prefetch) -> Any:
+    return (
+        span(prefetch.hold_us)
+        if prefetch.units is None
+        else {"for": span(prefetch.hold_us), "units": prefetch.units}
+    )
 
 
 def _refusal(refusal: Refusal) -> dict[str, Any]:

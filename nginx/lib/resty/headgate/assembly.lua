@@ -1,8 +1,8 @@
 -- How the parts of the gateway are put together, from what `init` was told. Nothing is decided here.
 --
--- Engines stack, always in this order: fallback( shed( memo( Redis ))), and what is leased asks
--- fallback( shed( lease( memo( Redis )))): a flood is shed before units are ordered for it, and what Redis refused says
--- nothing of the units that are here already. What counts on this nginx is asked of the shared dict.
+-- Engines stack, always in this order: fallback( shed( denial cache( Redis ))), and what is prefetched asks
+-- fallback( shed( prefetch( denial cache( Redis )))): a flood is shed before units are ordered for it, and what Redis
+-- refused says nothing of the units that are here already. What counts on this nginx is asked of the shared dict.
 --
 -- Law (tests/nginx/test_assembly.py): an option that cannot be meant keeps nginx from starting, with a sentence.
 
@@ -22,8 +22,9 @@ local M = {}
 
 local KNOWN = {
   redis = "string", engine = "string", rules = "string", keep = "string", dict = "string", prefix = "string",
-  attributes = "table", memo = "boolean", shed = "boolean",
+  attributes = "table", denial_cache = "boolean", shed = "boolean",
 }
+local INSTEAD = { memo = "denial_cache = false", lease = "prefetch: 100ms into the rule" }
 local LONGEST = 60 -- seconds that anything is waited for
 local PROMPT = 0.05 -- seconds that an answer is waited for, unless somebody says
 
@@ -39,7 +40,10 @@ end
 local function check(options)
   for name, value in pairs(options) do
     local kind = KNOWN[name]
-    if not kind then fail('init knows no option "', tostring(name), '". It knows ', names(), ".") end
+    if not kind then
+      local hint = INSTEAD[name] and "Write " .. INSTEAD[name] or "It knows " .. names()
+      fail('init knows no option "', tostring(name), '". ', hint, ".")
+    end
     if type(value) ~= kind then fail(name, " is a ", kind, ", not ", tostring(value), ".") end
   end
   local engine = options.engine or (options.redis and "redis" or "shared")
@@ -93,12 +97,14 @@ function Gate:stacked(dict, only_here, chosen, options)
   local engines = { here = self.here, own = own.of(self.redis), without = fallback.without }
   if only_here then return engines end
   local asked = self.redis
-  if options.memo ~= false then asked = memo.around(asked, dict) end
+  local remembers = options.denial_cache
+  if remembers == nil then remembers = chosen.denial_cache end
+  if remembers ~= false then asked = memo.around(asked, dict) end
   local function guarded(engine)
     if options.shed ~= false then engine = shed.around(engine, dict, self.members) end
     return fallback.around(engine, self.here, self.members, chosen)
   end
-  engines.there, engines.leased = guarded(asked), guarded(lease.around(asked, dict))
+  engines.there, engines.prefetched = guarded(asked), guarded(lease.around(asked, dict))
   return engines
 end
 

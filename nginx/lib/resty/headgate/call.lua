@@ -1,10 +1,10 @@
 -- One request under a plate: which charges it makes, in which order they are asked, and the decision made of it. The
 -- twin of ruled/ruling.py.
 --
--- What counts on this nginx is charged first, then slots, then what is leased, then everything else in one question to
+-- What counts on this nginx is charged first, then slots, then what is prefetched, then all else in one question to
 -- Redis; whoever was charged before one refused gets it back. If something here refuses, Redis is not asked any more,
 -- except for shadows and candidates: they keep what their own verdict says, and are never in the way. What is shed, or
--- refused from memory, is so before the first question: else a flood would take slots and leased units, and give each
+-- refused from memory, is so before the first question: else a flood would take slots and units, and give each
 -- of them back.
 --
 -- A charge is { hand, key, cost, rule, limit }: a match that makes one charge becomes it, because this runs for every
@@ -146,7 +146,7 @@ local function give_back(engines, charges, answers, places)
       if charge.hand.where == "slots" then
         engine:release(charge, facts[7], charge.hand.terms.deadline)
       elseif not charge.hand.aside then
-        if charge.hand.where == "leased" then engine = engines.leased end
+        if charge.hand.where == "prefetched" then engine = engines.prefetched end
         local after = engine:refund(charge, facts, charge.hand.terms.deadline)
         if after then
           after[1] = 1
@@ -173,7 +173,8 @@ local function foreseen(engines, charges, answers)
   for _, charge in ipairs(charges) do
     if charge.hand.terms.lockout or charge.hand.aside then return false end
   end
-  return refused_at(engines.there, charges, "there", answers) or refused_at(engines.leased, charges, "leased", answers)
+  return refused_at(engines.there, charges, "there", answers)
+    or refused_at(engines.prefetched, charges, "prefetched", answers)
 end
 
 -- The long way: in parts, as they are decided in different places.
@@ -197,9 +198,9 @@ local function in_turn(engines, charges, refused)
       refused = refused or refuse(charges, answers, { place })
     end
   end
-  for _, place in ipairs(those(charges, "leased", false)) do
+  for _, place in ipairs(those(charges, "prefetched", false)) do
     if charges[place].hand.aside or not refused then
-      together(engines, engines.leased, charges, { place }, answers)
+      together(engines, engines.prefetched, charges, { place }, answers)
       charged[#charged + 1] = place
       refused = refused or refuse(charges, answers, { place })
     end
@@ -230,7 +231,7 @@ local function passes(one, facts) return not facts or facts[1] == 1 or one.hand.
 -- Whether the request may pass; its charges, and for each its Facts, or nil of who was not asked; the matches that
 -- refuse without asking, and the slots that it holds ({ charge, fence }), if any.
 --
--- `engines`: here, there and leased; `own`, who knows overrides; and `without(charges, trouble)`: the answers where an
+-- `engines`: here, there, prefetched; `own`, who knows overrides; and `without(charges, trouble)`: the answers where an
 -- engine gives none.
 function M.decide(plate, matches, engines)
   local charges, denied, refused = gather(plate, matches)

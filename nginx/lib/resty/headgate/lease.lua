@@ -76,12 +76,12 @@ end
 -- All that this engine knows of a hand, put on the hand.
 local function bind(hand)
   local terms, limit = hand.terms, hand.limit
-  local lease = not terms.lockout and not terms.overrides and not terms.aside and terms.lease
+  local ahead = not terms.lockout and not terms.overrides and not terms.aside and terms.prefetch
   local spread, rate = stocks.spread(limit)
   local under = hand.head .. limit.text .. ":"
   local own = {
-    hand = hand, most = lease and stocks.bound(limit, lease.units) or 0, spread = spread, rate = rate,
-    hold_us = lease and lease.hold_us, hold = lease and lease.hold_us / 1000000, stocks = {}, count = 0,
+    hand = hand, most = ahead and stocks.bound(limit, ahead.units) or 0, spread = spread, rate = rate,
+    hold_us = ahead and ahead.hold_us, hold = ahead and ahead.hold_us / 1000000, stocks = {}, count = 0,
     name = "l:n:" .. under, left = "l:r:" .. under, flag = "l:o:" .. under,
   }
   hand.lending = own

@@ -3,10 +3,10 @@
 -- Compiled, it answers two questions: which rules a request meets (`met`), and by which hands they charge. A Hand
 -- is one limit of one rule under the name that its counts have, and knows where it is decided:
 --
---   here     where: node and split, and everything if there is no Redis: on the shared dict
---   slots    "20 slots": acquired by a question of its own, and held until the request ends
---   leased   units of a hot key, fetched ahead
---   there    everything else: in Redis, in one question
+--   here         where: node and split, and everything if there is no Redis: on the shared dict
+--   slots        "20 slots": acquired by a question of its own, and held until the request ends
+--   prefetched   units of a hot key, fetched ahead
+--   there        everything else: in Redis, in one question
 --
 -- Laws (tests/nginx/test_gateway.py, test_faults.py): a hand is called as Python calls the same count; what cannot be
 -- followed is refused whole, with a sentence, and the plate in force stays.
@@ -20,14 +20,14 @@ local share = require "resty.headgate.share"
 
 local M = {}
 
-local HERE, SLOTS, LEASED, THERE = "here", "slots", "leased", "there"
+local HERE, SLOTS, PREFETCHED, THERE = "here", "slots", "prefetched", "there"
 
 local function fail(...) error(table.concat { ... }, 0) end
 
 local function place_of(rule, limit, terms, only_here)
   if limit.algorithm == "slots" then return SLOTS end
   if only_here or rule.where == "node" or rule.where == "split" then return HERE end
-  return terms.lease and LEASED or THERE
+  return terms.prefetch and PREFETCHED or THERE
 end
 
 -- What counts are filed under: by position, and by case where cases are counted apart.
@@ -38,12 +38,12 @@ local function count_name(rule, position, word, candidate)
 end
 
 local function terms_of(rule, said, aside, chosen)
-  local lease = not aside and said.lease or nil
+  local prefetch = not aside and said.prefetch or nil
   local candidate = aside == "candidate"
   return {
     rule = rule.name, aside = aside ~= nil, lockout = not candidate and said.lockout or nil,
     overrides = not candidate and rule.overrides or false, fallback = rule.fallback or chosen.fallback,
-    deadline = said.deadline or chosen.deadline, lease = lease,
+    deadline = said.deadline or chosen.deadline, prefetch = prefetch,
   }
 end
 

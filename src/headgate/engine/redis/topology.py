@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.trouble import Elsewhere, Trouble, Unreached
 from headgate.engine.redis.wire import command
+from headgate.engine.schemes import FORMS, Kind, kind_of, scheme_of, unreadable
 from headgate.errors import InvalidRule
 from headgate.flow import Flow
 
@@ -26,10 +28,6 @@ SLOTS = 16_384
 _AGAIN = 0.1  # seconds between two looks at a cluster that seems to have changed
 
 _SCHEMES = {"valkey": "redis", "valkeys": "rediss", "redis+unix": "unix", "valkey+unix": "unix"}
-_FORMS = {
-    "cluster": "{scheme}://user:password@host:6379,host:6380",
-    "sentinel": "{scheme}://user:password@host:26379,host:26379/name-of-the-master/0",
-}
 
 
 class Topology(Protocol):
@@ -60,45 +58,42 @@ class Topology(Protocol):
 
 def topology(url: str) -> Topology:
     """What an engine's URL stands for. Its options for redis-py stay; ours are gone already."""
-    scheme, _, rest = url.partition("://")
-    base, _, kind = scheme.partition("+")
-    if kind not in _FORMS:
-        base, kind = scheme, ""
+    scheme = scheme_of(url)
+    kind = kind_of(scheme)
+    rest = url.partition("://")[2]
+    base = scheme.partition("+")[0] if kind in ("cluster", "sentinel") else scheme
     plain = f"{_SCHEMES.get(base, base)}://"
     try:
         _check_escapes(plain, rest, kind)
-        if not kind:
+        if kind in ("one", "unix"):
             return One(Address.read(plain + rest))
         hosts, address, path, options = _several(plain, rest, 6379 if kind == "cluster" else 26379)
     except (ValueError, OSError) as error:
-        form = _FORMS.get(kind, "{scheme}://user:password@host:6379/0").format(scheme=scheme)
         # The error's own text may hold the password, unless it is about a file.
-        why = f" ({error})" if isinstance(error, OSError) else ""
-        raise InvalidRule(
-            f"The engine's URL {scheme}://… cannot be read{why}. Write {form}, "
-            "with / and other special characters of the password as %2F and so on."
-        ) from None
+        raise unreadable(scheme, f" ({error})" if isinstance(error, OSError) else "") from None
     if kind == "cluster":
         if address.db:
-            raise InvalidRule(f"A cluster has no database but 0: write {scheme}://host:6379, not /{address.db}.")
+            raise InvalidRule(f"A cluster has no database but 0: write {scheme}://host:6379 without a number.")
         return Cluster([address.at(*host) for host in hosts])
     name, _, db = path.strip("/").partition("/")
-    if not name or not (db or "0").isdigit():
-        raise InvalidRule(f"Which master? Write {_FORMS[kind].format(scheme=scheme)}.")
+    if not name or not (db or "0").isdecimal():
+        raise InvalidRule(f"Which master? Write {scheme}://{FORMS[kind]}.")
     login = tuple(
         options[f"sentinel_{word}"] for word in ("username", "password") if f"sentinel_{word}" in options
     )
-    master = Address(address.host, address.port, None, address.tls, address.login, int(db or 0))
+    master = replace(address, db=int(options.get("db", db) or 0))
     watchers = [Address(host, port, None, address.tls, login) for host, port in hosts]
     return Sentinels(watchers, unquote(name), master)
 
 
-def _check_escapes(plain: str, rest: str, kind: str) -> None:
+def _check_escapes(plain: str, rest: str, kind: Kind) -> None:
     """A password's / or ? that is not escaped would make a part of it the host, and show it."""
-    parts = urlsplit(f"{plain}localhost{rest[_authority_end(rest) :]}" if kind else plain + rest)
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    path = "" if kind or plain == "unix://" else parts.path.strip("/")
-    if not (path or "0").isdigit() or any("@" in name for name, _ in options):
+    several = kind in ("cluster", "sentinel")
+    parts = urlsplit(f"{plain}localhost{rest[_authority_end(rest) :]}" if several else plain + rest)
+    path = parts.path.strip("/") if kind == "one" else ""
+    if not (path or "0").isdigit() or "@" in parts.query or parts.fragment:
+        raise ValueError
+    if kind == "unix" and (parts.hostname or not parts.path):
         raise ValueError
 
 
@@ -108,19 +103,18 @@ def _authority_end(rest: str) -> int:
 
 
 def _several(plain: str, rest: str, port: int) -> tuple[list[tuple[str, int]], Address, str, dict[str, str]]:
-    """The hosts of a URL that names several, how they let us in, its path, and its options for sentinels."""
+    """The hosts of a URL that names several, how they let us in, its path, and its options."""
     end = _authority_end(rest)
     login, at, places = rest[:end].rpartition("@")
     parts = urlsplit(f"{plain}localhost{rest[end:]}")
     hosts = [urlsplit(f"//{place}") for place in places.split(",")]
     given = dict(parse_qsl(parts.query))
-    ours = {name: value for name, value in given.items() if name.startswith("sentinel_")}
-    query = urlencode({name: value for name, value in given.items() if name not in ours})
+    query = urlencode({name: value for name, value in given.items() if not name.startswith("sentinel_")})
     db = parts.path if parts.path.strip("/").isdigit() else ""
     if not all(host.hostname for host in hosts):
         raise ValueError
     address = Address.read(f"{plain}{login}{at}localhost{db}?{query}")
-    return [(host.hostname or "", host.port or port) for host in hosts], address, parts.path, ours
+    return [(host.hostname or "", host.port or port) for host in hosts], address, parts.path, given
 
 
 class One:

@@ -1,9 +1,9 @@
 """What the fields of a rule must be together, and the rules of a book.
 
 missing     is stated where something that the rule counts by can be missing
-slots       are held, not charged: alone in a limit, and without cost, candidate, overrides, lockout, lease and
+slots       are held, not charged: alone in a limit, and without cost, candidate, overrides, lockout, prefetch and
             quota_mode
-lease       fetches units ahead: not where nothing is shared, nor where the script must see every call, nor
+prefetch    fetches units ahead: not where nothing is shared, nor where the script must see every call, nor
             beside a candidate, which asks the server at every call
 overrides   lie on the server: not where it is not asked
 nodes       is the number of parts of a split
@@ -27,7 +27,7 @@ Fields = dict[str, Field]
 Replaced = dict[str, tuple[tuple[str, Place], ...]]
 
 _ALWAYS_THERE = ("address", "server", "method", "path", "host")
-_CHARGED = ("cost", "candidate", "overrides", "lockout", "lease", "quota_mode")
+_CHARGED = ("cost", "candidate", "overrides", "lockout", "prefetch", "quota_mode")
 
 
 def faults(found: Fields, supplied: Collection[str] | None) -> Iterator[Fault]:
@@ -42,7 +42,7 @@ def faults(found: Fields, supplied: Collection[str] | None) -> Iterator[Fault]:
         yield Fault(
             found["nodes"].place, "nodes says into how many parts a limit is split.", "Write where: split as well."
         )
-    yield from _lease(found, where)
+    yield from _prefetch(found, where)
     if where != "cluster" and _says(found, "overrides"):
         yield Fault(
             found["overrides"].place,
@@ -83,26 +83,28 @@ def _missing(found: Fields, captured: Collection[str]) -> Iterator[Fault]:
             return
 
 
-def _lease(found: Fields, where: str) -> Iterator[Fault]:
-    if not _says(found, "lease"):
+def _prefetch(found: Fields, where: str) -> Iterator[Fault]:
+    if not _says(found, "prefetch"):
         return
-    place = found["lease"].place
+    place = found["prefetch"].place
     if where != "cluster":
         yield Fault(
             place,
-            f"lease has no use with where: {where}: there is no server to save calls to.",
-            "Write lease: exact.",
+            f"prefetch has no use with where: {where}: there is no server to save calls to.",
+            "Write prefetch: exact.",
         )
     for name in ("overrides", "lockout"):
         if _says(found, name):
             yield Fault(
-                place, f"lease cannot be with {name}: leased units are given out unseen.", "Write lease: exact."
+                place,
+                f"prefetch cannot be with {name}: prefetched units are given out unseen.",
+                "Write prefetch: exact.",
             )
     if "candidate" in found:
         yield Fault(
             place,
-            "lease has no use with a candidate: that asks the server at every call.",
-            "Write lease: exact, or leave the candidate out.",
+            "prefetch has no use with a candidate: that asks the server at every call.",
+            "Write prefetch: exact, or leave the candidate out.",
         )
 
 
@@ -127,7 +129,7 @@ _OFF = {
     "candidate": "Leave it out.",
     "overrides": "Leave it out, or write overrides: false.",
     "lockout": "Leave it out, or write lockout: off.",
-    "lease": "Leave it out, or write lease: exact.",
+    "prefetch": "Leave it out, or write prefetch: exact.",
     "quota_mode": "Leave it out, or write quota_mode: false.",
 }
 

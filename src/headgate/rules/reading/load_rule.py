@@ -13,15 +13,25 @@ from headgate.rules.reading import fields, load_choice
 from headgate.rules.reading.document import Fault, Node, Place, Scalar, Table, shown
 from headgate.rules.reading.load_condition import Conditions, Read
 from headgate.rules.reading.problems import Problems, placed
-from headgate.rules.rule import INSTEAD, MISSING, MODES, WHERE, Lease, Modes, Refusal
+from headgate.rules.rule import INSTEAD, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
 
 FIELDS = (
     "name", "label", "when", "except", "key", "missing", "limit", "candidate", "cost", "mode", "quota_mode",
-    "lockout", "overrides", "replaces", "where", "nodes", "lease", "fallback", "deadline", "initial_share",
+    "lockout", "overrides", "replaces", "where", "nodes", "prefetch", "fallback", "deadline", "initial_share",
     "refuse",
 )  # fmt: skip
 NOT_BY_DEFAULT = ("name", "label", "when", "key", "limit", "candidate", "replaces")
 BY_DEFAULT = tuple(name for name in FIELDS if name not in NOT_BY_DEFAULT)
+
+# What people write for it.
+_INSTEAD = {
+    "lease": "Write prefetch: 100ms, or prefetch: {for: 100ms, units: 500}.",
+    "timeout": "Write deadline: 50ms.",
+    "fail_open": "Write fallback: allow.",
+    **dict.fromkeys(
+        ("memo", "denial_cache"), "It is for all rules: write ?denial_cache=on into the engine's URL."
+    ),
+}
 
 _url = re.compile(r"https?://(?![/?#])[!-~]+|/(?!/)[!-~]*", re.I)
 _type = re.compile(r"[!-~]+/[!-~]+(?:;? *[ -~]+)?")
@@ -58,7 +68,8 @@ def _unknown(key: Scalar, names: tuple[str, ...]) -> Fault:
             key.place, f"{key.text} is each rule's own.", f"Defaults may be given for {', '.join(names)}."
         )
     what = "A rule has" if names is FIELDS else "Defaults have"
-    return Fault(key.place, f"{what} no field {shown(key.text)}.", fields.nearest(key.text, names))
+    hint = _INSTEAD.get(key.text) or fields.nearest(key.text, names)
+    return Fault(key.place, f"{what} no field {shown(key.text)}.", hint)
 
 
 def _label(node: Node) -> str:
@@ -113,12 +124,12 @@ def _lockout(node: Node) -> Lockout | None:
     )
 
 
-def _lease(node: Node) -> Lease | None:
+def _prefetch(node: Node) -> Prefetch | None:
     if not isinstance(node, Table):
-        return None if fields.text(node, "lease") == "exact" else Lease(fields.span(node, "lease"))
-    fields.table(node, "lease", ("for", "units"), required=("for",))
+        return None if fields.text(node, "prefetch") == "exact" else Prefetch(fields.span(node, "prefetch"))
+    fields.table(node, "prefetch", ("for", "units"), required=("for",))
     units = node.get("units")
-    return Lease(fields.span(node.entries["for"][1], "for"), fields.whole(units, "units") if units else None)
+    return Prefetch(fields.span(node.entries["for"][1], "for"), fields.whole(units, "units") if units else None)
 
 
 def _refuse(node: Node) -> Refusal:
@@ -180,7 +191,7 @@ _READERS: dict[str, Callable[[Node, load_choice.Uses, Conditions], Any]] = {
     "replaces": lambda node, uses, conditions: _replaces(node),
     "where": lambda node, uses, conditions: fields.word(node, "where", WHERE),
     "nodes": lambda node, uses, conditions: fields.whole(node, "nodes", most=1_000_000),
-    "lease": lambda node, uses, conditions: _lease(node),
+    "prefetch": lambda node, uses, conditions: _prefetch(node),
     "fallback": lambda node, uses, conditions: fields.word(node, "fallback", INSTEAD),
     "deadline": lambda node, uses, conditions: fields.span(node, "deadline") / SECOND,
     "initial_share": lambda node, uses, conditions: fields.percentage(node, "initial_share"),

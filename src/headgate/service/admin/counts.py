@@ -121,7 +121,7 @@ class Counts:
         for rule, key, counts in meant:
             names = await arun(verbs.resetting(self._lines.engine, key, counts))
             changed("key reset", asked.author, asked.remote, rule=rule.name, key=key, counts=",".join(names))
-            if self._lines.remote:  # what this worker remembers, or has leased
+            if self._lines.remote:  # what this worker remembers, or has prefetched
                 await arun(verbs.resetting(self._limiter.engine, key, counts))
             forgotten.append(schema.Forgotten(rule.name, key, names))
         return schema.WasReset(forgotten, left_out)

@@ -43,7 +43,7 @@ function Returns:lost(units, why)
   self.lost_units = self.lost_units + units
   if now() - self.told_at < TELL_EVERY then return end
   self.told_at = now()
-  ngx.log(ngx.WARN, "headgate: leased units could not be given back (", self.lost_units,
+  ngx.log(ngx.WARN, "headgate: prefetched units could not be given back (", self.lost_units,
     " so far); their limits refill by themselves: ", why)
 end
 
@@ -119,7 +119,7 @@ function wake(premature, self, due_us)
   for _, stock in ipairs(self.list) do first_us = math.min(first_us, stock.due_us) end
   if first_us == math.huge then return end
   local armed, why = arm(self, first_us)
-  if not armed then ngx.log(ngx.ERR, "headgate: leased units are given back late: ", why) end
+  if not armed then ngx.log(ngx.ERR, "headgate: prefetched units are given back late: ", why) end
 end
 
 -- A stock is seen to when it ends; nil and why if it cannot be.
