@@ -25,7 +25,7 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.model.decision import Charge, Decision
 from headgate.text import parse
 from tests.servers import KINDS, Cluster, RedisServer
-from tests.servers.cluster import slot_of
+from tests.servers.cluster import ClusterNode, slot_of
 from tests.servers.waiting import until
 
 pytestmark = pytest.mark.servers
@@ -377,6 +377,33 @@ def test_not_a_cluster(redis_server: RedisServer) -> None:
             limiter.take("key")
         assert f"Redis at the cluster of {where} gave no decision" in str(refused.value)
         assert f"no node could tell ({where}: " in str(refused.value)
+        assert f"Write redis://{where} as the engine's URL." in str(refused.value)
+
+
+async def test_a_node_of_a_cluster_is_not_all_of_it(any_cluster: Cluster) -> None:
+    """Its keys are counted there; any other is told how to write the URL."""
+    node = any_cluster.masters()[0]
+    mine, theirs, _ = keys_of(any_cluster)
+    url = f"redis://127.0.0.1:{node.port}/0?deadline=2s"
+    sentence = rf"it is a node of a cluster \(MOVED .*\)\. Write redis\+cluster://127\.0\.0\.1:{node.port} as the"
+    with Limiter("10/day", url) as limiter:
+        assert limiter.take(mine).remaining == 9
+        with pytest.raises(EngineUnavailable, match=sentence):
+            limiter.take(theirs)
+    async with AsyncLimiter("10/day", url) as awaited:
+        assert (await awaited.take(mine)).remaining == 8
+        with pytest.raises(EngineUnavailable, match=sentence):
+            await awaited.take(theirs)
+
+
+def test_a_node_that_knows_no_slots_is_one_of_a_cluster() -> None:
+    sentence = r"it is a node of a cluster \(CLUSTERDOWN .*\)\. Write redis\+cluster://127\.0\.0\.1:"
+    with (
+        ClusterNode(config=["cluster-enabled yes"]) as lone,
+        Limiter("1/s", f"{lone.url}?deadline=1s") as limiter,
+        pytest.raises(EngineUnavailable, match=sentence),
+    ):
+        limiter.take("key")
 
 
 def test_a_master_dies_while_it_is_asked() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.nginx.gateway import Gateway, push
-from tests.servers import RedisServer
+from tests.servers import Cluster, RedisServer
 from tests.servers.waiting import until
 
 ADDRESS: dict[str, Any] = {"name": "per-address", "key": "address", "limit": "2/minute"}
@@ -61,6 +61,14 @@ def test_where_redis_was_never_there_nothing_is_limited_and_that_is_told_once() 
         assert "so nothing is limited: it cannot be looked at: " in line
         gate.reload()
         until(lambda: None if len(unlimited(gate)) == 2 else "the new workers do not say it", 10)
+
+
+def test_the_log_names_the_url_of_a_cluster(cluster: Cluster) -> None:
+    """One of its nodes was named as if it were all of Redis."""
+    node = next(node for node in cluster.masters() if node is not cluster.master_of("hg2:rules"))
+    with Gateway(None, node.url) as gate:
+        (line,) = unlimited(gate)
+        assert f"Write redis+cluster://127.0.0.1:{node.port} as the engine's URL." in line
 
 
 def test_where_the_only_edition_is_broken_nothing_is_limited_and_that_is_told_once() -> None:

@@ -199,7 +199,7 @@ function verbs.url(said) return urls.read(said.url) end
 
 function verbs.said(said) return trouble.said(said.text) end
 
-function verbs.told(said) return trouble.told("h:1", "hg", trouble.said(said.text)) end
+function verbs.told(said) return trouble.told("h:1", "hg", trouble.said(said.text), said.instead) end
 
 local function at_port(port, host)
   rooms[port] = rooms[port] or address.new { host = host or "127.0.0.1", port = port }

@@ -12,7 +12,7 @@ from headgate.engine.redis.naming import escaped
 from headgate.engine.redis.topology import slot
 from headgate.limiter import Limiter
 from tests.nginx.redis.room import Engine, Gate, Trouble, keys_apart
-from tests.servers import Cluster
+from tests.servers import Cluster, RedisServer
 from tests.servers.cluster import slot_of
 
 A, B, C = keys_apart()
@@ -226,3 +226,23 @@ def test_a_cluster_that_is_not_there(gate: Gate) -> None:
     with pytest.raises(Trouble, match="no node could tell") as unreachable:
         engine.take("one", A)
     assert unreachable.value.kind == "unreachable"
+
+
+def test_a_node_of_a_cluster_is_not_all_of_it(gate: Gate, cluster: Cluster) -> None:
+    """Its keys are counted there; any other is told how to write the URL."""
+    node = cluster.master_of(slot_of(A))
+    engine = gate.engine(node.url, LIMITS)
+    assert engine.take("one", A)[0] == 1
+    theirs = next(key for key in (B, C) if cluster.master_of(slot_of(key)) is not node)
+    with pytest.raises(
+        Trouble, match=r"it is a node of a cluster \(MOVED .*\)\. Write redis\+cluster://127"
+    ) as told:
+        engine.take("one", theirs)
+    assert str(told.value).endswith(f"Write redis+cluster://127.0.0.1:{node.port} as the engine's URL.")
+
+
+def test_not_a_cluster(gate: Gate, redis_server: RedisServer) -> None:
+    engine = gate.engine(f"redis+cluster://127.0.0.1:{redis_server.port}?deadline=300ms", LIMITS)
+    with pytest.raises(Trouble, match=r"cluster support disabled") as told:
+        engine.take("one", A)
+    assert str(told.value).endswith(f"Write redis://127.0.0.1:{redis_server.port} as the engine's URL.")

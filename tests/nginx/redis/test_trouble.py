@@ -23,6 +23,7 @@ SAID = [
         "MASTERDOWN x",
     ),
     "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write against a replica.",
+    *("CROSSSLOT Keys in request don't hash to the same slot", "ERR This instance has cluster support disabled"),
     *("ERR unknown command 'FOO'", "ERR", "", "WRONGTYPE Operation against a key holding the wrong kind of value"),
     "WRONGTYPE headgate: the key hg2:tb:a:{b} holds a value that headgate did not write. Nothing was changed.",
     *("WRONGPASS invalid username-password pair or user is disabled.", "NOAUTH Authentication required."),
@@ -46,6 +47,7 @@ def test_what_is_said(gate: Gate, text: str) -> None:
         assert found == (there.for_now, there.slot, there.host, there.port)
 
 
+@pytest.mark.parametrize("instead", [None, "redis://h:1", "redis+cluster://h:1"])
 @pytest.mark.parametrize("text", SAID)
-def test_what_people_are_told(gate: Gate, text: str) -> None:
-    assert gate.ask("told", text=text)["text"] == str(failure("h:1", "hg", said(text)))
+def test_what_people_are_told(gate: Gate, text: str, instead: str | None) -> None:
+    assert gate.ask("told", text=text, instead=instead)["text"] == str(failure("h:1", "hg", said(text), instead))

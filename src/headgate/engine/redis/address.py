@@ -67,6 +67,11 @@ class Address:
     def text(self) -> str:
         return self.path or f"{self.host}:{self.port}"
 
+    def url(self, kind: str = "") -> str:
+        """A URL that leads there, without its login."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"redis{'' if self.tls is None else 's'}{kind}://{host}:{self.port}"
+
     def __str__(self) -> str:
         return self.text
 

@@ -44,6 +44,10 @@ class Topology(Protocol):
         """Who answered for it when that was last heard, in doubt or not."""
 
     @property
+    def instead(self) -> str | None:
+        """The URL to write if it turns out to be a node of a cluster, or to be none."""
+
+    @property
     def servers(self) -> Sequence[Address]:
         """Every server that is known to answer for keys, now or should another one fail."""
 
@@ -126,6 +130,7 @@ class One:
     def __init__(self, address: Address) -> None:
         self._address = address
         self.text = address.text
+        self.instead = address.url("+cluster")
 
     def node(self, tag: bytes) -> Address | None:
         return self._address
@@ -154,6 +159,7 @@ class Sentinels:
 
     joins = True
     moves = True
+    instead = None
 
     def __init__(self, watchers: Sequence[Address], name: str, address: Address) -> None:
         self._watchers = list(watchers)
@@ -204,6 +210,7 @@ class Cluster:
         self._doubtful = True
         self._looked_at = float("-inf")
         self.text = f"the cluster of {', '.join(map(str, seeds))}"
+        self.instead = seeds[0].url()
 
     def node(self, tag: bytes) -> Address | None:
         if self._doubtful and time.monotonic() - self._looked_at > _AGAIN:

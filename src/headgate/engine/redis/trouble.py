@@ -110,14 +110,19 @@ IN_SCRIPTS = (
 _command = re.compile(r"to run the '([^']+)'|run the '?([\w|]+)'? command", re.I)
 _keys = re.compile(r"access (at least )?(one of the keys|the key|a key)|key.* mentioned", re.I)
 _rights = re.compile(r"NOPERM|ACL failure|no permission|can't (run|access)", re.I)
+_one_of_many = re.compile(r"^(MOVED|ASK|CROSSSLOT|CLUSTERDOWN) ")
+_no_cluster = re.compile(r"cluster support disabled")
 _login = re.compile(r"WRONGPASS|NOAUTH|invalid username-password|Authentication", re.I)
 
 
-def failure(where: str, prefix: str, trouble: Trouble) -> EngineUnavailable | CorruptState:
-    """The engine's failure, told; the cause is chained by the caller."""
+def failure(
+    where: str, prefix: str, trouble: Trouble, instead: str | None = None
+) -> EngineUnavailable | CorruptState:
+    """The engine's failure, told; the cause is chained by the caller. `instead` is the URL to write if the server
+    says that it is a node of a cluster, or is none."""
     if isinstance(trouble, WrongType):
         return CorruptState(f"Redis at {where} gave no decision: {_not_ours(str(trouble))}")
-    error = EngineUnavailable(f"Redis at {where} gave no decision: {_why(prefix, trouble)}")
+    error = EngineUnavailable(f"Redis at {where} gave no decision: {_why(prefix, trouble, instead)}")
     error.key = trouble.key
     return error
 
@@ -140,7 +145,7 @@ def _not_ours(text: str) -> str:
     return f"a key under our prefix holds a value that headgate did not write ({text}). Choose another prefix."
 
 
-def _why(prefix: str, trouble: Trouble) -> str:
+def _why(prefix: str, trouble: Trouble, instead: str | None) -> str:
     text = str(trouble).strip()
     if isinstance(trouble, Late):
         return f"no answer within the timeout ({text})."
@@ -148,6 +153,9 @@ def _why(prefix: str, trouble: Trouble) -> str:
         return f"it refused the user or the password ({text}). Correct them in the engine's URL."
     if _rights.search(text):
         return _right(prefix, text)
+    if instead and (_one_of_many if "+cluster:" in instead else _no_cluster).search(text):
+        what = "a node of a cluster" if "+cluster:" in instead else "no cluster"
+        return f"it is {what} ({text}). Write {instead} as the engine's URL."
     if isinstance(trouble, Lost):
         return f"the connection failed ({text})."
     if isinstance(trouble, Replica):

@@ -49,6 +49,13 @@ function M.new(said)
   return found
 end
 
+-- A URL that leads there, without its login; `kind` is "" or "+cluster".
+function M.url(address, kind)
+  local host = address.host or "localhost"
+  if string.find(host, ":", 1, true) then host = "[" .. host .. "]" end
+  return "redis" .. (address.tls and "s" or "") .. kind .. "://" .. host .. ":" .. (address.port or 6379)
+end
+
 -- Another server that lets us in the same way.
 function M.at(address, host, port)
   return M.new {

@@ -54,6 +54,7 @@ function M.new(seeds)
   end
   return setmetatable({
     joins = false, moves = true, text = "the cluster of " .. table.concat(names, ", "),
+    instead = addresses.url(seeds[1], ""),
     _seeds = seeds, _known = known, _owners = {}, _masters = {}, _suspects = {}, _doubtful = true, _looked_at = -1,
   }, Cluster)
 end

@@ -89,7 +89,7 @@ function Engine:asked(question, sha, tag, by)
   return around.answered(self.topology, address, failure, packed_of(question), sha and self.texts[sha], tag, by)
 end
 
-function Engine:told(failure) return trouble.told(self.text, self.prefix, failure) end
+function Engine:told(failure) return trouble.told(self.text, self.prefix, failure, self.topology.instead) end
 
 -- Nothing is refused without asking: that is for those who stand around this engine.
 function Engine.refused() return nil end

@@ -10,6 +10,7 @@
 --   discover(by)         nil, or the trouble why nobody could tell
 --   sent_on(told, from)  who answers instead, as MOVED and ASK say
 --   suspect(address)     it did not answer, or says that it is not the one
+--   instead              the URL to write if it turns out to be a node of a cluster, or to be none; or nil
 --
 -- A master is taken for one only if it says so itself (ROLE): for a moment after a failover, sentinels name one that is
 -- a replica by now, and a replica would tell a denial from an old count. Where ROLE is not answered, the
@@ -30,7 +31,9 @@ local One = {}
 One.__index = One
 
 local function one(address)
-  return setmetatable({ joins = true, moves = false, only = address, text = address.text }, One)
+  return setmetatable({
+    joins = true, moves = false, only = address, text = address.text, instead = addresses.url(address, "+cluster"),
+  }, One)
 end
 
 function One:node() return self.only end

@@ -81,7 +81,16 @@ local function right(prefix, text, folded)
     .. "). Grant it: ACL SETUSER <user> " .. (missing and "+" .. missing or IN_SCRIPTS)
 end
 
-local function why(prefix, trouble)
+local MANY = { MOVED = true, ASK = true, CROSSSLOT = true, CLUSTERDOWN = true }
+
+-- What a server is, if the URL takes it for something else; else nil.
+local function mistaken(text, instead)
+  if not instead then return nil end
+  if find(instead, "+cluster:", 1, true) then return MANY[match(text, "^(%u+) ")] and "a node of a cluster" end
+  return find(text, "cluster support disabled", 1, true) and "no cluster"
+end
+
+local function why(prefix, trouble, instead)
   local text = trouble.text
   local folded = lower(text)
   if trouble.kind == "timeout" then return "no answer within the deadline (" .. text .. ")." end
@@ -97,6 +106,8 @@ local function why(prefix, trouble)
     return "its certificate was not trusted (" .. text .. "). Name its authority by lua_ssl_trusted_certificate; nginx"
       .. " compares names, not addresses, unless the engine's URL says ssl_check_hostname=false."
   end
+  local kind = mistaken(text, instead)
+  if kind then return "it is " .. kind .. " (" .. text .. "). Write " .. instead .. " as the engine's URL." end
   if trouble.kind == "unreachable" then return "the connection failed (" .. text .. ")." end
   if trouble.again == "replica" then
     return "it is a replica and takes no writes. Name the master in the engine's URL."
@@ -109,11 +120,12 @@ local function why(prefix, trouble)
   return "it answered with an error (" .. text .. ")."
 end
 
--- The engine's failure, told to people.
-function M.told(where, prefix, trouble)
+-- The engine's failure, told to people. `instead` is the URL to write if the server says that it is a node of a
+-- cluster, or is none.
+function M.told(where, prefix, trouble, instead)
   return {
     kind = trouble.kind, again = trouble.again, key = trouble.key,
-    text = "Redis at " .. where .. " gave no decision: " .. why(prefix, trouble),
+    text = "Redis at " .. where .. " gave no decision: " .. why(prefix, trouble, instead),
   }
 end
 
