@@ -1,8 +1,11 @@
 """What init is told: a mistake in it keeps nginx from starting, and nginx's own words say what was meant."""
 
+import re
+
 import pytest
 
 from tests.nginx.gateway import Gateway
+from tests.servers import RedisServer
 
 BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
 
@@ -42,3 +45,30 @@ def test_without_a_rulebook_it_does_not_start() -> None:
             gate.start()
     finally:
         gate.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "remembers"),
+    [
+        ("", "", True),
+        ("?denial_cache=on", "", True),
+        ("?denial_cache=off", "", False),
+        ("", "denial_cache = false", False),
+        ("?denial_cache=on", "denial_cache = false", False),
+        ("?denial_cache=off", "denial_cache = true", True),
+    ],
+)
+def test_the_denial_cache_is_switched_by_the_url_or_before_it_by_init(
+    url: str, options: str, remembers: bool
+) -> None:
+    book = {"rules": [{"name": "r", "limit": "1/day"}]}
+    options = ", ".join(["shed = false", *filter(None, [options])])
+    with RedisServer() as server, Gateway(book, server.url + url, options=options) as gate:
+        assert gate.get("/").status == 200
+        server.call("CONFIG", "RESETSTAT")
+        assert {gate.get("/").status for _ in range(50)} == {429}
+        stats = server.call("INFO", "commandstats")
+        assert isinstance(stats, bytes)
+        found = re.search(rb"cmdstat_evalsha:calls=(\d+)", stats)
+        asked = 0 if found is None else int(found[1])
+    assert (asked < 50) == remembers  # a few all the same: refusals are remembered for a second
