@@ -35,7 +35,7 @@ ASKED = 1_000  # times for each key
 TASKS = 64
 TIMED = 16  # one call in so many
 
-OURS, PLAIN = "headgate, memo", "headgate"
+OURS, PLAIN = "headgate, denial cache", "headgate"
 
 
 def answer(report: Report) -> None:

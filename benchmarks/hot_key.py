@@ -1,4 +1,4 @@
-"""How many decisions a second on one hot key with leases, and how many more are admitted than the limit says?
+"""How many decisions a second on one hot key with prefetching, and how many more are admitted than the limit says?
 
 First the speed: one key of 100,000,000 a day, every call allowed; one thread, and 64 tasks on uvloop, client and
 server on one core. Then the price: 4 processes that ask for far more than a limit gives, in waves, so that units
@@ -38,7 +38,7 @@ from tests.servers import RedisServer
 LIMIT, AMOUNT, SECONDS = "100000000/day", 100_000_000, 86_400
 TASKS = 64
 TIMED = 16  # one call in so many
-OURS, PLAIN = "headgate, lease of 100 ms", "headgate"
+OURS, PLAIN = "headgate, prefetch of 100 ms", "headgate"
 
 PROCESSES = 4
 SPAN_US = 1_000_000
@@ -60,12 +60,12 @@ def answer(report: Report) -> None:
 
 def _subjects(case: str, server: RedisServer) -> list[Subject]:
     url, pid = server.url, server.pid
-    leased = f"{url}?prefetch=100ms"
+    prefetched = f"{url}?prefetch=100ms"
     if case == "one thread":
-        made: dict[str, tuple[Any, ...]] = {OURS: (ours.take, LIMIT, leased), PLAIN: (ours.take, LIMIT, url)}
+        made: dict[str, tuple[Any, ...]] = {OURS: (ours.take, LIMIT, prefetched), PLAIN: (ours.take, LIMIT, url)}
         made |= peers.sync_redis(url, AMOUNT, SECONDS)
         return [Subject(name, one_thread, (name, pid, *how)) for name, how in made.items()]
-    made = {OURS: (async_take, leased), PLAIN: (async_take, url), **peers.async_redis(url, AMOUNT, SECONDS)}
+    made = {OURS: (async_take, prefetched), PLAIN: (async_take, url), **peers.async_redis(url, AMOUNT, SECONDS)}
     return [Subject(name, many_tasks, (name, pid, *how)) for name, how in made.items()]
 
 
@@ -94,20 +94,22 @@ def _exceeded(report: Report, server: RedisServer) -> None:
     rows = []
     for text in EXCEEDED:
         limit = headgate.parse(text)
-        admitted, asked, leased = _hammer(f"{server.url}?prefetch=100ms", text, seconds)
+        admitted, asked, prefetched = _hammer(f"{server.url}?prefetch=100ms", text, seconds)
         alone, allowance = _alone(limit), PROCESSES * bound(limit)
         fullest = _fullest_window(admitted) if "fixed" in text else _fullest_second(admitted)
         if "fixed" in text:
             allowance = 0
-        report.keep(limit=text, admitted=len(admitted), asked=asked, leased=leased, fullest=fullest, alone=alone)
-        numbers = (asked, len(admitted), leased / len(admitted), fullest, alone, alone + allowance)
+        report.keep(
+            limit=text, admitted=len(admitted), asked=asked, prefetched=prefetched, fullest=fullest, alone=alone
+        )
+        numbers = (asked, len(admitted), prefetched / len(admitted), fullest, alone, alone + allowance)
         rows.append([text, *(figure(number) for number in numbers)])
         report.target(
             f"{text}: units more than the limit, in the fullest second", fullest - alone, at_most=allowance
         )
         report.say(law(limit, nodes=PROCESSES))
     report.say(f"{PROCESSES} processes on one key for {seconds:g} s")
-    columns = ["asked", "admitted", "of that leased", "in the fullest second", "the limit alone", "bound"]
+    columns = ["asked", "admitted", "of that prefetched", "in the fullest second", "the limit alone", "bound"]
     report.table(["", *columns], rows)
 
 
@@ -132,12 +134,12 @@ def _fullest_window(admitted: list[Admitted]) -> int:
 
 
 def _hammer(url: str, text: str, seconds: float) -> tuple[list[Admitted], int, int]:
-    """What was admitted, in order; how often was asked; how many units came from leases."""
+    """What was admitted, in order; how often was asked; how many units were prefetched."""
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(PROCESSES, initializer=_meet, initargs=(spawn.Barrier(PROCESSES),)) as pool:
         shifts = pool.map(_work, [(url, text, seconds)] * PROCESSES, chunksize=1)
     admitted = sorted(each for calls, _, _ in shifts for each in calls)
-    return admitted, sum(asked for _, asked, _ in shifts), sum(leased for _, _, leased in shifts)
+    return admitted, sum(asked for _, asked, _ in shifts), sum(prefetched for _, _, prefetched in shifts)
 
 
 _together: list[Barrier] = []
@@ -164,6 +166,6 @@ def _work(job: tuple[str, str, float]) -> tuple[list[Admitted], int, int]:
         asked += 1
         if decision.allowed:
             admitted.append(Admitted(before // 1000, clock() // 1000, decision.facts[-1]))
-    leased = engine.prefetched
+    prefetched = engine.prefetched
     limiter.close()
-    return admitted, asked, leased
+    return admitted, asked, prefetched

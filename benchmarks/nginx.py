@@ -38,12 +38,12 @@ NOTHING, DICT, REDIS = "floor: empty Lua", "floor: shared dict", "floor: Lua + R
 DICT_ALL, REDIS_FOUR = "floor: shared dict, all that is promised", "floor: Lua + Redis, four counts"
 OWN, OWN_DENIED = "nginx limit_req", "nginx limit_req, 99 % denied"
 ONE, FOUR = "headgate: Redis, one rule", "headgate: Redis, four rules"
-LEASED, SHARED = "headgate: leased", "headgate: shared dict"
+PREFETCHED, SHARED = "headgate: prefetched", "headgate: shared dict"
 DENIED, SHARED_DENIED = "headgate: Redis, 99 % denied", "headgate: shared dict, 99 % denied"
 
 PATHS = {
     NOTHING: "/nothing",
-    LEASED: "/leased",
+    PREFETCHED: "/prefetched",
     DICT: "/dict",
     SHARED: "/shared",
     DICT_ALL: "/dict-all",
@@ -57,7 +57,7 @@ PATHS = {
     ONE: "/one",
 }
 COMPARED = (  # for so many seconds each, after so many turns to warm up
-    (1, 1, (NOTHING, LEASED, DICT, SHARED, DICT_ALL, OWN)),
+    (1, 1, (NOTHING, PREFETCHED, DICT, SHARED, DICT_ALL, OWN)),
     (3, 3, (SHARED_DENIED, OWN_DENIED, DENIED)),
     (1, 1, (FOUR, REDIS, ONE, REDIS_FOUR)),
 )
@@ -71,7 +71,7 @@ BOOK = {
     "rules": [
         _rule("one", "/one"),
         *(_rule(f"four-{number}", "/four") for number in range(4)),
-        _rule("leased", "/leased", prefetch="100ms"),
+        _rule("prefetched", "/prefetched", prefetch="100ms"),
         _rule("shared", "/shared", where="node"),
         _rule("denied", "/denied", "60/minute burst 1"),
         _rule("shared-denied", "/shared-denied", "60/minute burst 1", where="node"),
@@ -230,8 +230,8 @@ def _tell(report: Report, workers: int, samples: Samples) -> None:
     held(ONE, REDIS, 0.9)
     held(FOUR, REDIS, 0.7)
     held(FOUR, REDIS_FOUR, 0.7)
-    held(LEASED, DICT, 0.85)
-    held(LEASED, DICT_ALL, 0.85)
+    held(PREFETCHED, DICT, 0.85)
+    held(PREFETCHED, DICT_ALL, 0.85)
     held(SHARED, DICT, 0.9)
     held(SHARED, DICT_ALL, 0.9)
     held(DENIED, OWN_DENIED, 0.65)

@@ -1,4 +1,4 @@
-"""Refusals that are remembered: the memo's table. Pure: what time it is, it is told.
+"""Refusals that are remembered: the denial cache's table. Pure: what time it is, it is told.
 
 Refusals never change, dict.get and the reading and setting of a list's item are atomic: what may pass takes no
 lock. Keeping and repeating a refusal takes a short one.

@@ -1,16 +1,16 @@
-"""The lease engine: units of hot keys are fetched ahead, and handed out here without asking.
+"""Prefetching: units of hot keys are fetched ahead, and handed out here without asking.
 
 Picture a kiosk that orders from a warehouse. What sells is ordered ahead, as much as was sold lately, and sold
-over the counter; what does not sell goes back before it spoils. A lease is such an order: a take of the call's
+over the counter; what does not sell goes back before it spoils. Such an order is a take of the call's
 cost and some extra, one charge on the inner engine, of which the extra stays here as a stock.
 
-Sizing. A key that was asked fewer than HOT times during the last hold time leases nothing. A hot one leases
-what was asked for during that time: at most U units (a tenth of what the limit holds at once, unless given), and
-at most half of what the last answer left. So near the edge every call is a single take, decided exactly, and no
-order is refused for nothing; one that is refused all the same is asked again for the call alone.
+Sizing. A key that was asked fewer than HOT times during the last hold time prefetches nothing. A hot one
+prefetches what was asked for during that time: at most U units (a tenth of what the limit holds at once, unless
+given), and at most half of what the last answer left. So near the edge every call is a single take, decided
+exactly, and no order is refused for nothing; one that is refused all the same is asked again for the call alone.
 
 A stock lasts `hold`, never longer than the count it was charged to, reckoned from the moment before it was asked
-for. What is left then, on close, or when a call wants more than is left, is given back by the lease's receipt. As
+for. What is left then, on close, or when a call wants more than is left, is given back by the order's receipt. As
 taking 3 is taking 1 three times at the same instant, each call gets the receipt of its own units, and may give
 them back: into the stock they came from while it lasts, into the count after that.
 
@@ -24,18 +24,18 @@ Proof, by what the inner count says less what is held (between 0 and N * U):
   - sliding window, sliding log: what was charged within the frame and not given back is at most the amount; all
     else that is admitted in it was held when it began;
   - fixed window: a stock ends with its window, so all that a window admits was charged in it: not one unit more.
-A process that dies, a give-back that fails (`lost_units`) and a lease that arrives after a reset keep their units
+A process that dies, a give-back that fails (`lost_units`) and an order that arrives after a reset keep their units
 from others until the limit refills. A reset is known to the process that makes it: the others hand out or give
 back what they hold of the forgotten count, at most U each. "For at most hold" is by the process's own clock.
 
-Not leased: leaky bucket and smooth, because they say when each call goes and a stock would let calls go together;
-slots, which are held and not spent; reservations, peeks, and several limits at once, which the inner engine
-decides as ever. (What is in stock here adds to what a peek shows.)
+Not prefetched: leaky bucket and smooth, because they say when each call goes and a stock would let calls go
+together; slots, which are held and not spent; reservations, peeks, and several limits at once, which the inner
+engine decides as ever. (What is in stock here adds to what a peek shows.)
 
 Whether, for how long and how much is the rule's to say, where there is one: U and `hold` are then those of its
-Terms, and terms that say nothing are exact. Nor is a rule leased that has a lockout, because each of its refusals
-must be counted, or overrides, because only the engine knows them. Who is not leased asks the inner meter itself:
-nothing is counted here, and no time is lost.
+Terms, and terms that say nothing are exact. Nor is a rule prefetched that has a lockout, because each of its
+refusals must be counted, or overrides, because only the engine knows them. Who is not prefetched asks the inner
+meter itself: nothing is counted here, and no time is lost.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _IDLE_S = 5.0  # the sync engine's thread ends when nothing was held for so long
 
 
 def law(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None, nodes: int) -> str:
-    """What leasing costs at most, in a sentence with the numbers."""
+    """What prefetching costs at most, in a sentence with the numbers."""
     most = bound(limit, units)
     if not most:
         return f"{limit} is never prefetched: every call is decided by the engine itself."
@@ -135,7 +135,7 @@ class _Lending:
 
 
 class ExactMeter:
-    """A hand on a limit that is not leased, in either spelling: the verbs are those of the inner meter."""
+    """A hand on a limit that is not prefetched, in either spelling: the verbs are those of the inner meter."""
 
     def __init__(self, meter: Any, terms: Terms | None) -> None:
         self.limit: Limit = meter.limit
@@ -229,7 +229,7 @@ class LeaseEngine(_Lending):
 
 
 class LeaseMeter:
-    """The lease engine's hand on one limit."""
+    """The prefetching engine's hand on one limit."""
 
     def __init__(self, engine: LeaseEngine, meter: Meter, terms: Terms | None, shelf: Shelf, hold: Hold) -> None:
         self.limit = meter.limit
@@ -326,7 +326,7 @@ class AsyncLeaseEngine(_Lending):
         self._look_at(stock, asyncio.get_running_loop())
 
     def _look_at(self, stock: Stock, loop: asyncio.AbstractEventLoop) -> None:
-        """A timer for each stock, on the loop that leased it; what a loop that ended has left is found by
+        """A timer for each stock, on the loop that ordered it; what a loop that ended has left is found by
         the next. A timer may be early by the wall clock: then it is set again."""
         now_us = self.clock.now_us()
         if stock.on_shelf and stock.lasts(now_us):

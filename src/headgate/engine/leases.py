@@ -269,5 +269,5 @@ class Counter:
         yield partial(self.meter.reset, key)
 
     def _usable(self, stock: Stock, now_us: int) -> bool:
-        """Leased under this very limit, and still in time."""
+        """Prefetched under this very limit, and still in time."""
         return stock.meter is self.meter and stock.lasts(now_us)

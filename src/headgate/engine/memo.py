@@ -1,4 +1,4 @@
-"""The memo: a refusal is repeated here, without asking again, while it surely still stands.
+"""The denial cache: a refusal is repeated here, without asking again, while it surely still stands.
 
 Whoever floods a dry bucket asks the same question ten thousand times and gets the same answer. The first refusal
 says when the same charge could pass, so until then this process can repeat it by itself, and the engine behind
@@ -148,7 +148,7 @@ class MemoEngine(_Memo):
 
 
 class MemoMeter(_Hand):
-    """The memo's hand on one limit."""
+    """The denial cache's hand on one limit."""
 
     def __init__(self, memo: MemoEngine, meter: Meter, terms: Terms | None) -> None:
         super().__init__(memo, meter.limit, meter.name, terms)

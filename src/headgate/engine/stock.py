@@ -39,7 +39,7 @@ class Demand:
     def __init__(self, now_us: int) -> None:
         self.start_us = self.seen_us = now_us
         self.calls = self.units = self.past_calls = self.past_units = self.remaining = 0
-        self.moving = 0  # leases on their way out or back
+        self.moving = 0  # orders on their way out or back
 
     def note(self, now_us: int, hold_us: int, units: int) -> None:
         if not 0 <= now_us - self.seen_us < hold_us:  # quiet for so long, or the clock stepped back
@@ -71,10 +71,10 @@ class Demand:
 
 
 class Stock:
-    """The extra units of one lease, and what is left of them.
+    """The extra units of one order, and what is left of them.
 
     Some are laid out on a tray, each as the facts of the call that will take it. list.pop is atomic, so whoever
-    takes one unit takes it without a lock; all else about a stock is done under the leases' lock.
+    takes one unit takes it without a lock; all else about a stock is done under the lock of `leases`.
     """
 
     __slots__ = (

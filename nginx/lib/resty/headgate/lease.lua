@@ -1,4 +1,4 @@
--- The lease engine: units of hot keys are fetched ahead from Redis, and handed out by this nginx without asking. The
+-- Prefetching: units of hot keys are fetched ahead from Redis, and handed out by this nginx without asking. The
 -- twin in law of engine/lease.py; one nginx, all its workers together, is one process of that law.
 --
 -- Picture a kiosk that orders from a warehouse. What sells is ordered ahead, as much as was sold lately, and sold over
@@ -8,7 +8,7 @@
 -- On the dict, for each key of a hand:
 --
 --   l:n:  how many units were asked for, a number, while the key is cold: it ends a hold time after the first;
---         or, once it was leased, a line of text that describes its stock (lease/stock.lua)
+--         or, once it was prefetched, a line of text that describes its stock (lease/stock.lua)
 --   l:u:  how many units of that stock are left: a number of each stock's own, taken from by incr alone. Who finds
 --         too few puts back what he took and asks; a stock that has ended stands very low, and whoever put it there
 --         got what was left. No two can have the same unit, and no unit gets into a stock that it is not of
@@ -44,9 +44,9 @@
 -- real time, the same in all workers. For one hold time after a limit was changed there may be U units under the former
 -- limit, beside those under the new one.
 --
--- Not leased: leaky bucket and smooth, which say when each call goes; slots; rules with a lockout or overrides; what is
+-- Not prefetched: leaky bucket and smooth, which tell when calls go; slots; rules with a lockout or overrides; what is
 -- aside; several charges at once; peeks; and a call that wants more than U. They go to the inner engine as they are. A
--- dict that is full leases nothing new, and nothing is thrown out of it for a lease.
+-- dict that is full takes nothing new, and nothing is thrown out of it for prefetched units.
 
 local clock = require "resty.headgate.clock"
 local returns = require "resty.headgate.lease.returns"
@@ -263,12 +263,12 @@ end
 
 function Engine:take(charge, deadline)
   local own, cost = charge.hand.lending or bind(charge.hand), charge.cost
-  local leased = cost > 0 and cost <= own.most
-  local stock = leased and own.stocks[charge.key]
+  local from_here = cost > 0 and cost <= own.most
+  local stock = from_here and own.stocks[charge.key]
   local facts = stock and from_stock(self, own, stock, cost)
   if facts then return facts, "unasked" end
   local answers, word
-  if leased then
+  if from_here then
     answers, word = ask(self, own, { charge }, deadline or PROMPT)
   else
     answers, word = self.inner:decide({ charge }, 1, deadline)

@@ -1,4 +1,4 @@
--- The memo: a refusal is repeated by this nginx, without asking again, while it surely still stands. The twin of
+-- The denial cache: this nginx repeats a refusal, without asking again, while it surely still stands. The twin of
 -- engine/memo.py in spirit; here all workers remember together, in the shared dict.
 --
 --   0.0 s   take 3 of "key"   asked    refused, retry after 0.4 s
@@ -7,7 +7,7 @@
 --   0.4 s   take 3            asked    the refusal has run out
 --
 -- One remembered refusal refuses the whole request: all live charges pass or none, and the others would not have been
--- charged either. They were not asked, so the memo has no facts for them: answers[i] is nil, and nobody tells of them.
+-- charged either. They were not asked, so there are no facts here: answers[i] is nil, and nobody tells of them.
 -- Such answers come with the word "unasked": they do not show that Redis answers.
 --
 -- Laws (tests/nginx/test_memo.py):

@@ -4,7 +4,7 @@
 -- worker that meets them for the first time reads the override itself, once, and remembers it.
 --
 -- Laws (tests/nginx/test_own.py):
---   - the header fields of a key with an override are those that Python writes, whoever refuses it, Redis or the memo;
+--   - the header fields of a key with an override are those that Python writes, whoever refuses it;
 --   - where the override is gone meanwhile, or nobody answers, they tell of the rule's limit;
 --   - who got no answer asks again a second later.
 

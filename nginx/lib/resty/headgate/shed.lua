@@ -30,8 +30,8 @@
 --   - one shed charge refuses the request: the others were not asked, and have no facts (answers[i] is nil). Such
 --     answers come with the word "unasked": they do not show that Redis answers.
 --
--- It stands around the memo, not within: what the memo refuses is demand, too. And around the lease, for the same laws:
--- units that are fetched ahead count as there until a request gets them. Who has slots or leased units to take first
+-- It stands around the denial cache, not within: what that refuses is demand, too. And around prefetching, for the same
+-- laws: units that are fetched ahead count as there until a request gets them. Who has slots or units to take first
 -- throws the dice before that (`refused`, called by call.lua). Workers must have seeds of their own.
 
 local clock = require "resty.headgate.clock"
