@@ -1,6 +1,7 @@
 """Options of an engine, by its URL or by keywords. (What nginx reads of a URL: tests/nginx/redis/test_url.py)"""
 
 import inspect
+import ssl
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from headgate import AsyncLimiter, Limiter, open_async_engine, open_engine
 from headgate.engine.local import LocalEngine
 from headgate.engine.memo import AsyncMemoEngine, MemoEngine
 from headgate.engine.options import Options, split
+from headgate.engine.redis.topology import topology
 from headgate.engine.url import Given
 from headgate.errors import InvalidRule
 
@@ -86,6 +88,21 @@ def test_keywords_are_seconds_or_a_text_with_its_unit_and_go_before_the_url() ->
     assert split("redis://h?deadline=1.5s&prefetch=20ms&prefetch_units=7&denial_cache=on")[1] == Options(
         1.5, None, True, 0.02, 7
     )
+
+
+def test_options_of_tls_are_in_force() -> None:
+    def tls(query: str) -> ssl.SSLContext:
+        address = topology(split(f"rediss://h?{query}")[0]).node(b"")
+        assert address is not None
+        assert address.tls is not None
+        return address.tls
+
+    assert tls("ssl_check_hostname=on").check_hostname
+    assert not tls("ssl_check_hostname=off").check_hostname
+    assert tls("ssl_min_version=1.2").minimum_version is ssl.TLSVersion.TLSv1_2
+    assert tls("ssl_min_version=1.3").minimum_version is ssl.TLSVersion.TLSv1_3
+    assert tls("ssl_cert_reqs=none").verify_mode is ssl.CERT_NONE
+    assert tls("").verify_mode is ssl.CERT_REQUIRED
 
 
 def test_all_options_are_spelled_out() -> None:

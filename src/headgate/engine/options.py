@@ -112,7 +112,7 @@ def split(url: str) -> tuple[str, Options]:
         if query:
             raise _of_memory()
         return plain, Options()
-    ours: dict[str, str] = {}
+    ours: dict[str, Any] = {}
     rest: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         _check_name(name, scheme)
@@ -124,7 +124,9 @@ def split(url: str) -> tuple[str, Options]:
             rest[name] = _server_value(name, value)
     if ("ssl_certfile" in rest) != ("ssl_keyfile" in rest):
         raise InvalidRule("A certificate needs its key: write rediss://…?ssl_certfile=…&ssl_keyfile=…")
-    return f"{plain}?{urlencode(rest)}" if rest else plain, replace(Options(), **ours)  # type: ignore[arg-type]
+    if rest.get("sentinel_username") and not rest.get("sentinel_password"):
+        raise InvalidRule("sentinel_username has no effect without sentinel_password. Write both.")
+    return f"{plain}?{urlencode(rest)}" if rest else plain, Options(**ours)
 
 
 def split_for_rulebook(url: str) -> tuple[str, Options]:

@@ -184,6 +184,8 @@ URLS = {
     "redis+sentinel://h/m/2": "",
     "redis+sentinel://h/m?db=2": "",
     "redis+sentinel://h/m?sentinel_password=x": "",
+    "redis+sentinel://h/m?sentinel_username=x": "",
+    "redis+sentinel://h/m?sentinel_username=x&sentinel_password=": "",
     "redis+sentinel://h:1": "",
     "redis://h?ssl_cert_reqs=none": "",
     "redis://h?ssl_ca_certs=/a": "",

@@ -147,6 +147,9 @@ function M.read(query, plain, kind)
   if (found.ssl_certfile == nil) ~= (found.ssl_keyfile == nil) then
     return nil, "A certificate needs its key: write rediss://…?ssl_certfile=…&ssl_keyfile=…"
   end
+  if (found.sentinel_username or "") ~= "" and (found.sentinel_password or "") == "" then
+    return nil, "sentinel_username has no effect without sentinel_password. Write both."
+  end
   found.patience = found.deadline or (found.fallback and PROMPT) or PATIENT
   return found
 end
