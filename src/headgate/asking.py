@@ -1,4 +1,4 @@
-"""What is asked, checked: keys, costs and limits, before any engine hears of them.
+"""Validates engines, keys, costs, limits and decisions before an engine sees them.
 
 Bad input gets a sentence here and changes nothing.
 """
@@ -6,13 +6,16 @@ Bad input gets a sentence here and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
 from typing import Generic, Protocol, TypeVar
 
 from headgate.errors import InvalidCharge, InvalidRule
-from headgate.model.decision import Charge, Decision, Facts, JointDecision
+from headgate.model.decision import Charge, Decision, Facts, JointDecision, Unbound
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 from headgate.text import parse_all
+
+_ENGINE_VERBS = "meter", "slots", "decide_all", "overrides", "shard", "close"
 
 LimitLike = Limit | str | Sequence[Limit]
 
@@ -36,6 +39,55 @@ def limits_of(limit: LimitLike) -> tuple[Limit, ...]:
     if not isinstance(limits, list | tuple) or not limits or not all(isinstance(one, Limit) for one in limits):
         raise InvalidRule(f"A limit is a Limit or its text, such as 10/minute; not {limit!r}.")
     return tuple(limits)
+
+
+def check_engine(engine: object, *, awaited: bool) -> None:
+    """Refuses what is no engine, an awaited engine for Limiter, and any other for AsyncLimiter."""
+    name = type(engine).__name__
+    if isinstance(engine, type) or not all(callable(getattr(engine, verb, None)) for verb in _ENGINE_VERBS):
+        hint = ": give its URL" if name in ("Redis", "Valkey", "RedisCluster", "ValkeyCluster") else ""
+        raise InvalidRule(
+            "An engine is a URL such as memory:// or redis://host:6379/0, or what "
+            f"{'open_async_engine' if awaited else 'open_engine'} returns; not {_a(engine)}{hint}."
+        )
+    if _awaited(engine, "decide_all", "close") != awaited:
+        if awaited:
+            raise InvalidRule(f"This engine ({name}) is not awaited. Use Limiter, or open_async_engine(url).")
+        raise InvalidRule(f"This engine ({name}) is awaited. Use AsyncLimiter, or open_engine(url).")
+
+
+def check_decision(decision: object, *, awaited: bool | None = None) -> Decision:
+    """Refuses what is no decision, and one that only a limiter of the other kind can give back."""
+    if not isinstance(decision, Decision):
+        hint = ". Give its .decision" if isinstance(getattr(decision, "decision", None), Decision) else ""
+        raise InvalidCharge(f"A decision is expected, as take or check returns it; not {_a(decision)}{hint}.")
+    for part in (*decision.parts, *decision.beside):
+        if isinstance(part.source, Unbound):
+            raise InvalidCharge(
+                "This decision was copied or pickled, and nothing can be given back by a copy: keep the decision "
+                "itself, or use the receipts of a limiter with rules."
+            )
+        if awaited is None or not hasattr(part.source, "reset"):
+            continue
+        if _awaited(part.source, "reset", "refund", "release") != awaited:
+            raise InvalidCharge(
+                "This decision was not awaited: give it to a Limiter."
+                if awaited
+                else "This decision was awaited: give it to an AsyncLimiter."
+            )
+    return decision
+
+
+def _awaited(thing: object, *verbs: str) -> bool:
+    return any(iscoroutinefunction(getattr(thing, verb, None)) for verb in verbs)
+
+
+def _a(thing: object) -> str:
+    """A value as a sentence names it: plain ones by themselves, others by their class."""
+    if thing is None or isinstance(thing, str | bytes | int | float | dict | list | tuple):
+        return repr(thing)[:60]
+    name = getattr(thing, "__qualname__", None) or type(thing).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def check_key(key: object) -> str:

@@ -102,6 +102,8 @@ def _check(verb: str, attributes: Attributes, cost: int | None, **more: Any) -> 
 
 
 def _redeem(verb: str, answer: Answer | str, cost: int | None = None) -> _Question:
+    if not isinstance(answer, Answer | str):
+        raise InvalidCharge(f"An answer of the service, or its receipt, is expected; not {repr(answer)[:60]}.")
     receipt = answer if isinstance(answer, str) else answer.receipt
     if receipt is None:
         raise InvalidCharge(f"This answer has no receipt, so there is nothing to {verb}: ask with receipt=True.")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from headgate import slot_steps, steps
-from headgate.asking import Asked, Asking, LimitLike, check_key, limits_of, names_of
+from headgate.asking import Asked, Asking, LimitLike, check_decision, check_engine, check_key, limits_of, names_of
 from headgate.clock import Clock, SystemClock
 from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engine.url import open_async_engine, open_engine
@@ -50,7 +50,11 @@ class Limiter:
         name: str | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
-        self.engine = open_engine(engine, prefix=prefix, clock=self.clock) if isinstance(engine, str) else engine
+        if isinstance(engine, str):
+            engine = open_engine(engine, prefix=prefix, clock=self.clock)
+        else:
+            check_engine(engine, awaited=False)
+        self.engine = engine
         limits = limits_of(limit)
         self._asking: Asking[Meter, SlotMeter] = Asking(
             limits, names_of(limits, name), self.engine.meter, self.engine.slots
@@ -105,7 +109,7 @@ class Limiter:
 
     def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Give back what the decision charged, or `cost` of it: at most what that charge still holds."""
-        run(steps.refund(decision, cost))
+        run(steps.refund(check_decision(decision, awaited=False), cost))
 
     def reset(self, key: str) -> None:
         """Forget the key."""
@@ -171,6 +175,8 @@ class AsyncLimiter:
         self.clock = clock or SystemClock()
         if isinstance(engine, str):
             engine = open_async_engine(engine, prefix=prefix, clock=self.clock)
+        else:
+            check_engine(engine, awaited=True)
         self.engine = engine
         limits = limits_of(limit)
         self._asking: Asking[AsyncMeter, AsyncSlotMeter] = Asking(
@@ -226,7 +232,7 @@ class AsyncLimiter:
 
     async def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Give back what the decision charged, or `cost` of it: at most what that charge still holds."""
-        await arun(steps.refund(decision, cost))
+        await arun(steps.refund(check_decision(decision, awaited=True), cost))
 
     async def reset(self, key: str) -> None:
         """Forget the key."""

@@ -72,6 +72,12 @@ class Limited(Protocol):
     def limit(self) -> Limit: ...
 
 
+class Unbound(NamedTuple):
+    """A limit without an engine: what a decision knows of its meter once it was copied or pickled."""
+
+    limit: Limit
+
+
 class Held(Protocol):
     """Slots that are held for a decision."""
 

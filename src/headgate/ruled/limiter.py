@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from headgate import steps
-from headgate.asking import check_cost
+from headgate.asking import check_cost, check_decision, check_engine
 from headgate.clock import Clock, SystemClock
 from headgate.engine import options
 from headgate.engine.awaited import AwaitedEngine
@@ -116,7 +116,7 @@ class _Ruled:
 
     def receipts(self, decision: Decision) -> list[Written]:
         """What the decision charged and holds, in plain words that outlive this process."""
-        return written(decision)
+        return written(check_decision(decision))
 
     def redeemed(self, receipts: Sequence[Written]) -> RuledDecision:
         """The decision again, of its receipts: to be refunded, cancelled, renewed or released."""
@@ -146,6 +146,8 @@ class RuledLimiter(_Ruled):
         url = engine if isinstance(engine, str) else None
         if isinstance(engine, str):
             engine = open_engine(engine, prefix=prefix, clock=clock, ruled=True)
+        else:
+            check_engine(engine, awaited=False)
         local = engine if isinstance(engine, LocalEngine) else LocalEngine(clock)
         super().__init__(rules, engine, local, clock, url, prefix)
 
@@ -191,12 +193,12 @@ class RuledLimiter(_Ruled):
     def cancel(self, decision: Decision) -> bool:
         """Give a place back, as far as nothing was built on it; False if a fallback answered, and some of it may
         be lost."""
-        return run(self._cancelling(decision))
+        return run(self._cancelling(check_decision(decision, awaited=False)))
 
     def refund(self, decision: Decision, cost: int | None = None) -> bool:
         """Give back what the decision charged, or `cost` of it, under every rule; False if a fallback answered,
         and some of it may be lost."""
-        return run(steps.refund(decision, cost))
+        return run(steps.refund(check_decision(decision, awaited=False), cost))
 
     def give_back(self, ask: Ask, units: int) -> RuledDecision:
         """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
@@ -204,12 +206,12 @@ class RuledLimiter(_Ruled):
 
     def renew(self, decision: Decision) -> bool:
         """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
-        return run(held_slots.renew(decision))
+        return run(held_slots.renew(check_decision(decision, awaited=False)))
 
     def release(self, decision: Decision) -> bool:
         """Give back the slots that the decision holds; False if one was gone already. One that is not released
         ends by its ttl."""
-        return run(held_slots.release(decision))
+        return run(held_slots.release(check_decision(decision, awaited=False)))
 
     @contextmanager
     def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Decision]:
@@ -258,6 +260,8 @@ class AsyncRuledLimiter(_Ruled):
         url = engine if isinstance(engine, str) else None
         if isinstance(engine, str):
             engine = open_async_engine(engine, prefix=prefix, clock=clock, ruled=True)
+        else:
+            check_engine(engine, awaited=True)
         local = engine if isinstance(engine, AwaitedEngine) else AwaitedEngine(LocalEngine(clock))
         super().__init__(rules, engine, local, clock, url, prefix)
 
@@ -320,12 +324,12 @@ class AsyncRuledLimiter(_Ruled):
     async def cancel(self, decision: Decision) -> bool:
         """Give a place back, as far as nothing was built on it; False if a fallback answered, and some of it may
         be lost."""
-        return await arun(self._cancelling(decision))
+        return await arun(self._cancelling(check_decision(decision, awaited=True)))
 
     async def refund(self, decision: Decision, cost: int | None = None) -> bool:
         """Give back what the decision charged, or `cost` of it, under every rule; False if a fallback answered,
         and some of it may be lost."""
-        return await arun(steps.refund(decision, cost))
+        return await arun(steps.refund(check_decision(decision, awaited=True), cost))
 
     async def give_back(self, ask: Ask, units: int) -> RuledDecision:
         """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
@@ -333,12 +337,12 @@ class AsyncRuledLimiter(_Ruled):
 
     async def renew(self, decision: Decision) -> bool:
         """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
-        return await arun(held_slots.renew(decision))
+        return await arun(held_slots.renew(check_decision(decision, awaited=True)))
 
     async def release(self, decision: Decision) -> bool:
         """Give back the slots that the decision holds; False if one was gone already. One that is not released
         ends by its ttl."""
-        return await arun(held_slots.release(decision))
+        return await arun(held_slots.release(check_decision(decision, awaited=True)))
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Decision]:
