@@ -72,6 +72,9 @@ class Refused(HeadgateError):
         super().__init__(f'refused by rule "{answer.rule}"')
         self.answer = answer
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.answer,), vars(self)
+
 
 _KNOWN = frozenset(field.name for field in fields(Answer)) - {"held"}
 

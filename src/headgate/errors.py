@@ -45,7 +45,7 @@ class InvalidRulebook(InvalidRule):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problems, self.source)
+        return type(self), (self.problems, self.source), vars(self)
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -71,6 +71,9 @@ class RateLimited(HeadgateError):
     def __init__(self, decision: Decision) -> None:
         super().__init__(str(decision))
         self.decision = decision
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.decision,), vars(self)
 
 
 class LeaseLost(HeadgateError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headgate.errors import RateLimited
@@ -159,7 +160,8 @@ class Verdict(NamedTuple):
 class Decision:
     """The answer to a call; true if it may pass.
 
-    The hot path makes one of these per call, so it only keeps what it was given; every fact is a property.
+    The hot path makes one of these per call, so it only keeps what it was given; every fact is a property. A copy,
+    or one that was pickled, says the same and gives nothing back: units must not come back twice.
     """
 
     rule: str | None = None
@@ -172,6 +174,10 @@ class Decision:
         self.source = source
         self.key = key
         self.cost = cost
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = {name: value for name, value in vars(self).items() if name in ("rule", "aside", "given_back")}
+        return Decision, (self.facts, Unbound(self.limit), self.key, self.cost), kept
 
     def __bool__(self) -> bool:
         return self.facts[ALLOWED]
@@ -291,6 +297,10 @@ class JointDecision(Decision):
             spoke.facts[MARK],
         )
         super().__init__(facts, spoke.source, spoke.key, spoke.cost)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        charges = [(facts, Unbound(source.limit), key, cost) for facts, source, key, cost in self._charges]
+        return JointDecision, ([copy(part) for part in self._parts], charges)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

@@ -62,6 +62,9 @@ class Unlimited(Limit):
         self.args = ()
         self.text = "unlimited"
 
+    def __reduce__(self) -> str:
+        return "UNLIMITED"  # there is one, and it is known by its identity
+
 
 UNLIMITED = Unlimited()
 

@@ -29,6 +29,7 @@ from headgate.model.decision import (
     Facts,
     LockedFacts,
     OverriddenFacts,
+    Unbound,
     Verdict,
     longest_delay,
 )
@@ -46,9 +47,19 @@ Denied = tuple[int, Match]  # who refuses without being asked, and how many char
 class Book(Protocol):
     """What a decision asks of the rulebook that made it."""
 
-    refusals: dict[str, Refusal]
+    @property
+    def refusals(self) -> dict[str, Refusal]: ...
 
     def own_meter(self, charge: Charged, limit: Limit) -> Any: ...
+
+
+class _Copied(NamedTuple):
+    """The same for a decision that was copied or pickled."""
+
+    refusals: dict[str, Refusal]
+
+    def own_meter(self, charge: Charged, limit: Limit) -> Any:
+        return Unbound(limit)
 
 
 class _Nobody(NamedTuple):
@@ -79,6 +90,12 @@ class RuledDecision(Decision):
         self.heads, self.charges, self.answers = heads, charges, answers
         self.denied = denied
         self._apart = apart
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        refusal = self.refusal
+        book = _Copied({} if refusal is None or self.rule is None else {self.rule: refusal})
+        charges = [(Unbound(meter.limit), key, cost) for meter, key, cost in self.charges]
+        return RuledDecision, (book, self.heads, charges, self.answers, self.denied, self._apart)
 
     def __bool__(self) -> bool:
         return self.allowed
