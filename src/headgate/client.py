@@ -134,7 +134,7 @@ class _Asking:
     def __init__(self, url: str, timeout: float, fallback: Fallback | None) -> None:
         if fallback not in (None, "allow", "deny"):
             raise InvalidCharge(f"fallback is None, allow or deny; not {fallback!r}.")
-        self.url = url.rstrip("/")
+        self.url: str = url.rstrip("/")
         self._timeout = timeout
         self._fallback = fallback
 

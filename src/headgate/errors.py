@@ -37,7 +37,7 @@ class InvalidRulebook(InvalidRule):
     """
 
     def __init__(self, problems: Sequence[tuple[int | None, str]], source: str | None = None) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[tuple[int | None, str], ...] = tuple(problems)
         self.source = source
         more = len(self.problems) - 1
         super().__init__(

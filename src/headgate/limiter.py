@@ -49,7 +49,7 @@ class Limiter:
         prefix: str = "hg",
         name: str | None = None,
     ) -> None:
-        self.clock = clock or SystemClock()
+        self.clock: Clock = clock or SystemClock()
         if isinstance(engine, str):
             engine = open_engine(engine, prefix=prefix, clock=self.clock)
         else:
@@ -172,7 +172,7 @@ class AsyncLimiter:
         prefix: str = "hg",
         name: str | None = None,
     ) -> None:
-        self.clock = clock or SystemClock()
+        self.clock: Clock = clock or SystemClock()
         if isinstance(engine, str):
             engine = open_async_engine(engine, prefix=prefix, clock=self.clock)
         else:

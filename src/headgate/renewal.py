@@ -44,7 +44,8 @@ class Hold:
         self._ttl = ttl
         self._until = monotonic() + ttl
         self._ends_us = ends_us  # by the engine's clock
-        self._gone = self.over = False
+        self._gone = False
+        self.over: bool = False
 
     @property
     def lost(self) -> bool:
@@ -93,8 +94,9 @@ class Holding:
     """Slots around a block. `renew` asks, and lets the hold know; `release` says whether they were still held."""
 
     def __init__(self, hold: Hold, renew: Callable[[], object], release: Callable[[], bool]) -> None:
-        self.hold, self._renew, self._release = hold, renew, release
-        self.stopped = False
+        self.hold: Hold = hold
+        self._renew, self._release = renew, release
+        self.stopped: bool = False
 
     @property
     def lost(self) -> bool:
@@ -132,7 +134,8 @@ class AsyncHolding:
     def __init__(
         self, hold: Hold, renew: Callable[[], Awaitable[object]], release: Callable[[], Awaitable[bool]]
     ) -> None:
-        self.hold, self._renew, self._release = hold, renew, release
+        self.hold: Hold = hold
+        self._renew, self._release = renew, release
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 

@@ -58,11 +58,17 @@ class Gate:
     """One algorithm before the item, and what became of the calls."""
 
     def __init__(self, name: str, limit: str, words: str, clock: ManualClock) -> None:
-        self.name, self.limit, self.words = name, limit, words
-        self.passed = self.delayed = self.refused = self.refused_to_user = 0
-        self.busiest = self._lately = 0  # the most that went through in any two seconds; and in the last two
-        self.served = [0] * TICKS  # by the tick in which they go through
-        self.waited = [0] * TICKS  # those of them that had to wait
+        self.name: str = name
+        self.limit: str = limit
+        self.words: str = words
+        self.passed: int = 0
+        self.delayed: int = 0
+        self.refused: int = 0
+        self.refused_to_user: int = 0
+        self.busiest: int = 0  # the most that went through in any two seconds
+        self._lately = 0  # and in the last two
+        self.served: list[int] = [0] * TICKS  # by the tick in which they go through
+        self.waited: list[int] = [0] * TICKS  # those of them that had to wait
         self._limit = parse(limit)
         self._limiter = Limiter(USER_LIMIT, LocalEngine(clock), clock=clock, name="user")
 
@@ -122,10 +128,10 @@ class Sale:
     def __init__(self, seed: int = 11) -> None:
         self._clock = ManualClock(_START_US)
         self._random = Random(seed)
-        self.tick = 0
-        self.offered = [0] * TICKS
+        self.tick: int = 0
+        self.offered: list[int] = [0] * TICKS
         self.buyers: set[str] = set()
-        self.gates = _gates(self._clock, Random(seed + 1))
+        self.gates: list[Gate] = _gates(self._clock, Random(seed + 1))
 
     @property
     def seconds(self) -> float:

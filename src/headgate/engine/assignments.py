@@ -30,7 +30,7 @@ from headgate.engine.state_table import StateTable
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.model import assignment
 from headgate.model.assignment import Assignment
-from headgate.model.division import division
+from headgate.model.division import Division, division
 from headgate.model.limit import DAY, Limit, duration
 
 _LONGEST_US = DAY
@@ -47,10 +47,10 @@ class Dividing:
             )
         self.limit = limit
         self.name = name
-        self.division = division(limit)
+        self.division: Division = division(limit)
         self.ttl_us = ttl_us
         self.grace_us = grace_us
-        self.live_us = ttl_us + grace_us
+        self.live_us: int = ttl_us + grace_us
 
     def wants(self, key: object, holder: object, wanted: int | None, within_us: int) -> int | None:
         """What a holder reports, in grains, if it can be noted at all."""

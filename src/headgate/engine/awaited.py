@@ -16,9 +16,9 @@ from headgate.model.slots import Slots
 class AwaitedMeter:
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.limit = meter.limit
-        self.name = meter.name
-        self.terms = meter.terms
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+        self.terms: Terms | None = meter.terms
 
     async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
         return self.meter.decide(key, cost, patience_us)
@@ -36,8 +36,8 @@ class AwaitedMeter:
 class AwaitedSlotMeter:
     def __init__(self, meter: SlotMeter) -> None:
         self.meter = meter
-        self.limit = meter.limit
-        self.name = meter.name
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
 
     async def free(self, key: str) -> Facts:
         return self.meter.free(key)
@@ -79,8 +79,8 @@ class AwaitedOverrides:
 class AwaitedLedger:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.limit = ledger.limit
-        self.name = ledger.name
+        self.limit: Limit = ledger.limit
+        self.name: str = ledger.name
 
     async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
         return self.ledger.assign(key, holder, wanted, within_us)

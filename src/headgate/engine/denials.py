@@ -62,9 +62,9 @@ class Denials:
     """
 
     def __init__(self, entries: int = 10_000) -> None:
-        self.entries = whole("The number of refusals to remember", entries)
-        self.answered = 0
-        self.together = Drawer()
+        self.entries: int = whole("The number of refusals to remember", entries)
+        self.answered: int = 0
+        self.together: Drawer = Drawer()
         self.eras: list[object] = [object()] * _ERAS
         self._drawers: WeakValueDictionary[tuple[str, str, bool], Drawer] = WeakValueDictionary()
         self._oldest_first: deque[tuple[Drawer, Hashable, Denial]] = deque()

@@ -89,7 +89,7 @@ class _Lending:
     inner: Any
 
     def __init__(self, hold_us: int | None, units: int | None, clock: Clock | None) -> None:
-        self.clock = clock or SystemClock()
+        self.clock: Clock = clock or SystemClock()
         self._hold = None if hold_us is None else Hold.checked(hold_us, units)
         self._leases = Leases()
 
@@ -141,8 +141,11 @@ class ExactMeter:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
         self.terms = terms
-        self.meter = meter
-        self.decide, self.refund, self.retune, self.reset = meter.decide, meter.refund, meter.retune, meter.reset
+        self.meter: Any = meter
+        self.decide: Any = meter.decide
+        self.refund: Any = meter.refund
+        self.retune: Any = meter.retune
+        self.reset: Any = meter.reset
 
 
 class LeaseEngine(_Lending):
@@ -155,12 +158,7 @@ class LeaseEngine(_Lending):
     inner: Engine
 
     def __init__(
-        self,
-        inner: Engine,
-        *,
-        hold_us: int | None = HOLD_US,
-        units: int | None = None,
-        clock: Clock | None = None,
+        self, inner: Engine, *, hold_us: int | None = HOLD_US, units: int | None = None, clock: Clock | None = None
     ) -> None:
         super().__init__(hold_us, units, clock)
         self.inner = inner
@@ -232,8 +230,8 @@ class LeaseMeter:
     """The prefetching engine's hand on one limit."""
 
     def __init__(self, engine: LeaseEngine, meter: Meter, terms: Terms | None, shelf: Shelf, hold: Hold) -> None:
-        self.limit = meter.limit
-        self.name = meter.name
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
         self.terms = terms
         self.meter = meter
         self.shelf = shelf
@@ -260,7 +258,8 @@ class _Watcher(Thread):
 
     def __init__(self, engine: LeaseEngine) -> None:
         super().__init__(name="headgate-prefetch", daemon=True)
-        wake = self.wake = Event()
+        wake = Event()
+        self.wake: Event = wake
         self._engine = ref(engine, lambda _: wake.set())
 
     def run(self) -> None:
@@ -364,8 +363,8 @@ class AsyncLeaseMeter:
     def __init__(
         self, engine: AsyncLeaseEngine, meter: AsyncMeter, terms: Terms | None, shelf: Shelf, hold: Hold
     ) -> None:
-        self.limit = meter.limit
-        self.name = meter.name
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
         self.terms = terms
         self.meter = meter
         self.shelf = shelf

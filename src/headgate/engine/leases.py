@@ -31,8 +31,9 @@ class Leases:
         self.forget()
 
     def forget(self) -> None:
-        self.lock = Lock()
-        self._handed_out = self.lost = 0
+        self.lock: Lock = Lock()
+        self._handed_out = 0
+        self.lost: int = 0
         self._dues: list[tuple[int, int, Stock]] = []
         for shelf in self._shelves:
             shelf.stocks.clear()
@@ -141,7 +142,9 @@ class Counter:
         watch: Callable[[Stock], Any],
         unbroken: Callable[[Flow[Facts]], Any],
     ) -> None:
-        self.leases, self.shelf, self.meter = leases, shelf, meter
+        self.leases: Leases = leases
+        self.shelf: Shelf = shelf
+        self.meter: Any = meter
         self._now, self._now_ns, self._watch = clock.now_us, nanoseconds(clock), watch
         self._unbroken = unbroken
         self._hold_us, self._bound = hold.us, bound(meter.limit, hold.units)

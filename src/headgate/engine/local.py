@@ -49,14 +49,14 @@ class LocalEngine:
     """Decides in this process. Safe from any number of threads and event loops."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock = clock or SystemClock()
-        self.lock = Lock()
+        self.clock: Clock = clock or SystemClock()
+        self.lock: Lock = Lock()
         self._families: dict[tuple[str, str], Family] = {}
         self._lockouts: dict[str, StateTable[lockout.State]] = {}
         self._slots: dict[str, SlotTable] = {}
         self._overrides: dict[str, StateTable[Kept]] = {}
         self._ledgers: dict[str, StateTable[assignment.State]] = {}
-        self.born_us = self.clock.now_us()
+        self.born_us: int = self.clock.now_us()
         on_fork(self.forget)
 
     def forget(self) -> None:

@@ -33,8 +33,8 @@ class LocalSurvey:
 
     def __init__(self, engine: LocalEngine, begins: str = "", most: int = 100_000) -> None:
         self._engine, self._begins, self._most = engine, begins, most
-        self.found = 0
-        self.stopped = False  # before everything was seen
+        self.found: int = 0
+        self.stopped: bool = False  # before everything was seen
 
     def __iter__(self) -> Iterator[LocalCounted]:
         engine = self._engine

@@ -66,8 +66,8 @@ class _Memo:
     inner: Any
 
     def __init__(self, entries: int, clock: Clock | None) -> None:
-        self.clock = clock or SystemClock()
-        self.denials = Denials(entries)
+        self.clock: Clock = clock or SystemClock()
+        self.denials: Denials = Denials(entries)
         on_fork(self.forget)
 
     @property
@@ -103,7 +103,7 @@ class _Hand:
         self._drawer = memo.denials.drawer(limit, name, self._locks)
         self._ends = memo.denials.ends
         self._aside = terms is not None and terms.aside
-        self.through = self._locks or self._aside  # together with others it is always asked
+        self.through: bool = self._locks or self._aside  # together with others it is always asked
 
     def _remember(self, key: str, cost: int, facts: Facts, asked_us: int, era: object) -> None:
         """Keep a refusal."""
@@ -249,7 +249,8 @@ class MemoOverrides:
     """The engine's overrides of one rule; what is changed ends what is remembered of its key."""
 
     def __init__(self, inner: Any, denials: Denials) -> None:
-        self.get, self.list = inner.get, inner.list
+        self.get: Any = inner.get
+        self.list: Any = inner.list
         self._inner = inner
         self._ends = denials.ends
 
@@ -268,7 +269,8 @@ class AsyncMemoOverrides:
     """The same, awaited."""
 
     def __init__(self, inner: Any, denials: Denials) -> None:
-        self.get, self.list = inner.get, inner.list
+        self.get: Any = inner.get
+        self.list: Any = inner.list
         self._inner = inner
         self._ends = denials.ends
 

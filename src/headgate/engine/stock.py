@@ -36,10 +36,18 @@ class Demand:
 
     __slots__ = ("calls", "moving", "past_calls", "past_units", "remaining", "seen_us", "start_us", "units")
 
+    start_us: int
+    seen_us: int
+    calls: int
+    units: int
+    past_calls: int
+    past_units: int
+    remaining: int
+
     def __init__(self, now_us: int) -> None:
         self.start_us = self.seen_us = now_us
         self.calls = self.units = self.past_calls = self.past_units = self.remaining = 0
-        self.moving = 0  # orders on their way out or back
+        self.moving: int = 0  # orders on their way out or back
 
     def note(self, now_us: int, hold_us: int, units: int) -> None:
         if not 0 <= now_us - self.seen_us < hold_us:  # quiet for so long, or the clock stepped back
@@ -82,15 +90,31 @@ class Stock:
         *("receipt", "shelf", "since_ns", "since_us", "spread", "told", "tray", "until_ns", "until_us"),
     )
 
+    since_us: int
+    until_us: int
+    since_ns: int
+    until_ns: int
+    extra: int
+    left: int
+    told: int
+    at_us: int
+    end_us: int
+    mark: int
+    spread: int
+    rate: int
+
     def __init__(
         self, meter: Any, key: str, facts: Facts, cost: int, extra: int, shelf: Shelf, demand: Demand
     ) -> None:
-        self.meter, self.key, self.shelf, self.demand = meter, key, shelf, demand
+        self.meter: Any = meter
+        self.key: str = key
+        self.shelf: Shelf = shelf
+        self.demand: Demand = demand
         self.since_us = self.until_us = self.since_ns = self.until_ns = 0
         self.extra = self.left = extra  # left: those on the tray are not
         self.tray: list[Facts] = []
-        self.calls = 0
-        self.receipt = Receipt.of(facts, cost + extra)
+        self.calls: int = 0
+        self.receipt: Receipt = Receipt.of(facts, cost + extra)
         self.told, self.at_us = facts[REMAINING], facts[AT_US]
         self.end_us, self.mark = facts[RESET_AFTER_US], facts[MARK]
         self.spread, self.rate = 0, 1

@@ -109,8 +109,8 @@ class FixedWindow(Limit):
         self.amount, self.period_us, self.unit, self.zone = amount, period_us, unit, place
         self.boundaries_us, self.nearest = _UNKNOWN, None
         where = "" if place in (None, "UTC") else f" in {place}"
-        self.text = f"{amount}/{unit or span(period_us)} fixed{where}"
-        self.args = (amount, period_us, *_UNKNOWN)
+        self.text: str = f"{amount}/{unit or span(period_us)} fixed{where}"
+        self.args: tuple[int | float, ...] = (amount, period_us, *_UNKNOWN)
 
     def at(self, boundaries_us: tuple[int, ...]) -> FixedWindow:
         """The same limit, equal to this one, with the boundaries between which it can be decided."""

@@ -84,18 +84,18 @@ class LeakyBucket(Limit):
         whole("The queue of a leaky bucket", burst, least=0)
         whole("The delay of a leaky bucket", 0 if delay is None else delay, least=0)
         period_us = microseconds("The period of a leaky bucket", per)
-        self.text = f"{amount}/{span(period_us)} queue {burst}"
+        self.text: str = f"{amount}/{span(period_us)} queue {burst}"
         self.text += " nodelay" if delay is None else f" delay {delay}" if delay else ""
-        self.burst = burst
-        self.delay = delay
-        self.rate = amount * _UNIT * SECOND // period_us
+        self.burst: int = burst
+        self.delay: int | None = delay
+        self.rate: int = amount * _UNIT * SECOND // period_us
         if self.rate == 0:
             raise InvalidRule(
                 f'"{self.text}" is too slow for a leaky bucket, which like nginx counts in thousandths of a '
                 "unit per second: it needs at least one unit per 1000 s. "
                 f'Write it as a token bucket: "{amount}/{span(period_us)} burst {burst + 1}".'
             )
-        self.capacity = (burst + 1) * _UNIT
+        self.capacity: int = (burst + 1) * _UNIT
         too_long = self.capacity * SECOND > 100 * YEAR * self.rate
         if self.rate > _FASTEST or too_long or burst > _LARGEST or (delay or 0) > _LARGEST:
             raise InvalidRule(
@@ -103,9 +103,9 @@ class LeakyBucket(Limit):
                 "and delays at most 10^12, and must run dry within 100 years. Lower the amount or the queue."
             )
         # Up to here water makes nobody wait; up to there a reservation may pour.
-        self.prompt = EXACT if delay is None else (delay + 1) * _UNIT
-        self.most = min(_DEEPEST, self.capacity + self.rate * (HORIZON_US // SECOND))
-        self.args = (self.rate, burst * _UNIT, -1 if delay is None else delay * _UNIT)
+        self.prompt: int = EXACT if delay is None else (delay + 1) * _UNIT
+        self.most: int = min(_DEEPEST, self.capacity + self.rate * (HORIZON_US // SECOND))
+        self.args: tuple[int | float, ...] = (self.rate, burst * _UNIT, -1 if delay is None else delay * _UNIT)
 
 
 def decide(

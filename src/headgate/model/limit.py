@@ -59,8 +59,8 @@ class Unlimited(Limit):
     algorithm = "unlimited"
 
     def __init__(self) -> None:
-        self.args = ()
-        self.text = "unlimited"
+        self.args: tuple[int | float, ...] = ()
+        self.text: str = "unlimited"
 
     def __reduce__(self) -> str:
         return "UNLIMITED"  # there is one, and it is known by its identity

@@ -87,9 +87,9 @@ class SlidingLog(Limit):
     algorithm = "sliding_log"
 
     def __init__(self, amount: int, per: float = 1) -> None:
-        self.amount = whole("The amount of a sliding log", amount)
-        self.period_us = microseconds("The period of a sliding log", per)
-        self.text = f"{amount}/{span(self.period_us)} log"
+        self.amount: int = whole("The amount of a sliding log", amount)
+        self.period_us: int = microseconds("The period of a sliding log", per)
+        self.text: str = f"{amount}/{span(self.period_us)} log"
         if amount > _MOST_UNITS:
             raise InvalidRule(
                 f'"{self.text}" is too much to remember: a sliding log keeps every unit, at most 1000000 of them. '
@@ -97,7 +97,7 @@ class SlidingLog(Limit):
             )
         if self.period_us > _LONGEST_PERIOD_US:
             raise InvalidRule(f'"{self.text}" is too long: a sliding log looks back at most 100 years.')
-        self.args = (self.amount, self.period_us)
+        self.args: tuple[int | float, ...] = (self.amount, self.period_us)
 
 
 def decide(

@@ -83,12 +83,12 @@ class SlidingWindow(Limit):
                 f"{cells} cells do not divide {duration(period_us)} into whole microseconds. "
                 f"Use {_nearest_divisor(period_us, cells)} cells."
             )
-        self.amount = amount
-        self.cells = cells
-        self.cell_us = period_us // cells
-        self.cut = (self.cell_us, cells)
-        self.text = f"{amount}/{span(period_us)} sliding" + ("" if cells == CELLS else f" cells {cells}")
-        self.args = (amount, self.cell_us, cells)
+        self.amount: int = amount
+        self.cells: int = cells
+        self.cell_us: int = period_us // cells
+        self.cut: tuple[int, int] = (self.cell_us, cells)
+        self.text: str = f"{amount}/{span(period_us)} sliding" + ("" if cells == CELLS else f" cells {cells}")
+        self.args: tuple[int | float, ...] = (amount, self.cell_us, cells)
 
 
 def _nearest_divisor(period_us: int, cells: int) -> int:

@@ -84,12 +84,12 @@ class Slots(Limit):
     algorithm = "slots"
 
     def __init__(self, amount: int, ttl: float = 30.0) -> None:
-        self.amount = whole("The number of slots", amount)
-        self.ttl_us = microseconds("The ttl of slots", ttl)
-        self.text = f"{amount} slots" + ("" if self.ttl_us == _TTL_US else f" ttl {duration(self.ttl_us)}")
+        self.amount: int = whole("The number of slots", amount)
+        self.ttl_us: int = microseconds("The ttl of slots", ttl)
+        self.text: str = f"{amount} slots" + ("" if self.ttl_us == _TTL_US else f" ttl {duration(self.ttl_us)}")
         if amount > EXACT or self.ttl_us > HORIZON_US:
             raise InvalidRule(f'"{self.text}" cannot be: a ttl is at most 366 days, an amount at most 2^53.')
-        self.args = (amount, self.ttl_us)
+        self.args: tuple[int | float, ...] = (amount, self.ttl_us)
 
 
 def turn(limit: Slots, alive: int) -> int | None:

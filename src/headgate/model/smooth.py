@@ -99,6 +99,11 @@ class Smooth(Limit):
     __slots__ = ("cool_us", "fresh", "interval_us", "most", "prices", "slope", "store", "threshold", "warmup_us")
     algorithm = "smooth"
     args: _Args
+    interval_us: float
+    store: float
+    cool_us: float
+    threshold: float
+    slope: float
 
     def __init__(
         self, amount: float, per: float = 1, warmup: float = 0, cold: float = 3.0, burst: float = 1.0
@@ -108,7 +113,7 @@ class Smooth(Limit):
         period_us = microseconds("The period of a smooth limit", per)
         warmup_us = 0 if warmup == 0 else microseconds("The warm-up of a smooth limit", warmup)
         burst_us = 0 if burst == 0 else microseconds("The burst of a smooth limit", burst)
-        self.text = f"{_decimal(amount)}/{span(period_us)} smooth"
+        self.text: str = f"{_decimal(amount)}/{span(period_us)} smooth"
         self.text += f" warmup {duration(warmup_us)}" if warmup_us else ""
         self.text += f" cold {_decimal(cold)}" if cold != 3 else ""
         self.text += f" burst {duration(burst_us)}" if burst_us != SECOND else ""
@@ -124,13 +129,13 @@ class Smooth(Limit):
                 "1,000,000 a second, and neither its warm-up nor its burst may be longer than 366 days."
             )
         self.args = (rate, warmup_us, float(cold) if warmup_us else burst_us / SECOND)
-        self.warmup_us = warmup_us
+        self.warmup_us: int = warmup_us
         self.interval_us, self.store, self.cool_us, self.threshold, self.slope = _numbers(self.args)
-        self.fresh = self.store if warmup_us else 0.0
+        self.fresh: float = self.store if warmup_us else 0.0
         dearest_us = self.interval_us * cold if warmup_us else self.interval_us
-        self.most = int(HORIZON_US / dearest_us)
+        self.most: int = int(HORIZON_US / dearest_us)
         # Above the prices of charges that a mark has room for stands what was given back before.
-        self.prices = EXACT if warmup_us else 2 * int(max(self.store, 1.0) * self.interval_us) + 2
+        self.prices: int = EXACT if warmup_us else 2 * int(max(self.store, 1.0) * self.interval_us) + 2
         if self.most < 1:
             raise InvalidRule(
                 f'"{self.text}" cannot be paced: when cold, one unit would take more than 366 days. '

@@ -143,21 +143,21 @@ class TokenBucket(Limit):
         whole("The amount of a token bucket", amount)
         whole("The burst of a token bucket", amount if burst is None else burst)
         period_us = microseconds("The period of a token bucket", per)
-        self.text = f"{amount}/{span(period_us)}" + ("" if burst in (None, amount) else f" burst {burst}")
+        self.text: str = f"{amount}/{span(period_us)}" + ("" if burst in (None, amount) else f" burst {burst}")
         shared = gcd(amount, period_us)
-        self.burst = amount if burst is None else burst
-        self.amount = amount // shared
-        self.period_us = period_us // shared
-        self.capacity = self.burst * self.period_us
+        self.burst: int = amount if burst is None else burst
+        self.amount: int = amount // shared
+        self.period_us: int = period_us // shared
+        self.capacity: int = self.burst * self.period_us
         if self.burst * self.amount > EXACT or self.capacity > _LONGEST_FILL_US * self.amount:
             raise InvalidRule(
                 f'"{self.text}" cannot be exact: a bucket must fill within 100 years, and its burst times its '
                 f"rate in lowest terms ({self.amount} per {self.period_us} us) may be at most 2^53. "
                 "Lower the burst, or round the amount."
             )
-        self.measure = (self.amount, self.period_us, self.capacity)
-        self.pace = _pace(self.period_us / self.amount)
-        self.args = (self.amount, self.period_us, self.burst, self.pace)
+        self.measure: tuple[int, int, int] = (self.amount, self.period_us, self.capacity)
+        self.pace: int = _pace(self.period_us / self.amount)
+        self.args: tuple[int | float, ...] = (self.amount, self.period_us, self.burst, self.pace)
 
 
 def decide(

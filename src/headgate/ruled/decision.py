@@ -87,7 +87,9 @@ class RuledDecision(Decision):
         apart: bool = False,
     ) -> None:
         self._book = book
-        self.heads, self.charges, self.answers = heads, charges, answers
+        self.heads: Sequence[Head] = heads
+        self.charges: Sequence[Charged] = charges
+        self.answers: Sequence[Facts | None] = answers
         self.denied = denied
         self._apart = apart
 

@@ -44,6 +44,7 @@ from headgate.ruled.overrides import AsyncRuleOverrides, RuleOverrides
 from headgate.ruled.receipts import Written, redeemed, written
 from headgate.ruled.ruling import Call, Ruling
 from headgate.ruled.together import Ask, Together, giving_back
+from headgate.rules.living.watch import Watch
 from headgate.rules.rule import Rulebook
 
 Attributes = Mapping[str, Any]
@@ -61,6 +62,7 @@ class _Ruled:
         self._local = local
         self._opened = url is not None  # whoever brings an engine along has said how long it waits
         self._chosen = options.split(url)[1] if url is not None else options.Options()
+        self.watch: Watch[Rulebook] | None
         book, self.watch, self._close_rules = opened(rules, url, prefix, self.replace)
         self.replace(book)
         if self.watch is not None:

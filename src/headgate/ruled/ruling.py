@@ -18,7 +18,7 @@ A Ruling belongs to one rulebook. Another book is another Ruling, under the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,8 +34,8 @@ from headgate.model.smooth import Smooth
 from headgate.ruled.decision import CANDIDATE, SHADOW, Charged, Denied, Head, RuledDecision
 from headgate.ruled.dividing import divisible, even
 from headgate.rules.condition import Test
-from headgate.rules.match import Matcher
-from headgate.rules.rule import Limits, Rule, Rulebook
+from headgate.rules.match import Match, Matcher
+from headgate.rules.rule import Limits, Refusal, Rule, Rulebook
 
 HERE, SLOTS, PREFETCHED, THERE = range(4)
 MANY = 1000  # limits that callers brought along
@@ -48,17 +48,17 @@ class Ruling:
     """A rulebook, bound to an engine and to this process's own."""
 
     def __init__(self, book: Rulebook, engine: Any, local: Any, chosen: Options) -> None:
-        self.book = divisible(book)
+        self.book: Rulebook = divisible(book)
         self.engine = engine
         self.local = local  # the engine itself, if that is this process
         self._chosen = chosen
         # The engine waits as long as its most patient rule; only those with less patience say so themselves.
-        self.deadline = max(map(self._patience, book.rules), default=chosen.patience)
-        self.match = Matcher(book).match
+        self.deadline: float = max(map(self._patience, book.rules), default=chosen.patience)
+        self.match: Callable[..., Sequence[Match]] = Matcher(book).match
         if any(map(_shares, book.rules)) and hasattr(engine, "count_members"):
             engine.count_members()  # before the first call: an outage may begin with it
-        self.refusals = {rule.name: rule.refuse for rule in book.rules}
-        self.closed = frozenset(rule.name for rule in book.rules if _closed(rule))
+        self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in book.rules}
+        self.closed: frozenset[str] = frozenset(rule.name for rule in book.rules if _closed(rule))
         self._hands: dict[tuple[str, int, str | None], Hand] = {}
         self._divided: dict[tuple[str, int, str | None, Place], Hand] = {}
         self._brought: dict[tuple[Limit, str], Any] = {}
@@ -143,11 +143,11 @@ class Call:
     __slots__ = ("_known", "_places", "charges", "denied", "heads", "ruling", "straight")
 
     def __init__(self, ruling: Ruling) -> None:
-        self.ruling = ruling
+        self.ruling: Ruling = ruling
         self.charges: list[Charged] = []
         self.heads: list[Head] = []
         self.denied: list[Denied] = []
-        self.straight = True
+        self.straight: bool = True
         self._places: list[int] = []
         self._known: dict[tuple[int, str], int] = {}
 

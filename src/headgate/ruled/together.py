@@ -46,11 +46,13 @@ class Together:
     __slots__ = ("asked", "call", "meeting")
 
     def __init__(self, ruling: Ruling, asks: Sequence[Ask]) -> None:
-        self.call = Call(ruling)
+        self.call: Call = Call(ruling)
         join = self.call.join
-        self.asked = [(own, join(own)) for own in (call_of(ruling, ask) for ask in asks)]
+        self.asked: list[tuple[Call, list[int]]] = [
+            (own, join(own)) for own in (call_of(ruling, ask) for ask in asks)
+        ]
         # Whether several of them meet on one count.
-        self.meeting = len(self.call.charges) < sum(len(places) for _, places in self.asked)
+        self.meeting: bool = len(self.call.charges) < sum(len(places) for _, places in self.asked)
 
     def decisions(self, answers: Sequence[Facts | None], apart: bool = False) -> tuple[RuledDecision, ...]:
         own_answers = [[answers[place] for place in places] for _, places in self.asked]

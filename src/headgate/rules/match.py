@@ -34,7 +34,7 @@ class Matcher:
     __slots__ = ("_entries", "_index", "_reading", "_replacing", "book")
 
     def __init__(self, book: Rulebook) -> None:
-        self.book = book
+        self.book: Rulebook = book
         self._replacing = Replacing(book.rules)
         self._reading = Reading(name for rule in book.rules for name in used(rule))
         parts = [(order, rule, part) for order, rule in enumerate(book.rules) for part in _parts(rule.when)]

@@ -32,10 +32,11 @@ class Glob:
     def __init__(self, text: str) -> None:
         if not text:
             raise InvalidRule("An empty text counts as absent: write false for an attribute that is not there.")
-        self.text = text
-        self.first, *rest = text.split("*")
-        self.last = rest.pop() if rest else None
-        self.middle = [part for part in rest if part]
+        self.text: str = text
+        first, *rest = text.split("*")
+        self.first: str = first
+        self.last: str | None = rest.pop() if rest else None
+        self.middle: list[str] = [part for part in rest if part]
 
     @property
     def exact(self) -> str | None:
@@ -72,7 +73,7 @@ class PathPattern:
         parts = segments(text)
         if parts.count(ANY_DEPTH) > 1:
             raise InvalidRule(f'"{text}" has ** twice: once is enough for any depth.')
-        self.text = text
+        self.text: str = text
         deep = parts.index(ANY_DEPTH) if ANY_DEPTH in parts else len(parts)
         self.captures: dict[str, int] = {}
         for place, part in enumerate(parts):
@@ -82,8 +83,8 @@ class PathPattern:
             if name is not None:
                 self.captures[name] = place if place < deep else place - len(parts)
         steps = [None if _capture.fullmatch(part) or part == "*" else Glob(part) for part in parts]
-        self.head = tuple(steps[:deep])
-        self.tail = tuple(steps[deep + 1 :]) if ANY_DEPTH in parts else None
+        self.head: tuple[Glob | None, ...] = tuple(steps[:deep])
+        self.tail: tuple[Glob | None, ...] | None = tuple(steps[deep + 1 :]) if ANY_DEPTH in parts else None
 
     @property
     def literal(self) -> str | None:

@@ -69,7 +69,9 @@ class App:
         self._own = None if settings.own_limit is None else LocalEngine().meter(parse(settings.own_limit), "own")
         self._description = msgspec.json.encode(description(settings.batch))
         self.draining = False
-        self.left = asyncio.Event()  # those who still wait for a delay are told that nobody will serve it
+        self.left: asyncio.Event = (
+            asyncio.Event()
+        )  # those who still wait for a delay are told that nobody will serve it
         self._read_check = Reader(schema.Check)
         self._checks: Memory[Known] = Memory()
         self._subrequests: Memory[Known] = Memory()

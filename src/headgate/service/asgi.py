@@ -43,7 +43,9 @@ class Refused(Exception):
 
     def __init__(self, status: int, detail: str, fields: Fields | None = None) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.fields = status, detail, fields or []
+        self.status: int = status
+        self.detail: str = detail
+        self.fields: Fields = fields or []
 
 
 class Request:
@@ -54,7 +56,7 @@ class Request:
     def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
         self._scope, self._receive = scope, receive
         self.headers: Pairs = scope["headers"]
-        self.body = b""  # as far as somebody wants to read it
+        self.body: bytes = b""  # as far as somebody wants to read it
 
     @property
     def method(self) -> str:

@@ -37,7 +37,7 @@ class Known:
     __slots__ = ("_form", "_head", "_most", "_name", "_policy", "_timed", "at_once", "awaited", "call")
 
     def __init__(self, call: Call) -> None:
-        self.call = call
+        self.call: Call = call
         meter, key, cost = call.charges[0]
         rule = call.heads[0][0]
         self.awaited: Callable[[], Awaitable[Facts]] = partial(meter.decide, key, cost)

@@ -56,9 +56,9 @@ class BlockingMeter:
     def __init__(self, engine: Blocking, meter: AsyncMeter) -> None:
         self._run = engine.run
         self.meter = meter
-        self.limit = meter.limit
-        self.name = meter.name
-        self.terms = meter.terms
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+        self.terms: Terms | None = meter.terms
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
         return self._run(self._decide(key, cost, patience_us))
@@ -101,8 +101,8 @@ class BlockingLedger:
     def __init__(self, engine: Blocking, ledger: AsyncLedger) -> None:
         self._run = engine.run
         self.ledger = ledger
-        self.limit = ledger.limit
-        self.name = ledger.name
+        self.limit: Limit = ledger.limit
+        self.name: str = ledger.name
 
     def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
         return self._run(self.ledger.assign(key, holder, wanted, within_us))
@@ -115,8 +115,8 @@ class BlockingSlotMeter:
     def __init__(self, engine: Blocking, meter: AsyncSlotMeter) -> None:
         self._run = engine.run
         self.meter = meter
-        self.limit = meter.limit
-        self.name = meter.name
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
 
     def free(self, key: str) -> Facts:
         return self._run(self.meter.free(key))

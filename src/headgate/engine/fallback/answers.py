@@ -52,8 +52,8 @@ class Answers(Shares):
         if fallback is not None and fallback not in FALLBACKS:
             raise InvalidRule(f'A fallback is "allow", "deny" or "local", not {fallback!r}.')
         self.fallback = fallback
-        self.shares = False  # whether anybody decides by a share
-        self.counts = False  # whether it must know how many share
+        self.shares: bool = False  # whether anybody decides by a share
+        self.counts: bool = False  # whether it must know how many share
         self._chosen: set[Instead | None] = {fallback} - {None}
         self._settle_us = settle_us
         super().__init__(inner, members, clock or SystemClock(), round(deadline * SECOND), remembered)
@@ -71,7 +71,7 @@ class Answers(Shares):
     def share_from_now_on(self) -> None:
         if not self.shares:
             self.shares = True
-            self.settle_us = self._settle_us
+            self.settle_us: int = self._settle_us
             for shard in tuple(self.shards.values()):
                 shard.settle_us = self._settle_us
             self.count_members()

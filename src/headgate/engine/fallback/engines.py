@@ -186,7 +186,7 @@ class _Hand:
         self.name: str = meter.name
         self.terms = terms
         self.instead = engine.instead_of(terms)
-        self.shares = self.instead == "local"
+        self.shares: bool = self.instead == "local"
         self._number = engine.number(self.limit, self.name)
         self._ask = meter.decide
         self._shard = engine.inner.shard

@@ -110,7 +110,7 @@ class Fallback(Answers):
         return self.inner.assignments(limit, name, ttl_us, grace_us)
 
     def set_deadline(self, seconds: float) -> None:
-        self.hurry_us = round(seconds * SECOND) // 4
+        self.hurry_us: int = round(seconds * SECOND) // 4
         set_deadline(self.inner, seconds)
 
     def number(self, limit: Limit, name: str) -> int:

@@ -52,11 +52,11 @@ class Roll:
 
     def __init__(self, count: int | None = None, beats: bool = False) -> None:
         self.joined: WeakSet[Any] = WeakSet()
-        self.missed = 0  # beats in a row that were not heard
+        self.missed: int = 0  # beats in a row that were not heard
         self._given, self._beats = count, beats
         self._known: Place = _unranked(count or 1)
         self._heard: deque[Heard] = deque(maxlen=BELIEVED)
-        self.id = _new_id()
+        self.id: str = _new_id()
 
     @property
     def count(self) -> int:
@@ -91,7 +91,8 @@ class Roll:
     def _born(self) -> None:
         """In a forked child: somebody new, of whom nobody has heard."""
         count = self._given or self.count + 1
-        self._known, self._heard, self.id = _unranked(count), deque(maxlen=BELIEVED), _new_id()
+        self._known, self._heard = _unranked(count), deque(maxlen=BELIEVED)
+        self.id = _new_id()
 
 
 def _unranked(count: int) -> Place:

@@ -74,13 +74,13 @@ class Count:
     __slots__ = ("asked", "key", "meter", "owed", "since_us", "told", "until_us")
 
     def __init__(self, asked: Any, key: str, meter: LocalMeter, now_us: int) -> None:
-        self.asked = asked
-        self.key = key
-        self.meter = meter
-        self.since_us = now_us
-        self.until_us = now_us + _UNJUDGED_US
-        self.owed = 0
-        self.told = True  # nothing that the engine does not know
+        self.asked: Any = asked
+        self.key: str = key
+        self.meter: LocalMeter = meter
+        self.since_us: int = now_us
+        self.until_us: int = now_us + _UNJUDGED_US
+        self.owed: int = 0
+        self.told: bool = True  # nothing that the engine does not know
 
     def judged(self, facts: Facts) -> None:
         self.until_us = max(self.until_us, facts[AT_US] + facts[RESET_AFTER_US])
@@ -96,9 +96,9 @@ class Shard:
 
     def __init__(self, name: Hashable, settle_us: int) -> None:
         self.name = name
-        self.lock = Lock()
-        self.breaker = Breaker()
-        self.straight = True  # answers, and nothing is owed to it
+        self.lock: Lock = Lock()
+        self.breaker: Breaker = Breaker()
+        self.straight: bool = True  # answers, and nothing is owed to it
         self.counts: OrderedDict[Tag, Count] = OrderedDict()
         self.owing: dict[Tag, Count] = {}
         self.tallies: Counter[str] = Counter()

@@ -39,7 +39,7 @@ class Shares:
         self.members = members
         self.clock = clock
         self.settle_us = 0  # until anybody shares
-        self.hurry_us = deadline_us // 4
+        self.hurry_us: int = deadline_us // 4
         self.recent: Recent[tuple[Facts, int]] = Recent(remembered)
         self.shards: dict[Hashable, Shard] = {}
         self.drop_all()
@@ -47,7 +47,7 @@ class Shares:
     def drop_all(self) -> None:
         self.recent.clear()
         self.shards.clear()
-        self.local = LocalEngine(self.clock)
+        self.local: LocalEngine = LocalEngine(self.clock)
 
     def shard_of(self, key: str) -> Shard:
         name = self.inner.shard(key)

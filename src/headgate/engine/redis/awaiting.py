@@ -30,7 +30,7 @@ from headgate.engine.redis.assignments import AsyncRedisLedger
 from headgate.engine.redis.blocking import DEADLINE, RULE
 from headgate.engine.redis.channel import Channel
 from headgate.engine.redis.overrides import AsyncRedisOverrides, Listing, OverrideQuestions
-from headgate.engine.redis.topology import topology
+from headgate.engine.redis.topology import Topology, topology
 from headgate.engine.redis.trouble import Late, Trouble, failure, not_charged
 from headgate.engine.redis.wire import Question, Questions
 from headgate.engine.terms import Terms
@@ -51,11 +51,11 @@ class AsyncRedisEngine:
         self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEADLINE
     ) -> None:
         self.prefix = prefix
-        self.clock = clock or SystemClock()
-        self.deadline = deadline
-        self.topology = topology(url)
+        self.clock: Clock = clock or SystemClock()
+        self.deadline: float = deadline
+        self.topology: Topology = topology(url)
         self._told: dict[str, Told] = {}
-        self.only = None if self.topology.moves else self.topology.node(b"")
+        self.only: Address | None = None if self.topology.moves else self.topology.node(b"")
         self.forget()
         on_fork(self.forget)
 
@@ -66,7 +66,7 @@ class AsyncRedisEngine:
         self._loops: dict[AbstractEventLoop, dict[Address, Channel]] = {}
         self._ends: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._searches: dict[AbstractEventLoop, asyncio.Task[None]] = {}
-        self.abandoned = Abandoned(self.ask, self.ask_all)
+        self.abandoned: Abandoned = Abandoned(self.ask, self.ask_all)
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncRedisMeter:
         return AsyncRedisMeter(self, limit, name, terms)
@@ -270,7 +270,7 @@ class AsyncRedisMeter:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions = Questions(limit, name, engine.prefix, terms)
+        self.questions: Questions = Questions(limit, name, engine.prefix, terms)
         self._engine = engine
         self._deadline = deadline_of([self])
         self._ask = within(engine.ask, self._deadline)
@@ -325,7 +325,7 @@ class AsyncRedisSlotMeter:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions = Questions(limit, name, engine.prefix)
+        self.questions: Questions = Questions(limit, name, engine.prefix)
         self._ask = within(engine.ask, deadline_of([self]))
 
     async def free(self, key: str) -> Facts:

@@ -27,7 +27,7 @@ from headgate.engine.redis.assignments import RedisLedger
 from headgate.engine.redis.overrides import Listing, OverrideQuestions, RedisOverrides
 from headgate.engine.redis.sync_abandoned import SyncAbandoned
 from headgate.engine.redis.sync_pool import ConnectionPool
-from headgate.engine.redis.topology import topology
+from headgate.engine.redis.topology import Topology, topology
 from headgate.engine.redis.trouble import Forgot, Trouble, failure, not_charged
 from headgate.engine.redis.wire import Question, Questions
 from headgate.engine.terms import Terms
@@ -49,13 +49,13 @@ class RedisEngine:
         self, url: str, *, prefix: str = "hg", clock: Clock | None = None, deadline: float = DEADLINE
     ) -> None:
         self.prefix = prefix
-        self.clock = clock or SystemClock()
-        self.deadline = deadline
-        self.topology = topology(url)
+        self.clock: Clock = clock or SystemClock()
+        self.deadline: float = deadline
+        self.topology: Topology = topology(url)
         self._told: dict[str, Told] = {}
         self._pools: dict[Address, ConnectionPool] = {}
         only = None if self.topology.moves else self.topology.node(b"")
-        self.only = None if only is None else self.pool(only)
+        self.only: ConnectionPool | None = None if only is None else self.pool(only)
         self._looking = Lock()
         self._crew: ThreadPoolExecutor | None = None  # for questions that go to several servers
         self._abandoned = SyncAbandoned(self._ask_patiently)
@@ -255,7 +255,7 @@ class RedisMeter:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions = Questions(limit, name, engine.prefix, terms)
+        self.questions: Questions = Questions(limit, name, engine.prefix, terms)
         self._ask = within(engine.ask, deadline_of([self]))
         self._take = within(engine.take, deadline_of([self]))
         self._now_us = engine.clock.now_us
@@ -284,7 +284,7 @@ class RedisSlotMeter:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions = Questions(limit, name, engine.prefix)
+        self.questions: Questions = Questions(limit, name, engine.prefix)
         self._ask = within(engine.ask, deadline_of([self]))
 
     def free(self, key: str) -> Facts:

@@ -52,8 +52,8 @@ class _Unit:
     __slots__ = ("asked", "left")
 
     def __init__(self, asked: Sequence[_Asked]) -> None:
-        self.asked = asked
-        self.left = 0  # replies that have not come
+        self.asked: Sequence[_Asked] = asked
+        self.left: int = 0  # replies that have not come
 
 
 class _Lone(_Unit):

@@ -31,7 +31,7 @@ class Connection(asyncio.Protocol):
         self._lost: Callable[[Trouble], None] | None = lost
         self._hears: deque[Hear] = deque()
         self._reader = hiredis.Reader(replyError=said)
-        self.heard_at = monotonic()  # when the server last said anything
+        self.heard_at: float = monotonic()  # when the server last said anything
 
     async def open(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
         """Connect and be let in; raises Trouble."""

@@ -71,7 +71,7 @@ class Archive:
     def __init__(self, engine: RedisEngine) -> None:
         self._asked = _Asked(engine)
         self._engine = engine
-        self.text = self._asked.text
+        self.text: str = self._asked.text
 
     def _ask(self, question: Question) -> Any:
         try:
@@ -102,7 +102,7 @@ class AsyncArchive:
     def __init__(self, engine: AsyncRedisEngine) -> None:
         self._asked = _Asked(engine)
         self._engine = engine
-        self.text = self._asked.text
+        self.text: str = self._asked.text
 
     async def _ask(self, question: Question) -> Any:
         try:

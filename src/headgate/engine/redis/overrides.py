@@ -34,7 +34,7 @@ class OverrideQuestions:
     """What is asked about the overrides of one rule, and what the answers mean. Pure."""
 
     def __init__(self, rule: str, prefix: str) -> None:
-        self.head = naming.head(prefix, "override", rule)
+        self.head: bytes = naming.head(prefix, "override", rule)
         self._pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", self.head) + b"*}"
 
     def set(self, key: str, limits: str, absent: bool, ttl: float | None) -> Question:

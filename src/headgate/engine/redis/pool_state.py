@@ -56,7 +56,7 @@ class PoolEntry:
     def __init__(self) -> None:
         self.connection: Any = None  # open, or None
         self.user: PoolUser | None = None
-        self.until = 0.0  # the user's deadline
+        self.until: float = 0.0  # the user's deadline
         self.opening: Running | None = None
 
 
@@ -64,7 +64,7 @@ class PoolState:
     """The entries, and those who wait, in the order in which they came."""
 
     def __init__(self, size: int) -> None:
-        self.entries = [PoolEntry() for _ in range(size)]
+        self.entries: list[PoolEntry] = [PoolEntry() for _ in range(size)]
         self.waiting: list[Any] = []
 
     def claim(self, user: PoolUser, until: float) -> bool:

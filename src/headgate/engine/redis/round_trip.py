@@ -23,7 +23,7 @@ Abandoned = Callable[[Any], object]  # gets the reply of a caller that left befo
 class SyncRequest(PoolWaiter):
     """One caller's question, and what wakes the caller: a reply, or its turn to ask for all."""
 
-    left = False  # whether the caller has left
+    left: bool = False  # whether the caller has left
     reply: Any = NOT_YET
 
     def __init__(
@@ -39,7 +39,7 @@ class SyncRequest(PoolWaiter):
         self.replies = replies
         self.deadline_at = deadline_at
         self.abandoned = abandoned
-        self.wakeup = Lock()
+        self.wakeup: Lock = Lock()
         self.wakeup.acquire()
 
     def wake(self) -> None:
@@ -94,7 +94,7 @@ class RoundTrip:
         self._forgotten: list[Joint] = []
         self._replies: list[Any] = []
         self._sent = False
-        self.begun = False  # whether anything may have been sent
+        self.begun: bool = False  # whether anything may have been sent
 
     def run(self, deadline_at: float) -> None:
         """Raises Late or Lost; those who have no reply yet have none then."""

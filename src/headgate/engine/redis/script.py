@@ -30,9 +30,9 @@ class Script:
 
     def __init__(self, text: str) -> None:
         body = text.encode()
-        self.text = text
-        self.sha = sha1(body).hexdigest()
-        self.load = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$%d\r\n%b\r\n" % (len(body), body)
+        self.text: str = text
+        self.sha: str = sha1(body).hexdigest()
+        self.load: bytes = b"*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n$%d\r\n%b\r\n" % (len(body), body)
 
 
 @cache

@@ -62,8 +62,8 @@ class Survey:
         self._pause = pause
         self._connections: dict[Address, SyncConnection] = {}
         self._seen: set[bytes] = set()
-        self.found = 0
-        self.stopped = False  # before everything was seen
+        self.found: int = 0
+        self.stopped: bool = False  # before everything was seen
 
     def __iter__(self) -> Iterator[Counted]:
         engine = self._engine

@@ -36,10 +36,11 @@ class SyncConnection:
     )
 
     def __init__(self, address: Address, connect_timeout: float, timeout: float) -> None:
-        self.closed = self.used = False
-        self.torn = False  # whether bytes may have been lost between the socket and whoever reads next
-        self.due_at = 0.0  # when the last reply was due
-        self.timeout = timeout
+        self.closed: bool = False
+        self.used: bool = False
+        self.torn: bool = False  # whether bytes may have been lost between the socket and whoever reads next
+        self.due_at: float = 0.0  # when the last reply was due
+        self.timeout: float = timeout
         try:
             self._sock = sock = address.connect(connect_timeout)
         except TimeoutError as error:

@@ -129,8 +129,8 @@ class One:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self.text = address.text
-        self.instead = address.url("+cluster")
+        self.text: str = address.text
+        self.instead: str = address.url("+cluster")
 
     def node(self, tag: bytes) -> Address | None:
         return self._address
@@ -166,7 +166,7 @@ class Sentinels:
         self._name = name
         self._template = address
         self._master: Address | None = None
-        self.text = f"{name} of {', '.join(map(str, watchers))}"
+        self.text: str = f"{name} of {', '.join(map(str, watchers))}"
 
     def node(self, tag: bytes) -> Address | None:
         return self._master
@@ -209,8 +209,8 @@ class Cluster:
         self._suspects: dict[Address, None] = {}
         self._doubtful = True
         self._looked_at = float("-inf")
-        self.text = f"the cluster of {', '.join(map(str, seeds))}"
-        self.instead = seeds[0].url()
+        self.text: str = f"the cluster of {', '.join(map(str, seeds))}"
+        self.instead: str = seeds[0].url()
 
     def node(self, tag: bytes) -> Address | None:
         if self._doubtful and time.monotonic() - self._looked_at > _AGAIN:

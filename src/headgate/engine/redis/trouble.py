@@ -53,10 +53,10 @@ class Elsewhere(Said):
         super().__init__(text)
         kind, slot, place = text.split()[:3]
         host, _, port = place.rpartition(":")
-        self.for_now = kind == "ASK"
-        self.slot = int(slot)
-        self.host = host.strip("?")  # empty: the node that said so
-        self.port = int(port)
+        self.for_now: bool = kind == "ASK"
+        self.slot: int = int(slot)
+        self.host: str = host.strip("?")  # empty: the node that said so
+        self.port: int = int(port)
 
 
 class NotNow(Said):

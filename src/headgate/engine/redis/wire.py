@@ -119,13 +119,14 @@ class Questions:
 
     def __init__(self, limit: Limit, name: str, prefix: str, terms: Terms | None = None) -> None:
         self.limit = limit
-        self.name, self._prefix = name, prefix
-        self.head = naming.head(prefix, limit.algorithm, name)
-        self.aside = terms is not None and terms.aside
-        self.ruled = terms is not None and not terms.plain  # a charge by itself is more than a take
+        self.name: str = name
+        self._prefix = prefix
+        self.head: bytes = naming.head(prefix, limit.algorithm, name)
+        self.aside: bool = terms is not None and terms.aside
+        self.ruled: bool = terms is not None and not terms.plain  # a charge by itself is more than a take
         # What the script must know beside the charges, None if nothing: its models, and what it is kept under.
-        self.terms = None if terms is None or terms.silent else terms
-        self.plainly = (
+        self.terms: Terms | None = None if terms is None or terms.silent else terms
+        self.plainly: str | None = (
             limit.algorithm if self.terms is None else None
         )  # the algorithm, if only a count is looked at
         self.models: tuple[str, ...] = (limit.algorithm,)
@@ -133,8 +134,8 @@ class Questions:
         self._said: tuple[bytes, ...] = (bulk(b""),)
         if self.terms is not None:
             self._say(self.terms, prefix)
-        self.retunes = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
-        self.calendar = limit.algorithm == "fixed_window" and limit.args[1] == 0
+        self.retunes: bool = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
+        self.calendar: bool = limit.algorithm == "fixed_window" and limit.args[1] == 0
         self._numbers = numbers(limit, name)
         self._args = bulks(self._numbers)
         self._one = self._args + bulk(b"1")

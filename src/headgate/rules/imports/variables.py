@@ -43,7 +43,7 @@ class Variables:
 
     def __init__(self, draft: Draft, maps: list[Directive]) -> None:
         self.draft = draft
-        self.maps = {one.arguments[-1]: one for one in maps if one.arguments}
+        self.maps: dict[str, Directive] = {one.arguments[-1]: one for one in maps if one.arguments}
 
     def key(self, line: int, text: str, depth: int = 0) -> Key:
         """The dimensions of a key such as $binary_remote_addr$uri; none if it holds no variable."""

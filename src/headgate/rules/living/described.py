@@ -38,8 +38,8 @@ class FolderSource:
     """All such files of a folder, as one rulebook."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
-        self.name = str(path)
+        self.path: Path = Path(path).absolute()
+        self.name: str = str(path)
 
     def signature(self) -> Hashable:
         return tuple((file.name, file.signature()) for file in self._files())

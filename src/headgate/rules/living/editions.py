@@ -51,7 +51,7 @@ class Editions:
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        self.text = archive.text
+        self.text: str = archive.text
 
     def push(
         self,
@@ -100,7 +100,7 @@ class AsyncEditions:
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        self.text = archive.text
+        self.text: str = archive.text
 
     async def push(
         self,

@@ -43,7 +43,7 @@ class Keep:
     ) -> None:
         self._clock = clock or SystemClock()
         self._told = False
-        self.path = _default(origin) if path is None else Path(path)
+        self.path: Path = _default(origin) if path is None else Path(path)
 
     def write(self, paper: Paper) -> None:
         body = json.dumps([self._clock.now_us(), *paper], separators=(",", ":")).encode()

@@ -58,8 +58,8 @@ class FileSource:
     """A file."""
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
-        self.path = Path(path).absolute()  # a daemon may leave the folder that it was started in
-        self.name = str(path)
+        self.path: Path = Path(path).absolute()  # a daemon may leave the folder that it was started in
+        self.name: str = str(path)
         self._clock = clock or SystemClock()
 
     def signature(self) -> Hashable:
@@ -115,7 +115,7 @@ class PushedSource:
 
     def __init__(self, editions: Published) -> None:
         self._editions = editions
-        self.name = editions.text
+        self.name: str = editions.text
 
     def signature(self) -> Hashable:
         return self._editions.stamp()

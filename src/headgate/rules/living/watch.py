@@ -68,8 +68,8 @@ class Watch(Generic[Book]):
         self.source = source
         self.paper: Paper | None = None  # of the book in force
         self.error: str | None = None  # why the latest one is not in force
-        self.refused = 0
-        self.away = False  # whether the source is gone
+        self.refused: int = 0
+        self.away: bool = False  # whether the source is gone
         self._load, self._on_change, self._keep = load, on_change, keep
         self._interval = interval
         self._clock = clock or SystemClock()

@@ -34,8 +34,8 @@ class Waiting:
     __slots__ = ("number", "tests")
 
     def __init__(self, number: int, tests: Sequence[Test]) -> None:
-        self.number = number
-        self.tests = tuple(test for test in tests if (spots := _spots(test)) and all(spots))
+        self.number: int = number
+        self.tests: tuple[Test, ...] = tuple(test for test in tests if (spots := _spots(test)) and all(spots))
 
 
 class Index:

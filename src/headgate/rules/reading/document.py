@@ -80,15 +80,15 @@ class Fault(Exception):
     def __init__(self, place: Place, sentence: str, hint: str = "") -> None:
         super().__init__(sentence)
         self.place = place
-        self.sentence = legible(sentence)
-        self.hint = legible(hint)
+        self.sentence: str = legible(sentence)
+        self.hint: str = legible(hint)
 
 
 class Budget:
     """How much of a tree may still be made."""
 
     def __init__(self) -> None:
-        self.left = MOST_NODES
+        self.left: int = MOST_NODES
 
     def spend(self, place: Place, depth: int, nodes: int = 1) -> None:
         self.left -= nodes

@@ -43,8 +43,10 @@ class Field:
     __slots__ = ("own", "place", "uses", "value")
 
     def __init__(self, value: Any, place: Place, uses: load_choice.Uses) -> None:
-        self.value, self.place, self.uses = value, place, uses
-        self.own = True  # not by default
+        self.value: Any = value
+        self.place: Place = place
+        self.uses: load_choice.Uses = uses
+        self.own: bool = True  # not by default
 
 
 def read(

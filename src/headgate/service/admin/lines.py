@@ -27,7 +27,7 @@ class Lines:
         self._engine: Any = limiter.engine
         self._url, self._prefix = settings.engine, settings.prefix
         self._opened: dict[str, AsyncRedisEngine] = {}
-        self.remote = not isinstance(limiter.engine, AwaitedEngine)  # whether a server counts
+        self.remote: bool = not isinstance(limiter.engine, AwaitedEngine)  # whether a server counts
 
     @property
     def engine(self) -> Any:

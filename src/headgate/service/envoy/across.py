@@ -30,7 +30,9 @@ class Across:
     def __init__(self, book: Rulebook) -> None:
         self.book = book
         self._replacing = Replacing(book.rules)
-        self.needed = bool(self._replacing) or any(rule.quota_mode or _knows_no_limit(rule) for rule in book.rules)
+        self.needed: bool = bool(self._replacing) or any(
+            rule.quota_mode or _knows_no_limit(rule) for rule in book.rules
+        )
         self._matcher = Matcher(book)
 
     def sort(self, asked: Sequence[Question]) -> list[int]:

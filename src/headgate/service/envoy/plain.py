@@ -80,7 +80,9 @@ class Known:
     """A request whose charges are known: where the answers to them are told."""
 
     def __init__(self, wording: Wording, asked: Sequence[Question], together: Together) -> None:
-        self.wording, self.asked, self.together = wording, asked, together
+        self.wording: Wording = wording
+        self.asked: Sequence[Question] = asked
+        self.together: Together = together
         self._rows: list[tuple[_Lines | None, int]] | None = []
         for question, (call, places) in zip(asked, together.asked, strict=True):
             found = _row(question, call.heads, call.charges, wording)

@@ -86,9 +86,11 @@ class Quotas:
         self.limiter = limiter
         self.now = now
         self._under_way = under_way or UnderWay()
+        self.ttl_us: int
+        self.grace_us: int
         self.ttl_us, self.grace_us = spans(round(interval * SECOND))
         # By then all others were granted less, and what they had has run out.
-        self.join_s = interval + (self.ttl_us + self.grace_us) / SECOND
+        self.join_s: float = interval + (self.ttl_us + self.grace_us) / SECOND
         self._ledgers: dict[tuple[Limit, str], Any] = {}
         self._told: set[str] = set()  # rules that cannot be divided, and of which that was logged
 

@@ -45,6 +45,7 @@ from headgate.model.decision import (
     Decision,
     DegradedFacts,
     Facts,
+    Limited,
 )
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.leaky_bucket import LeakyBucket
@@ -134,12 +135,12 @@ class Face:
 
     def __init__(self, part: Decision) -> None:
         limit = part.source.limit
-        self.source = part.source
-        self.rate = rate(limit)
-        self.most = quota(limit)
-        self.policy = headers(part, "draft-11")[0][1] if part.aside is None else ""
-        self.name = self.policy.partition(";q=")[0]
-        self.timed = window_seconds(limit) is not None
+        self.source: Limited = part.source
+        self.rate: tuple[int, int] = rate(limit)
+        self.most: int = quota(limit)
+        self.policy: str = headers(part, "draft-11")[0][1] if part.aside is None else ""
+        self.name: str = self.policy.partition(";q=")[0]
+        self.timed: bool = window_seconds(limit) is not None
 
 
 _faces: dict[int, Face] = {}
