@@ -24,6 +24,7 @@ from headgate import (
     LeaseLost,
     Limiter,
     ManualClock,
+    MissingExtra,
     RateLimited,
     parse,
 )
@@ -154,6 +155,7 @@ def errors() -> list[HeadgateError]:
     limiter.take("key")
     answer = Answer(allowed=False, rule="login", retry_after=2.0, refusal={"status": 429})
     plain = (
+        MissingExtra,
         CorruptState,
         HeadgateError,
         InvalidCharge,

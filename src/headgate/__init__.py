@@ -13,6 +13,7 @@ from headgate.errors import (
     InvalidRule,
     InvalidRulebook,
     LeaseLost,
+    MissingExtra,
     RateLimited,
 )
 from headgate.lease import AsyncLease, Lease
@@ -52,6 +53,7 @@ __all__ = [
     "Limit",
     "Limiter",
     "ManualClock",
+    "MissingExtra",
     "open_async_engine",
     "open_engine",
     "parse",

@@ -28,10 +28,13 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-import httpx
-
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge
+from headgate.extras import require
 from headgate.renewal import AsyncHolding, Hold, Holding
+
+require("headgate.client", "client", "httpx")
+
+import httpx  # noqa: E402
 
 Attributes = Mapping[str, Any]
 Fallback = Literal["allow", "deny"]

@@ -5,13 +5,14 @@
     │   └── InvalidRulebook     carries .problems: all that was found in a rulebook, each with its line
     ├── InvalidCharge       a call that cannot be judged: a cost below zero, an empty key
     ├── InvalidSetting      something that the service cannot be started with
+    ├── MissingExtra        a package that this needs is not installed: which extra brings it
     ├── RateLimited         carries .decision; raised only for callers who asked for raising
     ├── LeaseLost           a slot that a block held was lost before it ended; somebody else may hold it
     ├── EngineUnavailable   no decision could be made; the cause is chained; never swallowed silently
     └── CorruptState        a key of ours holds a value that headgate did not write; no fallback answers for it
 
-A message is a sentence to whoever can fix it. Those that are invalid are also ValueErrors, because that is what
-they are to a program that has never heard of headgate.
+A message is a sentence to whoever can fix it. Those that are invalid are also ValueErrors, and a missing
+extra is an ImportError, because that is what they are to a program that has never heard of headgate.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class InvalidCharge(HeadgateError, ValueError):
 
 class InvalidSetting(HeadgateError, ValueError):
     """A setting of the service that is not known, cannot be read, or is not safe. Nothing was started."""
+
+
+class MissingExtra(HeadgateError, ImportError):
+    """A package is not installed that only a part of headgate needs. ``name``: the module that was not found."""
 
 
 class RateLimited(HeadgateError):

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.errors import InvalidRule
+from headgate.errors import MissingExtra
 from headgate.rules.reading import read_json, read_python, read_toml, read_yaml
 from headgate.rules.reading.document import MOST_BYTES, Fault, Items, Node, Scalar, Table, decoded, kind
 from headgate.rules.reading.toml_lines import lines_of
@@ -198,7 +198,7 @@ def test_values_that_cannot_stand_in_a_rulebook(value: Any, path: str, sentence:
 
 def test_without_pyyaml_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(InvalidRule, match=r"^Reading YAML needs PyYAML: pip install 'headgate\[yaml\]'"):
+    with pytest.raises(MissingExtra, match=r"^A rulebook in YAML needs PyYAML: pip install 'headgate\[yaml\]'"):
         read_yaml.read("rules: []")
     assert plain(read_json.read('{"rules": []}')) == plain(read_toml.read("rules = []")) == {"rules": []}
 

@@ -9,16 +9,14 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from headgate.cli.parser import Commands, command
-from headgate.errors import InvalidSetting
+from headgate.extras import require
 from headgate.service import log, sample
 from headgate.service.settings import ENVIRONMENT, Settings, flag, read, table
 
 JSON = "json"
-_NEEDED = ("granian", "grpc", "google.protobuf", "msgspec", "uvloop")
 
 
 def add(commands: Commands) -> None:
@@ -41,9 +39,7 @@ def add(commands: Commands) -> None:
 def _serve(args: argparse.Namespace) -> int:
     settings = read({each.name: getattr(args, f"set_{each.name}") for each in table()}, config=args.config)
     log.set_up(settings.log, settings.log_level)
-    missing = [name for name in _NEEDED if not _there(name)]
-    if missing:
-        raise InvalidSetting(f'The service needs {", ".join(missing)}: pip install "headgate[service]".')
+    require("headgate serve", "service", "granian", "grpc", "google.protobuf", "msgspec", "uvloop")
     from headgate.service.run import run
 
     completed = settings.completed()
@@ -71,13 +67,6 @@ def _said(words: Sequence[str], option: str) -> str | None:
         if name == option:
             said = value if equals else following
     return said
-
-
-def _there(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # not even the package around it
-        return False
 
 
 def _tell(settings: Settings, token: str | None, *, as_json: bool) -> None:

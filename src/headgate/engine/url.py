@@ -11,7 +11,6 @@ around a server in any case, and do nothing for a rule that does not want them, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -27,6 +26,7 @@ from headgate.engine.options import Instead, Options
 from headgate.engine.port import AsyncEngine, Engine
 from headgate.engine.schemes import MEMORY, scheme_of
 from headgate.errors import InvalidRule
+from headgate.extras import require
 
 if TYPE_CHECKING:
     from headgate.engine.redis.editions import Archive
@@ -168,6 +168,5 @@ def _read(url: str, ruled: bool = False, given: Given | None = None) -> tuple[st
         )
     if scheme_of(url) == MEMORY:
         return None, chosen
-    if find_spec("redis") is None or find_spec("hiredis") is None:
-        raise InvalidRule("The Redis engine needs redis and hiredis: pip install 'headgate[redis]'.")
+    require("The Redis engine", "redis", "redis", "hiredis")
     return plain, chosen

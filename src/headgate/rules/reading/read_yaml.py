@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.errors import InvalidRule
+from headgate.extras import require
 from headgate.rules.reading.document import Budget, Fault, Items, Node, Place, Scalar, Table, empty, kind, shown
 
 _unprintable = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -56,12 +56,9 @@ def read(text: str) -> Node:
 
 
 def _pyyaml() -> tuple[Any, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise InvalidRule(
-            "Reading YAML needs PyYAML: pip install 'headgate[yaml]'. TOML and JSON are read without it."
-        ) from None
+    require("A rulebook in YAML", "yaml", "yaml", hint=" TOML and JSON are read without it.")
+    import yaml
+
     return yaml, getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -1,0 +1,30 @@
+"""Says which extra to install where a package that headgate can do without is missing."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from headgate.errors import MissingExtra
+
+_PACKAGES = {"google.protobuf": "protobuf", "grpc": "grpcio", "yaml": "PyYAML"}  # not called like their modules
+
+
+def require(what: str, extra: str, *modules: str, hint: str = "") -> None:
+    """Raises MissingExtra unless all these modules can be imported.
+
+    >>> require("headgate.client", "client", "no_such_module")
+    Traceback (most recent call last):
+    headgate.errors.MissingExtra: headgate.client needs no_such_module: pip install 'headgate[client]'.
+    """
+    missing = [module for module in modules if not _found(module)]
+    if missing:
+        *others, last = [_PACKAGES.get(module, module) for module in missing]
+        names = f"{', '.join(others)} and {last}" if others else last
+        raise MissingExtra(f"{what} needs {names}: pip install 'headgate[{extra}]'.{hint}", name=missing[0])
+
+
+def _found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):  # its package is missing; or somebody has put something in its place
+        return False
