@@ -12,11 +12,11 @@ functions: it would block their loop, and let go of its slot before they run. As
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from headgate import steps
 from headgate.errors import InvalidCharge
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-A = TypeVar("A", bound=Awaitable[Any] | AsyncIterator[Any])
+I = TypeVar("I", bound=AsyncIterator[Any])  # noqa: E741
 L = TypeVar("L", bound="Limiter | AsyncLimiter")
 H = TypeVar("H", Lease, AsyncLease)
 
@@ -115,7 +115,12 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
         if self._held:
             await self._held.pop().__aexit__(kind, error, trace)
 
-    def __call__(self, function: Callable[P, A]) -> Callable[P, A]:
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, I]) -> Callable[P, I]: ...
+
+    def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
         if _is(function, isgeneratorfunction):
             raise InvalidCharge(
                 f"{_name(function)} is a generator that nobody awaits: use Limiter, or make it async."
@@ -124,7 +129,7 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
         @wraps(function)
         async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
             async with AsyncGuard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
-                return await cast(Awaitable[Any], function(*args, **kwargs))
+                return await function(*args, **kwargs)
 
         @wraps(function)
         async def generated(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
@@ -145,7 +150,7 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
                 finally:
                     await running.aclose()
 
-        return cast(Callable[P, A], generated if _is(function, isasyncgenfunction) else guarded)
+        return generated if _is(function, isasyncgenfunction) else guarded
 
 
 def _is(function: Any, *kinds: Callable[[Any], bool]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from headgate.errors import RateLimited
 
@@ -247,7 +247,7 @@ class Decision:
         """What was decided beside the call, count by count: shadows and candidates of rules."""
         return ()
 
-    def or_raise(self) -> Decision:
+    def or_raise(self) -> Self:
         """Itself if allowed; raises RateLimited if not."""
         if not self.allowed:
             raise RateLimited(self)

@@ -165,6 +165,17 @@ class RuledDecision(Decision):
         )
 
     @property
+    def limit(self) -> Limit | None:  # type: ignore[override]
+        """The limit that spoke; None if there is none: no rule applied, or one refused without its limit."""
+        limit = self._spoke.limit
+        return None if limit is UNLIMITED else limit
+
+    @property
+    def remaining(self) -> int | None:  # type: ignore[override]
+        """Whole units that could still be taken; None if there is no limit of which they could be left."""
+        return None if self.limit is None else self.facts[REMAINING]
+
+    @property
     def rule(self) -> str | None:  # type: ignore[override]
         return self._spoke.rule
 

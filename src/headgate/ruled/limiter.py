@@ -216,7 +216,7 @@ class RuledLimiter(_Ruled):
         return run(held_slots.release(check_decision(decision, awaited=False)))
 
     @contextmanager
-    def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Decision]:
+    def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[RuledDecision]:
         """Check around a block: RateLimited if refused; slots are held as long as the block lasts."""
         decision = self.check(attributes, cost).or_raise()
         hold = held_slots.hold(decision)
@@ -347,7 +347,7 @@ class AsyncRuledLimiter(_Ruled):
         return await arun(held_slots.release(check_decision(decision, awaited=True)))
 
     @asynccontextmanager
-    async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Decision]:
+    async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[RuledDecision]:
         """Check around a block: RateLimited if refused; slots are held as long as the block lasts."""
         decision = (await self.check(attributes, cost)).or_raise()
         hold = held_slots.hold(decision)

@@ -154,12 +154,11 @@ class Checker:
                 return _passed(rule, decision.charges[0][0].limit, facts)
         allowed, remaining, retry_after_us, reset_after_us, delay_us, _, _ = decision.facts
         limit = decision.limit
-        limited = limit is not UNLIMITED
         answer = schema.Answer(
             allowed,
             decision.rule,
-            limit.text if limited else None,
-            remaining if limited else None,
+            None if limit is None else limit.text,
+            None if limit is None else remaining,
             None if retry_after_us is None else retry_after_us / SECOND,
             reset_after_us / SECOND,
             delay_us / SECOND,

@@ -1,0 +1,61 @@
+"""A call that no limit speaks about: the library, the header fields, the service and its client say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from headgate import Limiter, RuledDecision
+from headgate.client import Answer, Client
+from headgate.http.headers import headers
+from tests.service.running import Service
+
+BOOK: dict[str, Any] = {
+    "rules": [
+        {"name": "login", "when": {"path": "/login"}, "key": "user", "missing": "deny", "limit": "2/hour"},
+        {"name": "spared", "when": {"path": "/spared"}, "limit": "unlimited"},
+        {"name": "shadow", "when": {"path": "/shadow"}, "limit": "1/hour", "mode": "shadow"},
+    ]
+}
+# path, then allowed, rule, limit, remaining, retry_after, reset_after, delay
+UNMET = [
+    ("/", True, None, None, None, 0.0, 0.0, 0.0),
+    ("/spared", True, None, None, None, 0.0, 0.0, 0.0),
+    ("/shadow", True, None, None, None, 0.0, 0.0, 0.0),
+    ("/login", False, "login", None, None, None, 0.0, 0.0),  # without a user: refused without its limit
+]
+
+
+def facts(path: str, told: RuledDecision | Answer) -> tuple[Any, ...]:
+    return (
+        *(path, told.allowed, told.rule, told.limit, told.remaining),
+        *(told.retry_after, told.reset_after, told.delay),
+    )
+
+
+@pytest.mark.parametrize("verb", ["check", "peek", "reserve"])
+def test_nothing_is_left_where_nothing_is_limited(verb: str) -> None:
+    limiter = Limiter.from_rules(BOOK)
+    found = [facts(path, getattr(limiter, verb)({"path": path})) for path, *_ in UNMET]
+    assert found == UNMET
+
+
+def test_the_service_and_its_client_say_the_same() -> None:
+    with Service(BOOK) as service, Client(service.url, timeout=20) as gate:
+        assert [facts(path, gate.check({"path": path})) for path, *_ in UNMET] == UNMET
+
+
+def test_header_fields_say_nothing() -> None:
+    limiter = Limiter.from_rules(BOOK)
+    for path, *_ in UNMET:
+        for form in ("draft-11", "legacy", "envoy", "spring"):
+            call: Mapping[str, str] = {"path": path}
+            assert headers(limiter.check(call), form) == []  # type: ignore[arg-type]
+
+
+def test_what_is_limited_says_what_is_left() -> None:
+    limiter = Limiter.from_rules(BOOK)
+    decision = limiter.check({"path": "/login", "user": "ann"})
+    assert (decision.remaining, str(decision.limit)) == (1, "2/hour")

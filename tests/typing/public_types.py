@@ -1,0 +1,122 @@
+"""What a type checker makes of programs that use headgate. mypy reads this with the rest of the tests, and
+test_public_types.py sees to it that pyright does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, assert_type
+
+from headgate import (
+    AsyncLease,
+    AsyncLimiter,
+    AsyncReservation,
+    AsyncRuledLimiter,
+    Decision,
+    Lease,
+    Limit,
+    Limiter,
+    Reservation,
+    RuledDecision,
+    RuledLimiter,
+    Verdict,
+)
+from headgate.client import Answer, AsyncClient, Client
+
+limiter = Limiter("3/s")
+alimiter = AsyncLimiter("3/s")
+
+
+@limiter.guard("key")
+def report(user: str, *, pages: int = 1) -> list[str]:
+    return [user] * pages
+
+
+@limiter.guard(lambda user: user)
+def lines(user: str) -> Iterator[str]:
+    yield user
+
+
+@alimiter.guard("key")
+async def areport(user: str, *, pages: int = 1) -> list[str]:
+    return [user] * pages
+
+
+@alimiter.guard("key")
+async def alines(user: str) -> AsyncIterator[str]:
+    yield user
+
+
+@alimiter.guard("key")
+def alater(user: str) -> Awaitable[int]:
+    return asyncio.get_running_loop().run_in_executor(None, len, user)
+
+
+class Service:
+    @alimiter.guard(lambda self, user: user)
+    async def report(self, user: str) -> int:
+        return len(user)
+
+
+def guarded() -> None:
+    assert_type(report("ann", pages=2), list[str])
+    assert_type(lines("ann"), Iterator[str])
+    _ = assert_type(areport("ann", pages=2), Coroutine[Any, Any, list[str]])
+    _ = assert_type(alater("ann"), Coroutine[Any, Any, int])
+    assert_type(alines("ann"), AsyncIterator[str])
+    _ = assert_type(Service().report("ann"), Coroutine[Any, Any, int])
+    report(3)  # type: ignore[arg-type]
+    _ = areport(user="ann", sheets=2)  # type: ignore[call-arg]
+    needs_a_coroutine(areport)
+
+
+def needs_a_coroutine(function: Callable[[str], Coroutine[Any, Any, list[str]]]) -> None:
+    """As asyncio.run and TaskGroup.create_task do."""
+
+
+def sync() -> None:
+    assert_type(limiter.take("key"), Decision)
+    assert_type(limiter.take("key").or_raise(), Decision)
+    assert_type(limiter.reserve("key"), Reservation)
+    assert_type(limiter.acquire("key"), Lease)
+    assert_type(limiter.take("key").remaining, int)
+    assert_type(limiter.take("key").limit, Limit)
+    with Limiter("3/s") as opened:
+        assert_type(opened, Limiter)
+    with limiter.acquire("key") as lease:
+        assert_type(lease, Lease)
+        assert_type(lease.fence, int)
+    with limiter.guard("key") as decision:
+        assert_type(decision, Decision)
+    ruled = Limiter.from_rules({"rules": []})
+    assert_type(ruled, RuledLimiter)
+    assert_type(ruled.check({}).or_raise(), RuledDecision)
+    assert_type(ruled.check({}).remaining, int | None)
+    assert_type(ruled.check({}).limit, Limit | None)
+    assert_type(ruled.check({}).nearest, Verdict | None)
+    with ruled.hold({}) as held:
+        assert_type(held, RuledDecision)
+    with Client() as gate, gate.hold({}) as answer:
+        assert_type(gate, Client)
+        assert_type(answer, Answer)
+        assert_type(answer.remaining, int | None)
+
+
+async def awaited() -> None:
+    assert_type(await alimiter.take("key"), Decision)
+    assert_type(await alimiter.reserve("key"), AsyncReservation)
+    assert_type(await alimiter.acquire("key"), AsyncLease)
+    async with AsyncLimiter("3/s") as opened:
+        assert_type(opened, AsyncLimiter)
+    async with await alimiter.acquire("key") as lease:
+        assert_type(lease, AsyncLease)
+    async with alimiter.guard("key") as decision:
+        assert_type(decision, Decision)
+    ruled = AsyncLimiter.from_rules({"rules": []})
+    assert_type(ruled, AsyncRuledLimiter)
+    assert_type(await ruled.check({}), RuledDecision)
+    async with ruled.hold({}) as held:
+        assert_type(held, RuledDecision)
+    async with AsyncClient() as gate, gate.hold({}) as answer:
+        assert_type(gate, AsyncClient)
+        assert_type(answer, Answer)
