@@ -36,7 +36,7 @@ def test_a_decision_reads_as_a_sentence() -> None:
     assert str(limiter.take("key")) == "allowed by 2/s, 1 remaining"
     assert str(limiter.reserve("key", 2).decision) == "allowed after 0.5 s by 2/s, 0 remaining"
     assert str(limiter.take("key")) == "refused by 2/s: retry after 1 s"
-    assert str(limiter.take("key", 3)) == "refused by 2/s: the cost is more than this limit can ever hold"
+    assert str(limiter.take("key", 3)) == "refused by 2/s: a cost of 3 is too large, at most 2 can ever pass"
     assert repr(limiter.take("key", 3)).startswith("<Decision refused by 2/s: ")
 
 

@@ -99,11 +99,21 @@ def check_key(key: object) -> str:
 
 
 def check_cost(cost: object, *, spends: bool = False) -> int:
+    """A cost that can be charged; `spends`: at least 1."""
     if type(cost) is not int:
         raise InvalidCharge(f"A cost is a whole number, not {cost!r}.")
     if cost < spends:
-        raise InvalidCharge(f"A cost is at least {int(spends)}, not {cost}. To give units back, use refund.")
+        hint = "To give units back, use refund." if cost else "To look without charging, use peek."
+        raise InvalidCharge(f"A cost is at least {int(spends)}, not {cost}. {hint}")
     return cost
+
+
+def check_units(units: object) -> int:
+    """A cost that can be given back."""
+    if type(units) is not int or units < 0:
+        kind = "at least 0" if type(units) is int else "a whole number"
+        raise InvalidCharge(f"A cost to give back is {kind}, not {units!r}.")
+    return units
 
 
 class Asked(Generic[M]):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from headgate.asking import check_cost
+from headgate.asking import check_units
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
 from headgate.model.decision import Decision, DegradedFacts, Facts, Receipt
@@ -60,7 +60,7 @@ def refund(decision: Decision, cost: int | None) -> Flow[bool]:
     """Give back what each charge of the decision still holds, once. False: the engine gave no answer to some of
     it."""
     answered = True
-    units = None if cost is None else check_cost(cost)
+    units = None if cost is None else check_units(cost)
     if isinstance(decision.limit, Slots) and len(decision.parts) == 1:
         raise InvalidCharge(f'"{decision.limit}" is held, not taken: release its lease instead.')
     if decision.allowed:

@@ -145,6 +145,8 @@ class _Reader:
 
     def whole(self, digits: str) -> int:
         if not _digits.fullmatch(digits):
+            if digits.isdecimal():
+                self.fail("An amount has at most 30 digits.")
             self.fail(f"{digits[:40]} is not a whole number.")
         return int(digits)
 
@@ -182,7 +184,9 @@ class _Reader:
 
     def microseconds(self, count: str, unit: str, least: int = 1) -> int:
         length = float(count or 1) * _UNITS[unit]
-        us = round(length) if length < EXACT else 0
+        if length >= EXACT:
+            self.fail("A period is at most 285 years.")
+        us = round(length)
         if us < least or abs(length - us) > us * _ROUNDING:
             self.fail("A period is a whole number of microseconds, at least one.")
         return us

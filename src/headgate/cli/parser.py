@@ -83,7 +83,9 @@ def whole(least: int) -> Callable[[str], int]:
     """A whole number of at least so much."""
 
     def read(text: str) -> int:
-        if not re.fullmatch(r"\d{1,15}", text) or int(text) < least:
+        if re.fullmatch(r"[0-9]{16,}", text):
+            raise argparse.ArgumentTypeError(f"at most {10**15 - 1}, not {text!r}")
+        if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < least:
             raise argparse.ArgumentTypeError(f"a whole number of at least {least}, not {text!r}")
         return int(text)
 

@@ -55,6 +55,7 @@ AT_US: Final = 5
 MARK: Final = 6
 
 _SECOND = 1_000_000
+_EXACT = 2**53
 
 
 def with_remaining(facts: Facts, remaining: int) -> Facts:
@@ -258,13 +259,21 @@ class Decision:
         """The part that `str` tells of: one limit, with its own numbers."""
         return self
 
+    @property
+    def never(self) -> str:
+        """Why no wait can help, in words."""
+        if self.cost <= self.source.limit.max_cost:
+            return "no wait can help"
+        cost = self.cost if self.cost <= _EXACT else "more than 2^53"
+        return f"a cost of {cost} is too large, at most {self.source.limit.max_cost} can ever pass"
+
     def __str__(self) -> str:
         told = self.told
         if self.allowed:
             wait = f" after {told.delay:g} s" if told.delay else ""
             return f"allowed{wait} by {told.limit}, {told.remaining} remaining"
         if told.retry_after is None:
-            return f"refused by {told.limit}: the cost is more than this limit can ever hold"
+            return f"refused by {told.limit}: {told.never}"
         return f"refused by {told.limit}: retry after {told.retry_after:g} s"
 
     def __repr__(self) -> str:

@@ -112,6 +112,10 @@ class FixedWindow(Limit):
         self.text: str = f"{amount}/{unit or span(period_us)} fixed{where}"
         self.args: tuple[int | float, ...] = (amount, period_us, *_UNKNOWN)
 
+    @property
+    def max_cost(self) -> int:
+        return self.amount
+
     def at(self, boundaries_us: tuple[int, ...]) -> FixedWindow:
         """The same limit, equal to this one, with the boundaries between which it can be decided."""
         if len(boundaries_us) != BOUNDARIES:

@@ -107,6 +107,10 @@ class LeakyBucket(Limit):
         self.most: int = min(_DEEPEST, self.capacity + self.rate * (HORIZON_US // SECOND))
         self.args: tuple[int | float, ...] = (self.rate, burst * _UNIT, -1 if delay is None else delay * _UNIT)
 
+    @property
+    def max_cost(self) -> int:
+        return self.burst + 1
+
 
 def decide(
     limit: LeakyBucket, state: State | None, now_us: int, cost: int, patience_us: int | None = None

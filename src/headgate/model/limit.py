@@ -38,6 +38,11 @@ class Limit:
     args: tuple[int | float, ...]
     text: str
 
+    @property
+    def max_cost(self) -> int:
+        """The greatest cost that can ever pass at once: a larger one is refused for good."""
+        raise NotImplementedError
+
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.args == self.args
 
@@ -61,6 +66,10 @@ class Unlimited(Limit):
     def __init__(self) -> None:
         self.args: tuple[int | float, ...] = ()
         self.text: str = "unlimited"
+
+    @property
+    def max_cost(self) -> int:
+        return EXACT
 
     def __reduce__(self) -> str:
         return "UNLIMITED"  # there is one, and it is known by its identity

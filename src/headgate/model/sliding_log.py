@@ -99,6 +99,10 @@ class SlidingLog(Limit):
             raise InvalidRule(f'"{self.text}" is too long: a sliding log looks back at most 100 years.')
         self.args: tuple[int | float, ...] = (self.amount, self.period_us)
 
+    @property
+    def max_cost(self) -> int:
+        return self.amount
+
 
 def decide(
     limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None = None

@@ -90,6 +90,10 @@ class SlidingWindow(Limit):
         self.text: str = f"{amount}/{span(period_us)} sliding" + ("" if cells == CELLS else f" cells {cells}")
         self.args: tuple[int | float, ...] = (amount, self.cell_us, cells)
 
+    @property
+    def max_cost(self) -> int:
+        return self.amount
+
 
 def _nearest_divisor(period_us: int, cells: int) -> int:
     divisors = (count for count in range(1, _MOST_CELLS + 1) if period_us % count == 0)

@@ -91,6 +91,10 @@ class Slots(Limit):
             raise InvalidRule(f'"{self.text}" cannot be: a ttl is at most 366 days, an amount at most 2^53.')
         self.args: tuple[int | float, ...] = (amount, self.ttl_us)
 
+    @property
+    def max_cost(self) -> int:
+        return 1  # a slot at a time
+
 
 def turn(limit: Slots, alive: int) -> int | None:
     """Which of the `alive`, counted from 0 as they end, lets a newcomer in; None if nobody need end."""

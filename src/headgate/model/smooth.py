@@ -142,6 +142,10 @@ class Smooth(Limit):
                 "Raise the amount, or lower the cold factor."
             )
 
+    @property
+    def max_cost(self) -> int:
+        return self.most
+
 
 def _number(what: str, value: object, least: float, most: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:

@@ -159,6 +159,10 @@ class TokenBucket(Limit):
         self.pace: int = _pace(self.period_us / self.amount)
         self.args: tuple[int | float, ...] = (self.amount, self.period_us, self.burst, self.pace)
 
+    @property
+    def max_cost(self) -> int:
+        return self.burst
+
 
 def decide(
     limit: TokenBucket, state: State | None, now_us: int, cost: int, patience_us: int | None = None

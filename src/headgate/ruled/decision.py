@@ -242,7 +242,7 @@ class RuledDecision(Decision):
             return f"allowed{wait} by {spoke}, {told.remaining} remaining"
         why = f", because {self.why}" if self.why else ""
         if told.retry_after is None:
-            return f"refused by {spoke}{why or ': the cost is more than this limit can ever hold'}"
+            return f"refused by {spoke}{why or f': {told.never}'}"
         return f"refused by {spoke}{why}: retry after {told.retry_after:g} s"
 
 

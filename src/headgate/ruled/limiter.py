@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from headgate import steps
-from headgate.asking import check_cost, check_decision, check_engine
+from headgate.asking import check_cost, check_decision, check_engine, check_units
 from headgate.clock import Clock, SystemClock
 from headgate.engine import options
 from headgate.engine.awaited import AwaitedEngine
@@ -204,7 +204,7 @@ class RuledLimiter(_Ruled):
 
     def give_back(self, ask: Ask, units: int) -> RuledDecision:
         """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
-        return run(giving_back(self._ruling, ask, check_cost(units)))
+        return run(giving_back(self._ruling, ask, check_units(units)))
 
     def renew(self, decision: Decision) -> bool:
         """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
@@ -335,7 +335,7 @@ class AsyncRuledLimiter(_Ruled):
 
     async def give_back(self, ask: Ask, units: int) -> RuledDecision:
         """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
-        return await arun(giving_back(self._ruling, ask, check_cost(units)))
+        return await arun(giving_back(self._ruling, ask, check_units(units)))
 
     async def renew(self, decision: Decision) -> bool:
         """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""

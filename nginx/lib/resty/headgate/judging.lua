@@ -77,8 +77,13 @@ local function costed(said)
     local text = seen[cost]
     local found = counted(text)
     if found then return found, nil end
-    local missing = not text or text == ""
-    return nil, cost .. ", the cost, is " .. (missing and "missing" or "no whole number")
+    local why = "no whole number"
+    if not text or text == "" then
+      why = "missing"
+    elseif string.find(text, "^%d+$") then
+      why = "more than 2^53"
+    end
+    return nil, cost .. ", the cost, is " .. why
   end
 end
 

@@ -159,4 +159,6 @@ def lacking(rule: Rule, seen: Seen) -> str:
 def uncounted(rule: Rule, seen: Seen) -> str:
     assert rule.cost is not None
     name = str(rule.cost.of(seen))
-    return f"{name}, the cost, is {'no whole number' if seen.get(name) else 'missing'}"
+    text = seen.get(name)
+    large = text and text.isascii() and text.isdecimal()
+    return f"{name}, the cost, is {'more than 2^53' if large else 'no whole number' if text else 'missing'}"
