@@ -17,6 +17,8 @@ degraded. What is answered with a receipt can be given back; ask for one with re
 
 hold renews its slots while the block runs. `answer.lost` tells if that failed, and somebody else may hold them;
 then leaving the block raises LeaseLost, unless it raised something itself.
+
+(The reason for the length of this file: every verb has two spellings, and an example.)
 """
 
 from __future__ import annotations
@@ -42,7 +44,12 @@ Fallback = Literal["allow", "deny"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What was decided; true if the call may pass. Times are seconds."""
+    """The service's answer to a call; true if it may pass. Times are seconds.
+
+    >>> answer = Answer(allowed=False, rule="login", retry_after=2.5)
+    >>> bool(answer), answer.rule, answer.retry_after
+    (False, 'login', 2.5)
+    """
 
     allowed: bool
     rule: str | None = None
@@ -69,7 +76,11 @@ class Answer:
 
 
 class Refused(HeadgateError):
-    """The call was refused; ``answer`` says by what, and when to come back."""
+    """The call was refused; ``answer`` says by what, and when to come back.
+
+    >>> str(Refused(Answer(allowed=False, rule="login")))
+    'refused by rule "login"'
+    """
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(f'refused by rule "{answer.rule}"')
@@ -155,7 +166,12 @@ class _Asking:
 
 
 class Client(_Asking):
-    """Asks a check service. Thread-safe."""
+    """Asks a check service. Thread-safe.
+
+    >>> with Client("http://127.0.0.1:8080") as gate:
+    ...     gate.check({"user": "ann"}).allowed
+    True
+    """
 
     def __init__(
         self, url: str = "http://127.0.0.1:8080", *, timeout: float = 1.0, fallback: Fallback | None = None
@@ -166,13 +182,30 @@ class Client(_Asking):
     def check(
         self, attributes: Attributes, cost: int | None = None, *, receipt: bool = False, verdicts: bool = False
     ) -> Answer:
+        """Decides whether a call may pass, and charges it if so.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.check({"user": "ann"}).rule
+        'user'
+        """
         return self._decided(_check("check", attributes, cost, receipt=receipt, verdicts=verdicts))
 
     def peek(self, attributes: Attributes, cost: int | None = None, *, verdicts: bool = False) -> Answer:
+        """Decides what `check` would decide, and charges nothing.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.peek({"user": "nobody yet"}).remaining
+        20
+        """
         return self._decided(_check("peek", attributes, cost, verdicts=verdicts))
 
     def together(self, calls: Sequence[Attributes], *, receipt: bool = False) -> list[Answer]:
-        """One answer for each; all of them pass and are charged, or none is."""
+        """Decides several calls: one answer for each; all of them pass and are charged, or none is.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> [answer.allowed for answer in gate.together([{"user": "bob"}, {"user": "cat"}])]
+        [True, True]
+        """
         asked = [{"attributes": dict(each), "receipt": receipt} for each in calls]
         try:
             document = self._ask(_Question("checks", {"checks": asked, "together": True}))
@@ -181,30 +214,67 @@ class Client(_Asking):
         return [_answer(each) for each in document["answers"]]
 
     def reserve(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> Answer:
+        """Takes a place, to be served after `answer.delay`; refused if that is more than `timeout` away.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.reserve({"user": "dan"}, timeout=2).delay
+        0.0
+        """
         return self._decided(_check("reserve", attributes, cost, timeout=timeout))
 
     def refund(self, answer: Answer | str, cost: int | None = None) -> str | None:
-        """A receipt of the rest, if something is left to be given back."""
+        """Gives back what an answer charged, or `cost` of it; returns a receipt of the rest, if there is one.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.refund(gate.check({"user": "eve"}, 3, receipt=True))
+        """
         rest: str | None = self._ask(_redeem("refund", answer, cost)).get("receipt")
         return rest
 
     def commit(self, answer: Answer | str, cost: int | None = None) -> None:
+        """Settles an answer: so much was used, and the rest is given back.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.commit(gate.check({"user": "fay"}, 5, receipt=True), 2)
+        """
         self._ask(_redeem("commit", answer, cost))
 
     def cancel(self, answer: Answer | str) -> None:
+        """Gives a reserved place back.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.cancel(gate.check({"user": "gus"}, receipt=True))
+        """
         self._ask(_redeem("cancel", answer))
 
     def renew(self, answer: Answer | str) -> bool:
+        """Holds the slots of an answer for another ttl; False if one was lost.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.renew(gate.check({"path": "/jobs"}, receipt=True))
+        True
+        """
         return bool(self._ask(_redeem("renew", answer))["held"])
 
     def release(self, answer: Answer | str) -> bool:
-        """Whether its slots were held until now; False: one was lost before."""
+        """Gives the slots of an answer back; False if one was lost before.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.release(gate.check({"path": "/jobs"}, receipt=True))
+        True
+        """
         return _released(answer, self._ask(_redeem("release", answer)))
 
     @contextmanager
     def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Answer]:
-        """Check around a block: Refused if it may not pass; slots are held as long as the block lasts, and renewed
-        meanwhile."""
+        """Checks around a block: Refused if it may not pass; slots are held and renewed as long as the block
+        lasts.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> with gate.hold({"user": "jim"}) as answer:
+        ...     answer.allowed
+        True
+        """
         answer = self.check(attributes, cost, receipt=True)
         if not answer:
             raise Refused(answer)
@@ -233,6 +303,11 @@ class Client(_Asking):
         return question.answered(response)
 
     def close(self) -> None:
+        """Closes the connections; a with statement does so, too.
+
+        >>> gate = Client("http://127.0.0.1:8080")
+        >>> gate.close()
+        """
         self._http.close()
 
     def __enter__(self) -> Client:
@@ -245,7 +320,14 @@ class Client(_Asking):
 
 
 class AsyncClient(_Asking):
-    """Asks a check service, awaited. See Client."""
+    """Asks a check service, awaited. Every verb is that of Client.
+
+    >>> async def main() -> bool:
+    ...     async with AsyncClient("http://127.0.0.1:8080") as gate:
+    ...         return (await gate.check({"user": "kim"})).allowed
+    >>> asyncio.run(main())
+    True
+    """
 
     def __init__(
         self, url: str = "http://127.0.0.1:8080", *, timeout: float = 1.0, fallback: Fallback | None = None
@@ -256,12 +338,15 @@ class AsyncClient(_Asking):
     async def check(
         self, attributes: Attributes, cost: int | None = None, *, receipt: bool = False, verdicts: bool = False
     ) -> Answer:
+        """Decides whether a call may pass, and charges it if so."""
         return await self._decided(_check("check", attributes, cost, receipt=receipt, verdicts=verdicts))
 
     async def peek(self, attributes: Attributes, cost: int | None = None, *, verdicts: bool = False) -> Answer:
+        """Decides what `check` would decide, and charges nothing."""
         return await self._decided(_check("peek", attributes, cost, verdicts=verdicts))
 
     async def together(self, calls: Sequence[Attributes], *, receipt: bool = False) -> list[Answer]:
+        """Decides several calls: one answer for each; all of them pass and are charged, or none is."""
         asked = [{"attributes": dict(each), "receipt": receipt} for each in calls]
         try:
             document = await self._ask(_Question("checks", {"checks": asked, "together": True}))
@@ -272,22 +357,28 @@ class AsyncClient(_Asking):
     async def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> Answer:
+        """Takes a place, to be served after `answer.delay`; refused if that is more than `timeout` away."""
         return await self._decided(_check("reserve", attributes, cost, timeout=timeout))
 
     async def refund(self, answer: Answer | str, cost: int | None = None) -> str | None:
+        """Gives back what an answer charged, or `cost` of it; returns a receipt of the rest, if there is one."""
         rest: str | None = (await self._ask(_redeem("refund", answer, cost))).get("receipt")
         return rest
 
     async def commit(self, answer: Answer | str, cost: int | None = None) -> None:
+        """Settles an answer: so much was used, and the rest is given back."""
         await self._ask(_redeem("commit", answer, cost))
 
     async def cancel(self, answer: Answer | str) -> None:
+        """Gives a reserved place back."""
         await self._ask(_redeem("cancel", answer))
 
     async def renew(self, answer: Answer | str) -> bool:
+        """Holds the slots of an answer for another ttl; False if one was lost."""
         return bool((await self._ask(_redeem("renew", answer)))["held"])
 
     async def release(self, answer: Answer | str) -> bool:
+        """Gives the slots of an answer back; False if one was lost before."""
         return _released(answer, await self._ask(_redeem("release", answer)))
 
     async def _leave(self, answer: Answer, hold: Hold) -> bool:
@@ -295,6 +386,9 @@ class AsyncClient(_Asking):
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Answer]:
+        """Checks around a block: Refused if it may not pass; slots are held and renewed as long as the block
+        lasts.
+        """
         answer = await self.check(attributes, cost, receipt=True)
         if not answer:
             raise Refused(answer)
@@ -323,6 +417,7 @@ class AsyncClient(_Asking):
         return question.answered(response)
 
     async def close(self) -> None:
+        """Closes the connections; a with statement does so, too."""
         await self._http.aclose()
 
     async def __aenter__(self) -> AsyncClient:

@@ -21,15 +21,22 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The machine's clock.
+
+    >>> SystemClock().now_us() > 1_700_000_000_000_000
+    True
+    """
 
     def now_us(self) -> int:
+        """Returns microseconds since 1970."""
         return _now_ns() // 1000
 
     def sleep_us(self, duration_us: int) -> None:
+        """Sleeps so many microseconds."""
         time.sleep(duration_us / 1_000_000)
 
     async def asleep_us(self, duration_us: int) -> None:
+        """Sleeps so many microseconds, awaited."""
         await asyncio.sleep(duration_us / 1_000_000)
 
 
@@ -39,23 +46,50 @@ def nanoseconds(clock: Clock) -> Callable[[], int]:
 
 
 class ManualClock:
-    """A clock that moves only when told, or when somebody sleeps on it."""
+    """A clock that moves only when told, or when somebody sleeps on it: for tests.
+
+    >>> clock = ManualClock()
+    >>> limiter = Limiter("1/minute", clock=clock)
+    >>> limiter.take("ann").allowed, limiter.take("ann").allowed, clock.advance(60), limiter.take("ann").allowed
+    (True, False, None, True)
+    """
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
         self._now_us = now_us
 
     def now_us(self) -> int:
+        """Returns microseconds since 1970, as they were set.
+
+        >>> ManualClock(5).now_us()
+        5
+        """
         return self._now_us
 
     def set_us(self, now_us: int) -> None:
+        """Sets the clock, also back, to so many microseconds since 1970.
+
+        >>> clock = ManualClock()
+        >>> clock.set_us(7)
+        >>> clock.now_us()
+        7
+        """
         self._now_us = now_us
 
     def advance(self, seconds: float) -> None:
+        """Moves the clock by so many seconds.
+
+        >>> clock = ManualClock(0)
+        >>> clock.advance(1.5)
+        >>> clock.now_us()
+        1500000
+        """
         self._now_us += round(seconds * 1_000_000)
 
     def sleep_us(self, duration_us: int) -> None:
+        """Moves the clock by so many microseconds, at once."""
         self._now_us += duration_us
 
     async def asleep_us(self, duration_us: int) -> None:
+        """Moves the clock by so many microseconds, and lets other tasks run."""
         self._now_us += duration_us
         await asyncio.sleep(0)

@@ -25,16 +25,36 @@ if TYPE_CHECKING:
 
 
 class HeadgateError(Exception):
-    """Anything headgate raises on purpose."""
+    """Anything headgate raises on purpose.
+
+    >>> try:
+    ...     Limiter("10/minit")
+    ... except HeadgateError as error:
+    ...     print(type(error).__name__)
+    InvalidRule
+    """
 
 
 class InvalidRule(HeadgateError, ValueError):
-    """A limit or rule that cannot be what it says."""
+    """A limit or rule that cannot be what it says.
+
+    >>> try:
+    ...     Limiter("10/minit")
+    ... except InvalidRule as error:
+    ...     print(str(error).partition("Did")[2])
+     you mean 10/minute?
+    """
 
 
 class InvalidRulebook(InvalidRule):
     """A rulebook that cannot be read. ``problems``: line and sentence of all that was found, in order; the line is
     None where the book was no text, and the sentence then begins with the path. ``told``: the same, to be printed.
+
+    >>> try:
+    ...     Limiter.from_rules({"rules": [{"name": "all"}]})
+    ... except InvalidRulebook as error:
+    ...     print(len(error.problems))
+    1
     """
 
     def __init__(self, problems: Sequence[tuple[int | None, str]], source: str | None = None) -> None:
@@ -50,6 +70,7 @@ class InvalidRulebook(InvalidRule):
 
     @property
     def told(self) -> tuple[str, ...]:
+        """All problems as texts to be printed, with the file and the line."""
         return tuple(self._told(line, sentence) for line, sentence in self.problems)
 
     def _told(self, line: int | None, sentence: str) -> str:
@@ -59,7 +80,14 @@ class InvalidRulebook(InvalidRule):
 
 
 class InvalidCharge(HeadgateError, ValueError):
-    """A key, cost or combination of charges that cannot be judged. Nothing was charged."""
+    """A key, cost or combination of charges that cannot be judged. Nothing was charged.
+
+    >>> try:
+    ...     Limiter("3/s").take("ann", cost=-1)
+    ... except InvalidCharge as error:
+    ...     print(error)
+    A cost is at least 0, not -1. To give units back, use refund.
+    """
 
 
 class InvalidSetting(HeadgateError, ValueError):
@@ -67,11 +95,22 @@ class InvalidSetting(HeadgateError, ValueError):
 
 
 class MissingExtra(HeadgateError, ImportError):
-    """A package is not installed that only a part of headgate needs. ``name``: the module that was not found."""
+    """A package is not installed that only a part of headgate needs. ``name``: the module that was not found.
+
+    >>> issubclass(MissingExtra, ImportError)
+    True
+    """
 
 
 class RateLimited(HeadgateError):
-    """The call was refused; ``decision`` says by what, and when to come back."""
+    """The call was refused; ``decision`` says by what, and when to come back.
+
+    >>> try:
+    ...     Limiter("3/s").take("ann", cost=4).or_raise()
+    ... except RateLimited as error:
+    ...     print(error.decision.allowed, error.decision.retry_after)
+    False None
+    """
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(str(decision))
@@ -82,13 +121,29 @@ class RateLimited(HeadgateError):
 
 
 class LeaseLost(HeadgateError):
-    """A slot was lost before the block that held it ended: somebody else may hold it, and may have since."""
+    """A slot was lost before the block that held it ended: somebody else may hold it, and may have since.
+
+    >>> clock = ManualClock()
+    >>> try:
+    ...     with Limiter("1 slot ttl 30s", clock=clock).acquire("exports") as lease:
+    ...         clock.advance(60)
+    ...         held = lease.renew()
+    ... except LeaseLost:
+    ...     print("somebody else may hold it")
+    somebody else may hold it
+    """
 
 
 class EngineUnavailable(HeadgateError):
     """No decision could be made: the engine did not answer, or refused to.
 
     ``key``: one of those whose part of the engine it was, if only a part of it gave no answer.
+
+    >>> try:
+    ...     Limiter("3/s", "redis://127.0.0.1:1").take("ann")
+    ... except EngineUnavailable:
+    ...     print("decide without it")
+    decide without it
     """
 
     key: str | None = None
@@ -97,4 +152,7 @@ class EngineUnavailable(HeadgateError):
 class CorruptState(HeadgateError):
     """A key of ours on the server holds a value that headgate did not write: another type, or unreadable. Nothing
     was changed. It is no outage, and does not pass by itself: somebody has to delete or move that key.
+
+    >>> issubclass(CorruptState, EngineUnavailable)
+    False
     """

@@ -84,15 +84,29 @@ class _Held(Generic[K]):
 
 
 class Lease(_Held[Keeper]):
-    """A slot of a key, held. A with statement renews it, and releases it in the end."""
+    """A slot of a key, held. A with statement renews it, and releases it in the end.
+
+    >>> with Limiter("1 slot").acquire("exports") as lease:
+    ...     bool(lease), lease.lost, lease.key
+    (True, False, 'exports')
+    """
 
     def renew(self) -> bool:
-        """Hold it for another ttl from now; False if it is gone, and then somebody else may hold the slot."""
+        """Holds it for another ttl from now; False if it is gone, and then somebody else may hold the slot.
+
+        >>> Limiter("1 slot ttl 30s").acquire("exports").renew()
+        True
+        """
         asked_at = monotonic()
         return self._held and self._renewed(asked_at, self._keeper.renew(self.key, self.fence))
 
     def release(self) -> bool:
-        """Give it back; False if it was gone already. Any number of times."""
+        """Gives it back; False if it was gone already. Any number of times.
+
+        >>> lease = Limiter("1 slot").acquire("exports")
+        >>> lease.release(), lease.release()
+        (True, False)
+        """
         return self._held and self._given_back(self._keeper.release(self.key, self.fence))
 
     def __enter__(self) -> Lease:
@@ -107,15 +121,22 @@ class Lease(_Held[Keeper]):
 
 
 class AsyncLease(_Held[AsyncKeeper]):
-    """A slot of a key, held. An async with statement renews it, and releases it in the end."""
+    """A slot of a key, held. An async with statement renews it, and releases it in the end.
+
+    >>> async def main() -> bool:
+    ...     async with await AsyncLimiter("1 slot").acquire("exports") as lease:
+    ...         return lease.lost
+    >>> asyncio.run(main())
+    False
+    """
 
     async def renew(self) -> bool:
-        """Hold it for another ttl from now; False if it is gone, and then somebody else may hold the slot."""
+        """Holds it for another ttl from now; False if it is gone, and then somebody else may hold the slot."""
         asked_at = monotonic()
         return self._held and self._renewed(asked_at, await self._keeper.renew(self.key, self.fence))
 
     async def release(self) -> bool:
-        """Give it back; False if it was gone already. Any number of times."""
+        """Gives it back; False if it was gone already. Any number of times."""
         return self._held and self._given_back(await self._keeper.release(self.key, self.fence))
 
     async def _leave(self) -> bool:

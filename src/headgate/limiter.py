@@ -38,6 +38,10 @@ class Limiter:
     engine   where counts are kept: memory:// (this process), redis://host:port/db, or an engine
     name     what the counts are filed under; the limit's text unless given. Give one to be able to change the
              limit later without forgetting the counts.
+
+    >>> limiter = Limiter("3/minute")
+    >>> limiter.take("ann")
+    <Decision allowed by 3/minute, 2 remaining>
     """
 
     def __init__(
@@ -65,7 +69,12 @@ class Limiter:
     def from_rules(
         rules: Rules, engine: str | Engine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
     ) -> RuledLimiter:
-        """A limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See RuledLimiter."""
+        """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See RuledLimiter.
+
+        >>> limiter = Limiter.from_rules({"rules": [{"name": "all", "limit": "3/minute"}]})
+        >>> limiter.check({"path": "/login"})
+        <Decision allowed by rule "all" (3/minute), 2 remaining>
+        """
         return RuledLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
@@ -75,20 +84,34 @@ class Limiter:
             self._meter, self._decide = meters[0], meters[0].decide
 
     def take(self, key: str, cost: int = 1) -> Decision:
-        """May a call of this cost pass? Charges it if so."""
+        """Decides whether a call of this cost may pass, and charges it if so.
+
+        >>> decision = Limiter("3/minute").take("ann", cost=2)
+        >>> decision.allowed, decision.remaining
+        (True, 1)
+        """
         if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
             return Decision(self._decide(key, cost), self._meter, key, cost)
         return self._take_all(self._asking.of(key, cost), None)
 
     def peek(self, key: str) -> Decision:
-        """How things stand; allowed says whether a call of cost 1 would pass. Charges nothing."""
+        """Shows how things stand and charges nothing; `allowed` says whether a call of cost 1 would pass.
+
+        >>> Limiter("3/minute").peek("ann").remaining
+        3
+        """
         if self.holds_slots:
             meter = self._asking.slots_of(key)
             return Decision(meter.free(key), meter, key, 0)
         return self.take(key, 0)
 
     def take_all(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Decision:
-        """May all of these pass together? Charges all of them, or none."""
+        """Decides several charges together, and charges all of them or none.
+
+        >>> limiter = Limiter("3/minute")
+        >>> limiter.take_all([Charge("ann"), Charge("everybody", "100/s", cost=2)]).allowed
+        True
+        """
         return self._take_all(self._asking.charges(charges), None)
 
     def _take_all(self, asked: Asked[Meter], patience_us: int | None) -> Decision:
@@ -98,28 +121,57 @@ class Limiter:
         return asked.decision(self.engine.decide_all(asked.distinct, patience_us))
 
     def wait(self, key: str, cost: int = 1, timeout: float | None = None) -> Decision:
-        """Pass when there is room, in the order of asking. Refused at once if that is more than `timeout` away."""
+        """Passes when there is room, in the order of asking; refused at once if that is more than `timeout` away.
+
+        >>> limiter = Limiter("10/s burst 1", clock=ManualClock())
+        >>> limiter.wait("ann").delay, limiter.wait("ann").delay
+        (0.0, 0.1)
+        """
         asked = self._asking.of(key, cost, spends=True)
         return run(steps.wait(self._take_all, asked, timeout, self.clock.sleep_us))
 
     def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> Reservation:
-        """Take a place now; the caller sleeps `delay` before going on, or cancels."""
+        """Takes a place now; the caller sleeps `delay` before going on, or cancels.
+
+        >>> limiter = Limiter("1/s", clock=ManualClock())
+        >>> [limiter.reserve("ann").delay for _ in range(3)]
+        [0.0, 1.0, 2.0]
+        """
         asked = self._asking.of(key, cost, spends=True)
         return Reservation(self._take_all(asked, steps.patience_us(timeout)))
 
     def refund(self, decision: Decision, cost: int | None = None) -> None:
-        """Give back what the decision charged, or `cost` of it: at most what that charge still holds."""
+        """Gives back what the decision charged, or `cost` of it: at most what that charge still holds.
+
+        >>> limiter = Limiter("3/hour")
+        >>> decision = limiter.take("ann", cost=3)
+        >>> limiter.refund(decision, cost=2)
+        >>> limiter.peek("ann").remaining
+        2
+        """
         run(steps.refund(check_decision(decision, awaited=False), cost))
 
     def reset(self, key: str) -> None:
-        """Forget the key."""
+        """Deletes the counts of the key.
+
+        >>> limiter = Limiter("1/hour")
+        >>> limiter.take("ann").remaining, limiter.reset("ann"), limiter.peek("ann").remaining
+        (0, None, 1)
+        """
         check_key(key)
         for meter in (*self._asking.meters, self._asking.slots):
             if meter is not None:
                 meter.reset(key)
 
     def set_limit(self, limit: LimitLike, *keys: str) -> None:
-        """Go on under another limit with the same counts; `keys` are reckoned anew at this instant."""
+        """Goes on under another limit with the same counts; `keys` are reckoned anew at this instant.
+
+        >>> limiter = Limiter("3/hour fixed", name="api")
+        >>> used = limiter.take("ann", cost=2)
+        >>> limiter.set_limit("5/hour fixed")
+        >>> limiter.peek("ann").remaining
+        3
+        """
         for key in keys:
             check_key(key)
         self._asking = self._asking.changed(limit)
@@ -129,7 +181,12 @@ class Limiter:
                 meter.retune(key)
 
     def acquire(self, key: str, timeout: float = 0) -> Lease:
-        """Hold a slot; raises RateLimited if none comes free within `timeout`. Use it in a with statement."""
+        """Holds a slot; raises RateLimited if none comes free within `timeout`. Use it in a with statement.
+
+        >>> with Limiter("20 slots").acquire("exports") as lease:
+        ...     lease.decision.remaining
+        19
+        """
         meter = self._asking.slots_of(key)
         flow = slot_steps.acquire(meter, key, steps.patience_us(timeout), self.clock.sleep_us)
         return Lease(meter, key, run(flow))
@@ -140,15 +197,33 @@ class Limiter:
         return self._asking.slots is not None
 
     def explain(self, nodes: int = 1) -> str:
-        """What this limiter promises, in words and numbers, when so many processes use it."""
+        """Describes what this limiter promises, in words and numbers, when so many processes use it.
+
+        >>> Limiter("6/minute").explain().splitlines()[2].strip()
+        'passes      6 at once from a full bucket, then one every 10 s'
+        """
         limits = [meter.limit for meter in (*self._asking.meters, self._asking.slots) if meter is not None]
         return page(limits, self.engine, nodes)
 
     def guard(self, key: str | Callable[..., str], cost: int = 1, timeout: float = 0) -> Guard:
-        """Around a block or a function: take (or wait, or acquire), and raise RateLimited if refused."""
+        """Limits a block or a function: takes (or waits, or acquires), and raises RateLimited if refused.
+
+        >>> limiter = Limiter("3/minute")
+        >>> @limiter.guard(lambda user: user)
+        ... def greet(user: str) -> str:
+        ...     return f"Hello {user}"
+        >>> greet("ann")
+        'Hello ann'
+        """
         return Guard(self, key, cost, timeout)
 
     def close(self) -> None:
+        """Closes the engine and its connections; a with statement does so, too.
+
+        >>> with Limiter("3/minute") as limiter:
+        ...     limiter.take("ann").allowed
+        True
+        """
         self.engine.close()
 
     def __enter__(self) -> Limiter:
@@ -161,7 +236,14 @@ class Limiter:
 
 
 class AsyncLimiter:
-    """Limits calls by key, awaited. Works from several event loops. See Limiter."""
+    """Limits calls by key, awaited. Works from several event loops. Every verb is that of Limiter.
+
+    >>> async def main() -> Decision:
+    ...     async with AsyncLimiter("3/minute") as limiter:
+    ...         return await limiter.take("ann")
+    >>> asyncio.run(main())
+    <Decision allowed by 3/minute, 2 remaining>
+    """
 
     def __init__(
         self,
@@ -188,7 +270,9 @@ class AsyncLimiter:
     def from_rules(
         rules: Rules, engine: str | AsyncEngine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
     ) -> AsyncRuledLimiter:
-        """A limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See RuledLimiter."""
+        """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See
+        RuledLimiter.
+        """
         return AsyncRuledLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
@@ -198,20 +282,20 @@ class AsyncLimiter:
             self._meter, self._decide = meters[0], meters[0].decide
 
     async def take(self, key: str, cost: int = 1) -> Decision:
-        """May a call of this cost pass? Charges it if so."""
+        """Decides whether a call of this cost may pass, and charges it if so."""
         if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
             return Decision(await self._decide(key, cost), self._meter, key, cost)
         return await self._take_all(self._asking.of(key, cost), None)
 
     async def peek(self, key: str) -> Decision:
-        """How things stand; allowed says whether a call of cost 1 would pass. Charges nothing."""
+        """Shows how things stand and charges nothing; `allowed` says whether a call of cost 1 would pass."""
         if self.holds_slots:
             meter = self._asking.slots_of(key)
             return Decision(await meter.free(key), meter, key, 0)
         return await self.take(key, 0)
 
     async def take_all(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Decision:
-        """May all of these pass together? Charges all of them, or none."""
+        """Decides several charges together, and charges all of them or none."""
         return await self._take_all(self._asking.charges(charges), None)
 
     async def _take_all(self, asked: Asked[AsyncMeter], patience_us: int | None) -> Decision:
@@ -221,28 +305,30 @@ class AsyncLimiter:
         return asked.decision(await self.engine.decide_all(asked.distinct, patience_us))
 
     async def wait(self, key: str, cost: int = 1, timeout: float | None = None) -> Decision:
-        """Pass when there is room, in the order of asking. Refused at once if that is more than `timeout` away."""
+        """Passes when there is room, in the order of asking; refused at once if that is more than `timeout`
+        away.
+        """
         asked = self._asking.of(key, cost, spends=True)
         return await arun(steps.wait(self._take_all, asked, timeout, self.clock.asleep_us))
 
     async def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> AsyncReservation:
-        """Take a place now; the caller sleeps `delay` before going on, or cancels."""
+        """Takes a place now; the caller sleeps `delay` before going on, or cancels."""
         asked = self._asking.of(key, cost, spends=True)
         return AsyncReservation(await self._take_all(asked, steps.patience_us(timeout)))
 
     async def refund(self, decision: Decision, cost: int | None = None) -> None:
-        """Give back what the decision charged, or `cost` of it: at most what that charge still holds."""
+        """Gives back what the decision charged, or `cost` of it: at most what that charge still holds."""
         await arun(steps.refund(check_decision(decision, awaited=True), cost))
 
     async def reset(self, key: str) -> None:
-        """Forget the key."""
+        """Deletes the counts of the key."""
         check_key(key)
         for meter in (*self._asking.meters, self._asking.slots):
             if meter is not None:
                 await meter.reset(key)
 
     async def set_limit(self, limit: LimitLike, *keys: str) -> None:
-        """Go on under another limit with the same counts; `keys` are reckoned anew at this instant."""
+        """Goes on under another limit with the same counts; `keys` are reckoned anew at this instant."""
         for key in keys:
             check_key(key)
         self._asking = self._asking.changed(limit)
@@ -252,7 +338,7 @@ class AsyncLimiter:
                 await meter.retune(key)
 
     async def acquire(self, key: str, timeout: float = 0) -> AsyncLease:
-        """Hold a slot; raises RateLimited if none comes free within `timeout`. Use it in an async with."""
+        """Holds a slot; raises RateLimited if none comes free within `timeout`. Use it in a with statement."""
         meter = self._asking.slots_of(key)
         flow = slot_steps.acquire(meter, key, steps.patience_us(timeout), self.clock.asleep_us)
         return AsyncLease(meter, key, await arun(flow))
@@ -263,15 +349,16 @@ class AsyncLimiter:
         return self._asking.slots is not None
 
     def explain(self, nodes: int = 1) -> str:
-        """What this limiter promises, in words and numbers, when so many processes use it."""
+        """Describes what this limiter promises, in words and numbers, when so many processes use it."""
         limits = [meter.limit for meter in (*self._asking.meters, self._asking.slots) if meter is not None]
         return page(limits, self.engine, nodes)
 
     def guard(self, key: str | Callable[..., str], cost: int = 1, timeout: float = 0) -> AsyncGuard:
-        """Around a block or a function: take (or wait, or acquire), and raise RateLimited if refused."""
+        """Limits a block or a function: takes (or waits, or acquires), and raises RateLimited if refused."""
         return AsyncGuard(self, key, cost, timeout)
 
     async def close(self) -> None:
+        """Closes the engine and its connections; a with statement does so, too."""
         await self.engine.close()
 
     async def __aenter__(self) -> AsyncLimiter:

@@ -29,18 +29,36 @@ class _Place:
 
 
 class Reservation(_Place):
-    """A place in the queue of a key. It is charged already; sleep `delay`, then go on, or cancel."""
+    """A place in the queue of a key. It is charged already; sleep `delay`, then go on, or cancel.
+
+    >>> reservation = Limiter("1/s").reserve("ann")
+    >>> reservation.granted, reservation.delay
+    (True, 0.0)
+    """
 
     def cancel(self) -> None:
-        """Give the place back, as far as later reservations did not build on it; nothing once it was served."""
+        """Gives the place back, as far as later reservations did not build on it; nothing once it was served.
+
+        >>> limiter = Limiter("1/s", clock=ManualClock())
+        >>> passed, place = limiter.take("ann"), limiter.reserve("ann")
+        >>> place.cancel()
+        >>> limiter.reserve("ann").delay
+        1.0
+        """
         if self.granted:
             run(steps.cancel(self.decision))
 
 
 class AsyncReservation(_Place):
-    """A place in the queue of a key. It is charged already; sleep `delay`, then go on, or cancel."""
+    """A place in the queue of a key. It is charged already; sleep `delay`, then go on, or cancel.
+
+    >>> async def main() -> float:
+    ...     return (await AsyncLimiter("1/s").reserve("ann")).delay
+    >>> asyncio.run(main())
+    0.0
+    """
 
     async def cancel(self) -> None:
-        """Give the place back, as far as later reservations did not build on it; nothing once it was served."""
+        """Gives the place back, as far as later reservations did not build on it; nothing once it was served."""
         if self.granted:
             await arun(steps.cancel(self.decision))

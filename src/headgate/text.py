@@ -60,7 +60,11 @@ def parse_all(text: str) -> tuple[Limit, ...]:
 
 
 def parse(text: str) -> Limit:
-    """The limit that the text means; InvalidRule says what was expected."""
+    """Reads one limit from its text form.
+
+    >>> parse("100/s burst 200")
+    <TokenBucket 100/s burst 200>
+    """
     return _Reader(text).limit()
 
 

@@ -62,9 +62,13 @@ def open_engine(
     prefetch_units: int | None = None,
     nodes: int | None = None,
 ) -> Engine:
-    """Open the engine that a URL names.
+    """Opens the engine that a URL names.
 
-        engine = open_engine("redis://localhost:6379/0", deadline="50ms", fallback="local", denial_cache=True)
+    >>> engine = open_engine("memory://")
+    >>> Limiter("3/s", engine).take("ann").allowed
+    True
+
+    A server's may have options: open_engine("redis://localhost:6379/0", deadline="50ms", fallback="local").
 
     prefix           what keys on the server begin with
     clock            whose time memory:// counts by
@@ -118,7 +122,10 @@ def open_async_engine(
     prefetch_units: int | None = None,
     nodes: int | None = None,
 ) -> AsyncEngine:
-    """Open the engine that a URL names, to be awaited. See open_engine."""
+    """Opens the engine that a URL names, awaited: for AsyncLimiter. See open_engine.
+
+    >>> limiter = AsyncLimiter("3/s", open_async_engine("memory://"))
+    """
     plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
     clock = clock or SystemClock()
     ruled = ruled and plain is not None

@@ -41,7 +41,11 @@ _with_port = re.compile(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([0-9.]+))(?::[0-9]{1,5})?"
 
 
 class Proxies:
-    """The networks whose word is taken for who the client is."""
+    """The networks whose word is taken for who the client is.
+
+    >>> Proxies(["10.0.0.0/8"]).client("10.0.0.1", "6.6.6.6, 203.0.113.7, 10.0.0.2")
+    '203.0.113.7'
+    """
 
     __slots__ = ("_networks", "_peer", "_short_walk", "_unix")
 
@@ -53,12 +57,21 @@ class Proxies:
         self._short_walk = lru_cache(_REMEMBERED)(self._walk)
 
     def client(self, peer: str, forwarded_for: str | None) -> str:
-        """The address of the client; empty if it has none."""
+        """The address of the client; empty if it has none.
+
+        >>> Proxies(["10.0.0.0/8"]).client("192.0.2.7:4711", "6.6.6.6")
+        '192.0.2.7'
+        """
         behind = self.behind(peer, forwarded_for)
         return self._peer(_host(peer))[0] if behind is None else behind
 
     def behind(self, peer: str, forwarded_for: str | None) -> str | None:
-        """The same, if the peer is trusted to speak for a client; None if it is not."""
+        """The address of the client, if the peer is trusted to speak for one; None if it is not.
+
+        >>> proxies = Proxies(["10.0.0.0/8"])
+        >>> proxies.behind("10.0.0.1", "203.0.113.7"), proxies.behind("192.0.2.7", "203.0.113.7")
+        ('203.0.113.7', None)
+        """
         address, trusted = self._peer(_host(peer))
         if not trusted:
             return None

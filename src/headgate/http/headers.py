@@ -55,7 +55,12 @@ _LONGEST = {"day": DAY, "week": WEEK, "month": 31 * DAY, "year": 366 * DAY}
 def headers(
     decision: Decision, form: Headers = "draft-11", called: Callable[[str | None], str | None] | None = None
 ) -> Fields:
-    """The fields for a response to the call that was decided. `called`: what a rule is called in them."""
+    """The fields for a response to the call that was decided. `called`: what a rule is called in them.
+
+    >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=1)
+    >>> headers(decision, "legacy")
+    [('X-RateLimit-Limit', '2'), ('X-RateLimit-Remaining', '1'), ('X-RateLimit-Reset', '30')]
+    """
     write = _FORMS.get(form)
     if write is None:
         raise InvalidRule(f'"{form}" is not a form of headers. Known are {", ".join(_FORMS)}.')
@@ -68,7 +73,13 @@ def headers(
 
 
 def retry_after(decision: Decision) -> int | None:
-    """Whole seconds after which a refused call may come again; None if it passed, or if no wait can help."""
+    """Whole seconds after which a refused call may come again; None if it passed, or if no wait can help.
+
+    >>> limiter = Limiter("2/minute", clock=ManualClock())
+    >>> passed = limiter.take("ann", 2)
+    >>> retry_after(passed), retry_after(limiter.take("ann"))
+    (None, 30)
+    """
     wait = decision.retry_after
     if decision.allowed or wait is None:
         return None
@@ -76,7 +87,11 @@ def retry_after(decision: Decision) -> int | None:
 
 
 def quota(limit: Limit) -> int:
-    """The most that a count under this limit can have left."""
+    """The most that a count under this limit can have left.
+
+    >>> quota(parse("10/s burst 50"))
+    50
+    """
     match limit:
         case TokenBucket():
             most = limit.burst
@@ -92,7 +107,11 @@ def quota(limit: Limit) -> int:
 
 
 def window_seconds(limit: Limit) -> int | None:
-    """In how many seconds the quota comes back, rounded up; None for slots, which come back when released."""
+    """In how many seconds the quota comes back, rounded up; None for slots, which come back when released.
+
+    >>> window_seconds(parse("10/s burst 50")), window_seconds(parse("5 slots"))
+    (5, None)
+    """
     match limit:
         case TokenBucket():
             return _ceil_div(limit.capacity, limit.amount * SECOND)
@@ -111,7 +130,11 @@ def window_seconds(limit: Limit) -> int | None:
 
 
 def per_second(limit: Limit) -> int | None:
-    """Units that come back in a second, if that is a whole number of them."""
+    """Units that come back in a second, if that is a whole number of them.
+
+    >>> per_second(parse("600/minute")), per_second(parse("1/minute"))
+    (10, None)
+    """
     match limit:
         case TokenBucket():
             units, rest = divmod(limit.amount * SECOND, limit.period_us)

@@ -68,7 +68,11 @@ _special = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
 class Answer(NamedTuple):
-    """A response, but for the facts of the decision."""
+    """A response, but for the facts of the decision.
+
+    >>> undecided(None).status
+    503
+    """
 
     status: int
     headers: Fields
@@ -76,7 +80,12 @@ class Answer(NamedTuple):
 
 
 def refused(decision: RuledDecision, accept: str | None) -> Answer:
-    """What a refused call is answered."""
+    """Makes the response to a refused call.
+
+    >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
+    >>> refused(decision, "application/json").body
+    b'{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",...}'
+    """
     refusal = decision.refusal
     if refusal is None:
         raise ValueError("The call was not refused by a rule: there is nothing to answer.")
@@ -84,12 +93,24 @@ def refused(decision: RuledDecision, accept: str | None) -> Answer:
 
 
 def violated(decision: RuledDecision) -> list[str]:
-    """The names of the rules that refused, each once, in the order of the book."""
+    """The names of the rules that refused, each once, in the order of the book.
+
+    >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
+    >>> violated(decision)
+    ['login']
+    """
     return list(dict.fromkeys(part.rule for part in decision.parts if not part.allowed and part.rule is not None))
 
 
 def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None) -> Answer:
-    """What a rule answers. ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps."""
+    """Makes the response that a rule gives.
+
+    ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps.
+
+    >>> from headgate.rules.rule import Refusal
+    >>> answer(Refusal(), ["login"], None, wait=30).body
+    b'Too many requests. Try again in 30 seconds.\\n'
+    """
     status = refusal.status
     if refusal.redirect is not None:
         return Answer(status, [("Location", quote(refusal.redirect, safe=_PRINTABLE, errors="replace"))], b"")
@@ -104,14 +125,22 @@ def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int
 
 
 def undecided(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> Answer:
-    """What is answered where nobody can decide, and the rules of these names do not let calls pass then."""
+    """Makes the response where nobody can decide, and the rules of these names do not let calls pass then.
+
+    >>> undecided("text/html").body
+    b'This service cannot decide about requests at the moment.\\n'
+    """
     if wants_json(accept):
         return _problem(REDUCED_CAPACITY, REASONS[503], f"{_CANNOT_DECIDE} Try again later.", 503, names)
     return _sentence(503, f"{_CANNOT_DECIDE}{_again(wait)}")
 
 
 def wants_json(accept: str | None) -> bool:
-    """Whether a client would rather have JSON than a page, from its Accept field."""
+    """Whether a client would rather have JSON than a page, from its Accept field.
+
+    >>> wants_json("application/json, text/html;q=0.9"), wants_json("*/*"), wants_json(None)
+    (True, False, False)
+    """
     if not accept:
         return False
     return _short_wants_json(accept) if len(accept) <= _SHORT else _wants_json(accept)

@@ -90,7 +90,11 @@ class Held(Protocol):
 
 
 class Charge(NamedTuple):
-    """One cost on one key under one limit: what an engine is asked."""
+    """One cost on one key under one limit (the limiter's own, unless given).
+
+    >>> Limiter("3/minute").take_all([Charge("ann", cost=2), Charge("everybody", "100/s")]).remaining
+    1
+    """
 
     key: str
     limit: Limit | str | None = None
@@ -130,6 +134,10 @@ class Verdict(NamedTuple):
     mark             the algorithm's own receipt (nginx's excess, a window's end, a lease's fence)
     rule             the rule whose charge it was, where rules decide
     aside            "shadow" or "candidate" if it was decided beside the call, and could not refuse it
+
+    >>> [verdict] = Limiter("3/minute").take("ann").verdicts
+    >>> verdict.allowed, verdict.remaining, str(verdict.limit), verdict.key, verdict.cost
+    (True, 2, '3/minute', 'ann', 1)
     """
 
     allowed: bool
@@ -147,14 +155,17 @@ class Verdict(NamedTuple):
 
     @property
     def retry_after(self) -> float | None:
+        """Seconds until the same charge would pass if nothing else came: 0 now, None never."""
         return None if self.retry_after_us is None else self.retry_after_us / _SECOND
 
     @property
     def reset_after(self) -> float:
+        """Seconds until the count is as if never used."""
         return self.reset_after_us / _SECOND
 
     @property
     def delay(self) -> float:
+        """Seconds that an allowed charge must wait before it is served."""
         return self.delay_us / _SECOND
 
 
@@ -163,6 +174,11 @@ class Decision:
 
     The hot path makes one of these per call, so it only keeps what it was given; every fact is a property. A copy,
     or one that was pickled, says the same and gives nothing back: units must not come back twice.
+
+    >>> limiter = Limiter("1/minute", clock=ManualClock())
+    >>> passed, refused = limiter.take("ann"), limiter.take("ann")
+    >>> bool(passed), bool(refused), refused.retry_after
+    (True, False, 60.0)
     """
 
     rule: str | None = None
@@ -185,10 +201,12 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
+        """Whether the call may pass."""
         return self.facts[ALLOWED]
 
     @property
     def remaining(self) -> int:
+        """Whole units that could still be taken at this instant."""
         return self.facts[REMAINING]
 
     @property
@@ -209,6 +227,7 @@ class Decision:
 
     @property
     def delay_us(self) -> int:
+        """The delay in microseconds."""
         return self.facts[DELAY_US]
 
     @property
@@ -245,11 +264,15 @@ class Decision:
 
     @property
     def beside(self) -> tuple[Decision, ...]:
-        """What was decided beside the call, count by count: shadows and candidates of rules."""
+        """Shadows and candidates of rules, count by count: decided beside the call, without refusing it."""
         return ()
 
     def or_raise(self) -> Self:
-        """Itself if allowed; raises RateLimited if not."""
+        """Returns itself if allowed; raises RateLimited if not.
+
+        >>> Limiter("3/minute").take("ann").or_raise().remaining
+        2
+        """
         if not self.allowed:
             raise RateLimited(self)
         return self

@@ -82,11 +82,14 @@ class OutsideCalendar(Exception):
 
 
 class FixedWindow(Limit):
-    """`amount` units in every window of `per` seconds, or of a "day", "week", "month" or "year" of a zone.
+    """Passes `amount` units in every window of `per` seconds, or of a "day", "week", "month" or "year" of a zone.
 
     unit, zone      the calendar's; None for windows of seconds
     boundaries_us   around now, once calendar.resolve has brought them; equality does not look at them
     nearest         the memo of calendar.resolve
+
+    >>> FixedWindow(1000, per="day", zone="Asia/Shanghai")
+    <FixedWindow 1000/day fixed in Asia/Shanghai>
     """
 
     __slots__ = ("amount", "boundaries_us", "nearest", "period_us", "unit", "zone")
@@ -117,7 +120,7 @@ class FixedWindow(Limit):
         return self.amount
 
     def at(self, boundaries_us: tuple[int, ...]) -> FixedWindow:
-        """The same limit, equal to this one, with the boundaries between which it can be decided."""
+        """Returns a limit equal to this one, with the boundaries between which it can be decided."""
         if len(boundaries_us) != BOUNDARIES:
             raise ValueError(f"A calendar window takes {BOUNDARIES} boundaries, not {len(boundaries_us)}.")
         limit = FixedWindow.__new__(FixedWindow)

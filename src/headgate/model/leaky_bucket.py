@@ -74,7 +74,11 @@ _LONGEST_LOCKOUT_MS = 120_000
 
 
 class LeakyBucket(Limit):
-    """`amount` units per `per` seconds, `burst` more queued, `delay` of those served at once (None: all)."""
+    """Passes `amount` units per `per` seconds, `burst` more queued, `delay` of those served at once (None: all).
+
+    >>> LeakyBucket(6, per=60, burst=5)
+    <LeakyBucket 6/minute queue 5>
+    """
 
     __slots__ = ("burst", "capacity", "delay", "most", "prompt", "rate")
     algorithm = "leaky_bucket"

@@ -30,6 +30,10 @@ class Limit:
     algorithm   the name of its model file, in Python and in Lua alike
     args        its numbers in the order in which the Lua twin reads them
     text        its shortest text form; parse(limit.text) == limit
+
+    >>> limit = parse("10/minute")
+    >>> limit.text, limit.max_cost, limit == parse("10/60s")
+    ('10/minute', 10, True)
     """
 
     __slots__ = ("args", "text")

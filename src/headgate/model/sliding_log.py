@@ -81,7 +81,11 @@ _NEVER_US = -EXACT  # the newest unit of a log that was erased: out of any windo
 
 
 class SlidingLog(Limit):
-    """Exactly `amount` units within any `per` seconds."""
+    """Exactly `amount` units within any `per` seconds.
+
+    >>> SlidingLog(5, per=60)
+    <SlidingLog 5/minute log>
+    """
 
     __slots__ = ("amount", "period_us")
     algorithm = "sliding_log"

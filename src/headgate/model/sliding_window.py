@@ -65,7 +65,11 @@ _LONGEST_US = 100 * YEAR
 
 
 class SlidingWindow(Limit):
-    """`amount` units in any `per` seconds, counted in `cells` cells."""
+    """Passes `amount` units in any `per` seconds, counted in `cells` cells.
+
+    >>> SlidingWindow(600, per=60)
+    <SlidingWindow 600/minute sliding>
+    """
 
     __slots__ = ("amount", "cell_us", "cells", "cut")
     algorithm = "sliding_window"

@@ -78,7 +78,11 @@ _TTL_US = 30 * SECOND
 
 
 class Slots(Limit):
-    """At most `amount` leases held at once; one that is not renewed returns after `ttl` seconds."""
+    """At most `amount` leases held at once; one that is not renewed returns after `ttl` seconds.
+
+    >>> Slots(20, ttl=60)
+    <Slots 20 slots ttl minute>
+    """
 
     __slots__ = ("amount", "ttl_us")
     algorithm = "slots"

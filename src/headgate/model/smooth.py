@@ -94,7 +94,11 @@ _DEEPEST = EXACT // 2
 
 
 class Smooth(Limit):
-    """`amount` units per `per` seconds, evenly; `burst` seconds' worth saved, or a `warmup` in seconds."""
+    """Passes `amount` units per `per` seconds, evenly; `burst` seconds' worth saved, or a `warmup` in seconds.
+
+    >>> Smooth(10, warmup=5)
+    <Smooth 10/s smooth warmup 5s>
+    """
 
     __slots__ = ("cool_us", "fresh", "interval_us", "most", "prices", "slope", "store", "threshold", "warmup_us")
     algorithm = "smooth"

@@ -134,7 +134,11 @@ _LONGEST_FILL_US = 100 * YEAR
 
 
 class TokenBucket(Limit):
-    """`amount` units per `per` seconds, and up to `burst` at once (as many as the amount, unless given)."""
+    """Passes `amount` units per `per` seconds, and up to `burst` at once (as many as the amount, unless given).
+
+    >>> TokenBucket(100, burst=200)
+    <TokenBucket 100/s burst 200>
+    """
 
     __slots__ = ("amount", "burst", "capacity", "measure", "pace", "period_us")
     algorithm = "token_bucket"

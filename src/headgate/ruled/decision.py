@@ -75,6 +75,10 @@ class RuledDecision(Decision):
     """The answer to a call by all rules that apply to it; true if it may pass.
 
     A call makes one of these, so it only keeps what it was given; whatever is asked of it is worked out then.
+
+    >>> decision = Limiter.from_rules(RULES).check({"user": "ann"})
+    >>> decision.rule, decision.remaining, decision.refusal
+    ('login', 1, None)
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class RuledDecision(Decision):
 
     @lazy_property
     def allowed(self) -> bool:
+        """Whether the call may pass."""
         for (_, aside), facts in zip(self.heads, self.answers, strict=True):
             if aside is None and facts is not None and not facts[ALLOWED]:
                 return False
@@ -118,10 +123,12 @@ class RuledDecision(Decision):
 
     @lazy_property
     def parts(self) -> tuple[Decision, ...]:
+        """The decision count by count, without shadows and candidates, in the order of the book."""
         return tuple(part for part in self._all if part.aside is None)
 
     @lazy_property
     def beside(self) -> tuple[Decision, ...]:
+        """Shadows and candidates, count by count, in the order of the book."""
         return tuple(part for part in self._all if part.aside is not None)
 
     @lazy_property
@@ -150,6 +157,7 @@ class RuledDecision(Decision):
 
     @lazy_property
     def facts(self) -> Facts:  # type: ignore[override]
+        """The numbers of the decision: the least left, the longest wait."""
         spoke = self._spoke.facts
         if self._lone is not None:
             return spoke
@@ -177,18 +185,22 @@ class RuledDecision(Decision):
 
     @property
     def rule(self) -> str | None:  # type: ignore[override]
+        """The rule that spoke: the one that refused, or the one nearest to its limit; None if none did."""
         return self._spoke.rule
 
     @property
     def source(self) -> Any:  # type: ignore[override]
+        """The meter of the count that spoke."""
         return self._spoke.source
 
     @property
     def key(self) -> str:  # type: ignore[override]
+        """The key of the count that spoke."""
         return self._spoke.key
 
     @property
     def cost(self) -> int:  # type: ignore[override]
+        """The cost that the count that spoke was charged."""
         return self._spoke.cost
 
     @property
@@ -207,7 +219,7 @@ class RuledDecision(Decision):
 
     @property
     def refusal(self) -> Refusal | None:
-        """What to answer, if the call was refused."""
+        """The response that the rule wants, if the call was refused; else None."""
         return None if self.allowed or self.rule is None else self._book.refusals.get(self.rule, Refusal())
 
     @property

@@ -13,6 +13,8 @@
 
 RuledLimiter and AsyncRuledLimiter are the same but for the await. The rulebook is replaced whole, between two
 calls; every call is decided by one book.
+
+(The reason for the length of this file: every verb has two spellings, and an example.)
 """
 
 from __future__ import annotations
@@ -79,7 +81,13 @@ class _Ruled:
         return 0 if self.watch is None else self.watch.refused
 
     def replace(self, rulebook: Rulebook) -> None:
-        """Go on by another rulebook. Counts carry over: they belong to the names of rules and their limits."""
+        """Goes on by another rulebook. Counts carry over: they belong to the names of rules and their limits.
+
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> limiter.replace(Rulebook())
+        >>> str(limiter.check({"user": "ann"}))
+        'allowed: no limit applies'
+        """
         ruling = Ruling(rulebook, self.engine, self._local, self._chosen)
         if self._opened:
             set_deadline(self.engine, ruling.deadline)
@@ -93,13 +101,13 @@ class _Ruled:
         return self._ruling
 
     def call(self, attributes: object, cost: object = None) -> Call:
-        """What a call charges under the rules that apply; nothing is asked yet."""
+        """Works out the charges of a call under the rules that apply; no engine is asked yet."""
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         return self._ruling.call(attributes, None if cost is None else check_cost(cost))
 
     def together(self, asks: Sequence[Ask]) -> Together:
-        """What several calls charge; nothing is asked yet."""
+        """Works out the charges of several calls; no engine is asked yet."""
         return Together(self._ruling, asks)
 
     def _cancelling(self, decision: Decision) -> Flow[bool]:
@@ -109,19 +117,29 @@ class _Ruled:
         return (yield from steps.cancel(decision))
 
     def counts(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
-        """What a call is counted under: rule, meter and key of each count that may refuse it; and whether a rule
-        refuses it without counting."""
+        """Lists rule, meter and key of each count that may refuse a call; and whether a rule refuses it without
+        counting."""
         call = self.call(attributes, None)
         heads = zip(call.heads, call.charges, strict=True)
         live = [(rule, meter, key) for (rule, aside), (meter, key, _) in heads if aside is None]
         return live, any(not match.shadow for _, match in call.denied)
 
     def receipts(self, decision: Decision) -> list[Written]:
-        """What the decision charged and holds, in plain words that outlive this process."""
+        """Writes down what the decision charged and holds, in plain words that outlive this process.
+
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> [(each.rule, each.key, each.cost) for each in limiter.receipts(limiter.check({"user": "ann"}))]
+        [('login', 'user=ann', 1)]
+        """
         return written(check_decision(decision))
 
     def redeemed(self, receipts: Sequence[Written]) -> RuledDecision:
-        """The decision again, of its receipts: to be refunded, cancelled, renewed or released."""
+        """Makes the decision again of its receipts: to be refunded, cancelled, renewed or released.
+
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> limiter.refund(limiter.redeemed(limiter.receipts(limiter.check({"user": "ann"}))))
+        True
+        """
         return redeemed(receipts, self._ruling)
 
     def _resetting(self, attributes: Attributes) -> Flow[None]:
@@ -134,6 +152,13 @@ class RuledLimiter(_Ruled):
 
     rules    a Rulebook, a mapping, a file (watched), or "pushed": what was pushed to the engine's server
     engine   where counts are kept: memory:// (this process), redis://host:port/db, or an engine
+
+    The examples of its verbs go by these rules:
+
+    >>> RULES = {"rules": [{"name": "login", "key": "user", "missing": "deny", "limit": "2/minute"}]}
+    >>> limiter = Limiter.from_rules(RULES)
+    >>> limiter.check({"user": "ann"})
+    <Decision allowed by rule "login" (2/minute), 1 remaining>
     """
 
     def __init__(
@@ -154,7 +179,12 @@ class RuledLimiter(_Ruled):
         super().__init__(rules, engine, local, clock, url, prefix)
 
     def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
-        """May this call pass? Charges every rule that applies, or none: `cost` times what the rule states."""
+        """Decides whether a call may pass, and charges every rule that applies, or none: `cost` times what it
+        states.
+
+        >>> Limiter.from_rules(RULES).check({"user": "ann"}).rule
+        'login'
+        """
         call = self.call(attributes, cost)
         if not call.straight:
             return run(call.decide())
@@ -164,7 +194,13 @@ class RuledLimiter(_Ruled):
         return call.decision((meter.decide(key, cost),))
 
     def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
-        """May all of these pass? Charges them all, or none; a decision for each, by its own verdict."""
+        """Decides several calls, and charges them all or none; a decision for each, by its own verdict.
+
+        >>> from headgate.ruled.together import Ask
+        >>> calls = [Ask({"user": "ann"}), Ask({"user": "bob"}, cost=3)]
+        >>> [decision.allowed for decision in Limiter.from_rules(RULES).check_together(calls)]
+        [True, False]
+        """
         together = Together(self._ruling, asks)
         if not together.call.straight:
             return run(together.decide())
@@ -175,11 +211,20 @@ class RuledLimiter(_Ruled):
         return together.decisions((meter.decide(key, cost),))
 
     def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
-        """Would it? Charges nothing, counts nothing."""
+        """Decides what `check` would decide; charges nothing, counts nothing.
+
+        >>> Limiter.from_rules(RULES).peek({"user": "ann"}).remaining
+        2
+        """
         return run(self.call(attributes, cost).decide(commit=False))
 
     def wait(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> RuledDecision:
-        """Pass when there is room under every rule. Refused at once if that is more than `timeout` away."""
+        """Passes when there is room under every rule; refused at once if that is more than `timeout` away.
+
+        >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
+        >>> [limiter.wait({"user": "ann"}).delay for _ in range(3)]
+        [0.0, 0.0, 30.0]
+        """
         call = self.call(attributes, cost)
         flow = steps.wait(
             lambda call, patience_us: run(call.decide(patience_us)), call, timeout, self.clock.sleep_us
@@ -189,35 +234,75 @@ class RuledLimiter(_Ruled):
     def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuledDecision:
-        """Take a place now, served after the decision's delay. Refused if that is more than `timeout` away."""
+        """Takes a place now, served after the decision's delay; refused if that is more than `timeout` away.
+
+        >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
+        >>> [limiter.reserve({"user": "ann"}).delay for _ in range(3)]
+        [0.0, 0.0, 30.0]
+        """
         return run(self.call(attributes, cost).decide(steps.patience_us(timeout)))
 
     def cancel(self, decision: Decision) -> bool:
-        """Give a place back, as far as nothing was built on it; False if a fallback answered, and some of it may
-        be lost."""
+        """Gives a reserved place back, as far as nothing was built on it.
+
+        False if a fallback answered, and some of it may be lost.
+
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> limiter.cancel(limiter.reserve({"user": "ann"}))
+        True
+        """
         return run(self._cancelling(check_decision(decision, awaited=False)))
 
     def refund(self, decision: Decision, cost: int | None = None) -> bool:
-        """Give back what the decision charged, or `cost` of it, under every rule; False if a fallback answered,
-        and some of it may be lost."""
+        """Gives back what the decision charged, or `cost` of it, under every rule.
+
+        False if a fallback answered, and some of it may be lost.
+
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> limiter.refund(limiter.check({"user": "ann"}))
+        True
+        """
         return run(steps.refund(check_decision(decision, awaited=False), cost))
 
     def give_back(self, ask: Ask, units: int) -> RuledDecision:
-        """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
+        """Gives back units of a call whose decision is gone, as far as they are counted; returns how things stand
+        then.
+
+        >>> from headgate.ruled.together import Ask
+        >>> limiter = Limiter.from_rules(RULES)
+        >>> limiter.check({"user": "ann"}).remaining, limiter.give_back(Ask({"user": "ann"}), 1).remaining
+        (1, 2)
+        """
         return run(giving_back(self._ruling, ask, check_units(units)))
 
     def renew(self, decision: Decision) -> bool:
-        """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
+        """Holds the decision's slots for another ttl; False if one was lost, and somebody else may hold it.
+
+        >>> limiter = Limiter.from_rules({"rules": [{"name": "jobs", "limit": "2 slots"}]})
+        >>> limiter.renew(limiter.check({}))
+        True
+        """
         return run(held_slots.renew(check_decision(decision, awaited=False)))
 
     def release(self, decision: Decision) -> bool:
-        """Give back the slots that the decision holds; False if one was gone already. One that is not released
-        ends by its ttl."""
+        """Gives back the slots that the decision holds; False if one was gone already.
+
+        One that is not released ends by its ttl.
+
+        >>> limiter = Limiter.from_rules({"rules": [{"name": "jobs", "limit": "2 slots"}]})
+        >>> limiter.release(limiter.check({}))
+        True
+        """
         return run(held_slots.release(check_decision(decision, awaited=False)))
 
     @contextmanager
     def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[RuledDecision]:
-        """Check around a block: RateLimited if refused; slots are held as long as the block lasts."""
+        """Checks around a block: RateLimited if refused; slots are held as long as the block lasts.
+
+        >>> with Limiter.from_rules({"rules": [{"name": "jobs", "limit": "2 slots"}]}).hold({}) as decision:
+        ...     decision.remaining
+        1
+        """
         decision = self.check(attributes, cost).or_raise()
         hold = held_slots.hold(decision)
         if hold is None:
@@ -227,14 +312,29 @@ class RuledLimiter(_Ruled):
             yield decision
 
     def reset(self, attributes: Attributes) -> None:
-        """Forget the counts of a call: those of every rule that applies to it."""
+        """Deletes the counts of a call: those of every rule that applies to it.
+
+        >>> Limiter.from_rules(RULES).reset({"user": "ann"})
+        """
         run(self._resetting(attributes))
 
     def overrides(self, rule: str) -> RuleOverrides:
-        """The limits that single keys of a rule have of their own: set, get, unset, list."""
+        """Gives access to the limits that single keys of a rule have of their own: set, get, unset, list.
+
+        >>> api = {"name": "api", "key": "user", "missing": "deny", "limit": "2/s", "overrides": True}
+        >>> limiter = Limiter.from_rules({"rules": [api]})
+        >>> limiter.overrides("api").set("user=ann", "9/s"), limiter.peek({"user": "ann"}).remaining
+        (True, 9)
+        """
         return RuleOverrides(self.engine.overrides(rule), rule, lambda: self.rulebook)
 
     def close(self) -> None:
+        """Stops watching the rulebook, and closes the engine and its connections; a with statement does so, too.
+
+        >>> with Limiter.from_rules(RULES) as limiter:
+        ...     limiter.check({"user": "ann"}).allowed
+        True
+        """
         self._close_rules()
         self.engine.close()
 
@@ -248,7 +348,14 @@ class RuledLimiter(_Ruled):
 
 
 class AsyncRuledLimiter(_Ruled):
-    """Limits calls by a rulebook, awaited. Works from several event loops. See RuledLimiter."""
+    """Limits calls by a rulebook, awaited. Works from several event loops. Every verb is that of RuledLimiter.
+
+    >>> async def main() -> RuledDecision:
+    ...     async with AsyncLimiter.from_rules(RULES) as limiter:
+    ...         return await limiter.check({"user": "ann"})
+    >>> asyncio.run(main())
+    <Decision allowed by rule "login" (2/minute), 1 remaining>
+    """
 
     def __init__(
         self,
@@ -268,7 +375,9 @@ class AsyncRuledLimiter(_Ruled):
         super().__init__(rules, engine, local, clock, url, prefix)
 
     async def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
-        """May this call pass? Charges every rule that applies, or none: `cost` times what the rule states."""
+        """Decides whether a call may pass, and charges every rule that applies, or none: `cost` times what it
+        states.
+        """
         return await self.decided(self.call(attributes, cost))
 
     async def decided(self, call: Call) -> RuledDecision:
@@ -281,7 +390,7 @@ class AsyncRuledLimiter(_Ruled):
         return call.decision((await meter.decide(key, cost),))
 
     async def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
-        """May all of these pass? Charges them all, or none; a decision for each, by its own verdict."""
+        """Decides several calls, and charges them all or none; a decision for each, by its own verdict."""
         return await self.decided_together(self.together(asks))
 
     async def decided_together(self, together: Together) -> tuple[RuledDecision, ...]:
@@ -291,12 +400,12 @@ class AsyncRuledLimiter(_Ruled):
         return together.decisions(await self.answered(together))
 
     async def peeked_together(self, together: Together) -> tuple[RuledDecision, ...]:
-        """What would be decided on them. Charges nothing."""
+        """Decides what `decided_together` would decide, and charges nothing."""
         answers, apart = await arun(together.call.answered(commit=False))
         return together.decisions(answers, apart)
 
     async def answered(self, together: Together) -> Sequence[Facts]:
-        """The same where they are straight, as facts for each charge."""
+        """Asks the engine about calls that need one question, and returns the facts of each charge."""
         charges = together.call.charges
         if len(charges) != 1:
             return await self.engine.decide_all(charges) if charges else ()
@@ -304,13 +413,13 @@ class AsyncRuledLimiter(_Ruled):
         return (await meter.decide(key, cost),)
 
     async def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
-        """Would it? Charges nothing, counts nothing."""
+        """Decides what `check` would decide; charges nothing, counts nothing."""
         return await arun(self.call(attributes, cost).decide(commit=False))
 
     async def wait(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuledDecision:
-        """Pass when there is room under every rule. Refused at once if that is more than `timeout` away."""
+        """Passes when there is room under every rule; refused at once if that is more than `timeout` away."""
         call = self.call(attributes, cost)
         flow = steps.wait(
             lambda call, patience_us: arun(call.decide(patience_us)), call, timeout, self.clock.asleep_us
@@ -320,35 +429,43 @@ class AsyncRuledLimiter(_Ruled):
     async def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuledDecision:
-        """Take a place now, served after the decision's delay. Refused if that is more than `timeout` away."""
+        """Takes a place now, served after the decision's delay; refused if that is more than `timeout` away."""
         return await arun(self.call(attributes, cost).decide(steps.patience_us(timeout)))
 
     async def cancel(self, decision: Decision) -> bool:
-        """Give a place back, as far as nothing was built on it; False if a fallback answered, and some of it may
-        be lost."""
+        """Gives a reserved place back, as far as nothing was built on it.
+
+        False if a fallback answered, and some of it may be lost.
+        """
         return await arun(self._cancelling(check_decision(decision, awaited=True)))
 
     async def refund(self, decision: Decision, cost: int | None = None) -> bool:
-        """Give back what the decision charged, or `cost` of it, under every rule; False if a fallback answered,
-        and some of it may be lost."""
+        """Gives back what the decision charged, or `cost` of it, under every rule.
+
+        False if a fallback answered, and some of it may be lost.
+        """
         return await arun(steps.refund(check_decision(decision, awaited=True), cost))
 
     async def give_back(self, ask: Ask, units: int) -> RuledDecision:
-        """Give back units of a call whose decision is gone, as far as they are counted; how things stand then."""
+        """Gives back units of a call whose decision is gone, as far as they are counted; returns how things
+        stand then.
+        """
         return await arun(giving_back(self._ruling, ask, check_units(units)))
 
     async def renew(self, decision: Decision) -> bool:
-        """Hold its slots for another ttl; False if one was lost, and somebody else may hold it."""
+        """Holds the decision's slots for another ttl; False if one was lost, and somebody else may hold it."""
         return await arun(held_slots.renew(check_decision(decision, awaited=True)))
 
     async def release(self, decision: Decision) -> bool:
-        """Give back the slots that the decision holds; False if one was gone already. One that is not released
-        ends by its ttl."""
+        """Gives back the slots that the decision holds; False if one was gone already.
+
+        One that is not released ends by its ttl.
+        """
         return await arun(held_slots.release(check_decision(decision, awaited=True)))
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[RuledDecision]:
-        """Check around a block: RateLimited if refused; slots are held as long as the block lasts."""
+        """Checks around a block: RateLimited if refused; slots are held as long as the block lasts."""
         decision = (await self.check(attributes, cost)).or_raise()
         hold = held_slots.hold(decision)
         if hold is None:
@@ -361,14 +478,17 @@ class AsyncRuledLimiter(_Ruled):
         return hold.over or await self.release(decision)
 
     async def reset(self, attributes: Attributes) -> None:
-        """Forget the counts of a call: those of every rule that applies to it."""
+        """Deletes the counts of a call: those of every rule that applies to it."""
         await arun(self._resetting(attributes))
 
     def overrides(self, rule: str) -> AsyncRuleOverrides:
-        """The limits that single keys of a rule have of their own: set, get, unset, list."""
+        """Gives access to the limits that single keys of a rule have of their own: set, get, unset, list."""
         return AsyncRuleOverrides(self.engine.overrides(rule), rule, lambda: self.rulebook)
 
     async def close(self) -> None:
+        """Stops watching the rulebook, and closes the engine and its connections; a with statement does so,
+        too.
+        """
         self._close_rules()
         await self.engine.close()
 

@@ -83,7 +83,12 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """See docs/reference/rulebook.md for what each field means to its writer."""
+    """A named limit, when it applies, and how its key is formed. docs/reference/rulebook.md has every field.
+
+    >>> [rule] = Limiter.from_rules(RULES).rulebook.rules
+    >>> rule.name, rule.missing
+    ('login', 'deny')
+    """
 
     name: str
     limit: Choice[Limits]
@@ -111,7 +116,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rulebook:
-    """All rules."""
+    """All rules.
+
+    >>> [rule.name for rule in Limiter.from_rules(RULES).rulebook.rules]
+    ['login']
+    """
 
     rules: tuple[Rule, ...] = ()
     name: str | None = None
@@ -122,6 +131,11 @@ class Rulebook:
     warnings: tuple[tuple[int | None, str], ...] = field(default=(), compare=False)  # line and sentence of each
 
     def rule(self, name: str) -> Rule | None:
+        """Finds a rule by its name; None if there is none.
+
+        >>> Rulebook().rule("login") is None
+        True
+        """
         return next((rule for rule in self.rules if rule.name == name), None)
 
     @property

@@ -17,37 +17,50 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """The sync port over an async engine, for tests; close it to end its loop."""
+    """The sync port over an async engine, for tests; close it to end its loop.
+
+    >>> engine = Blocking(open_async_engine("memory://"))
+    >>> Limiter("3/s", engine).take("ann").allowed, engine.close()
+    (True, None)
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self._runner = asyncio.Runner()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the loop of this engine."""
         return self._runner.run(work)
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> BlockingMeter:
+        """Binds a limit."""
         return BlockingMeter(self, self.engine.meter(limit, name, terms))
 
     def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> BlockingSlotMeter:
+        """Binds a limit of slots."""
         return BlockingSlotMeter(self, self.engine.slots(limit, name, terms))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
+        """Decides several charges together."""
         inner = [(cast(BlockingMeter, meter).meter, key, cost) for meter, key, cost in charges]
         return self.run(self.engine.decide_all(inner, patience_us, commit))
 
     def overrides(self, rule: str) -> BlockingOverrides:
+        """Gives access to the overrides of a rule."""
         return BlockingOverrides(self, self.engine.overrides(rule))
 
     def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> BlockingLedger:
+        """Gives access to the assignments of a limit."""
         return BlockingLedger(self, self.engine.assignments(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> Hashable:
+        """Names the part of the engine that answers for a key."""
         return self.engine.shard(key)
 
     def close(self) -> None:
+        """Closes the engine, and ends its loop."""
         self.run(self.engine.close())
         self._runner.close()
 

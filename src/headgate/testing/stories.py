@@ -16,10 +16,17 @@ from headgate.text import parse
 
 
 class TurnedClock(Protocol):
-    """The engine's own clock, in the storyteller's hand."""
+    """The engine's own clock, in the storyteller's hand.
 
-    def now_us(self) -> int: ...
-    def set_us(self, now_us: int) -> None: ...
+    >>> clock: TurnedClock = ManualClock()
+    >>> clock.set_us(clock.now_us() + 1_000_000)
+    """
+
+    def now_us(self) -> int:
+        """Returns microseconds since 1970."""
+
+    def set_us(self, now_us: int) -> None:
+        """Sets the clock to so many microseconds since 1970."""
 
 
 Story = Callable[[Engine, TurnedClock], None]
