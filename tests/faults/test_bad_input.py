@@ -72,7 +72,7 @@ def test_a_cost_that_is_none(cost: Any, sentence: str) -> None:
 
 def test_nobody_waits_for_nothing() -> None:
     at = Counted()
-    at.says("A cost is at least 1, not 0. To give units back, use refund.", lambda: at.single.wait("key", 0))
+    at.says("A cost is at least 1, not 0. To look without charging, use peek.", lambda: at.single.wait("key", 0))
 
 
 @pytest.mark.parametrize(("key", "sentence"), KEYS)
@@ -187,7 +187,7 @@ def test_set_limit_that_cannot_be_changes_nothing() -> None:
 def test_a_refund_of_nonsense(cost: Any) -> None:
     limiter = Limiter("10/s", clock=ManualClock())
     taken = limiter.take("key", 4)
-    with pytest.raises(InvalidCharge, match="A cost is"):
+    with pytest.raises(InvalidCharge, match="A cost to give back is"):
         limiter.refund(taken, cost)
     assert limiter.peek("key").remaining == 6
     limiter.refund(taken, 0)

@@ -283,7 +283,7 @@ class Decision:
         return self
 
     @property
-    def never(self) -> str:
+    def _never(self) -> str:
         """Why no wait can help, in words."""
         if self.cost <= self.source.limit.max_cost:
             return "no wait can help"
@@ -296,7 +296,7 @@ class Decision:
             wait = f" after {told.delay:g} s" if told.delay else ""
             return f"allowed{wait} by {told.limit}, {told.remaining} remaining"
         if told.retry_after is None:
-            return f"refused by {told.limit}: {told.never}"
+            return f"refused by {told.limit}: {told._never}"
         return f"refused by {told.limit}: retry after {told.retry_after:g} s"
 
     def __repr__(self) -> str:

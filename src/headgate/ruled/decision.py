@@ -254,7 +254,7 @@ class RuledDecision(Decision):
             return f"allowed{wait} by {spoke}, {told.remaining} remaining"
         why = f", because {self.why}" if self.why else ""
         if told.retry_after is None:
-            return f"refused by {spoke}{why or f': {told.never}'}"
+            return f"refused by {spoke}{why or f': {told._never}'}"
         return f"refused by {spoke}{why}: retry after {told.retry_after:g} s"
 
 
