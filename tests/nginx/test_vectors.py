@@ -47,6 +47,15 @@ def test_matches(lua: Lua, line: dict[str, Any]) -> None:
     ]
 
 
+@pytest.mark.parametrize("size", ["", "x", "-1", "1.5", "9007199254740993", "9" * 40])
+def test_a_cost_that_cannot_be_is_refused_in_the_same_words(lua: Lua, size: str) -> None:
+    book = load.of({"rules": [{"name": "upload", "cost": "size", "missing": "deny", "limit": "1/s"}]})
+    [expected] = Matcher(book).match({"size": size})
+    assert expected.denied
+    [found] = matched(lua, book, None, attributes={"size": size})
+    assert found["denied"] == expected.denied
+
+
 BYTES = st.text(st.sampled_from("ab/.%|?&=+;: \t@#[]_AZ2f5\x00\x7f\x80\xa9\xbf\xc3\xed\xa0\xff"), max_size=12).map(
     lambda text: text.encode("latin-1")
 )
