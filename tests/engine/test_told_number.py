@@ -64,6 +64,16 @@ def test_they_hold_equal_parts_and_at_least_one_unit(limit: str, each: int) -> N
     assert fleet.at_once() == [each] * 3
 
 
+def test_what_only_a_share_cannot_hold_may_pass_when_the_engine_is_back() -> None:
+    fleet = Fleet("9/s fixed")
+    fleet.cut()
+    assert sum(meter.decide("key", 1)[0] for meter in fleet.meters for _ in range(3)) == 9
+    for cost, waits in ((4, True), (9, True), (10, False)):
+        allowed, _, retry_us, *_ = fleet.meters[0].decide("key", cost)
+        assert not allowed
+        assert (retry_us is not None and 0 < retry_us <= 500_000) is waits
+
+
 def test_they_hold_at_least_one_slot() -> None:
     clock = ManualClock()
     wire = Faulty(LocalEngine(clock))

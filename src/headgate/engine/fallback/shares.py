@@ -25,7 +25,7 @@ from headgate.engine.fallback.share import fresh, share, units
 from headgate.engine.local import LocalEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import Flow
-from headgate.model.decision import ALLOWED, REMAINING, RESET_AFTER_US, Facts, Receipt
+from headgate.model.decision import ALLOWED, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
 from headgate.model.limit import Limit
 
 Asked = tuple[Any, str, int]  # a meter of ours, a key, a cost
@@ -67,7 +67,17 @@ class Shares:
         return False, 0, shard.breaker.next_probe_us(now_us), 0, 0, now_us, 0
 
     def by_share(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Facts]:
-        """Judge by the shares alone; nothing is owed yet."""
+        """Judge by the shares alone; nothing is owed yet. What a share can never hold, the whole limit may: then
+        the wait ends when the engine is probed next."""
+        answers = self._judged(asked, patience_us, commit)
+        for place, ((meter, key, cost), facts) in enumerate(zip(asked, answers, strict=True)):
+            if facts[RETRY_AFTER_US] is None and cost <= self._limit(meter, meter.tag(key)).max_cost:
+                allowed, remaining, _, reset_us, delay_us, at_us, mark = facts
+                wait_us = self.shard_of(key).breaker.next_probe_us(at_us)
+                answers[place] = allowed, remaining, wait_us, reset_us, delay_us, at_us, mark
+        return answers
+
+    def _judged(self, asked: Sequence[Asked], patience_us: int | None, commit: bool) -> list[Facts]:
         if not asked:
             return []
         counts = [self._count(meter, key) for meter, key, _ in asked]
