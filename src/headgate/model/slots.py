@@ -81,7 +81,7 @@ class Slots(Limit):
     """At most `amount` leases held at once; one that is not renewed returns after `ttl` seconds.
 
     >>> Slots(20, ttl=60)
-    <Slots 20 slots ttl minute>
+    <Slots 20 slots ttl 1m>
     """
 
     __slots__ = ("amount", "ttl_us")

@@ -144,7 +144,11 @@ class Rulebook:
         return InvalidRulebook(self.warnings, self.source).told if self.warnings else ()
 
     def strict(self) -> Rulebook:
-        """The same book; InvalidRulebook if there are warnings."""
+        """Returns the book itself; raises InvalidRulebook if there are warnings.
+
+        >>> Limiter.from_rules(RULES).rulebook.strict().warnings
+        ()
+        """
         if self.warnings:
             raise InvalidRulebook(self.warnings, self.source)
         return self

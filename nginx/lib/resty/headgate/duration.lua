@@ -30,8 +30,8 @@ function M.parse(given)
     local length = (count == "" and 1 or tonumber(count)) * size
     local us = length < EXACT and floor(length + 0.5) or 0
     if us >= 1 and math.abs(length - us) <= us * ROUNDING then return us end
-    return nil, '"' .. text .. '" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m.'
-      .. " A period is a whole number of microseconds, at least one."
+    return nil, '"' .. text .. '" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m. '
+      .. "A period is " .. (length < EXACT and "a whole number of microseconds, at least one." or "at most 285 years.")
   end
   if text ~= "" and find(text, "^%d+%.?%d*$") and is_count(text) then
     return nil, '"' .. text .. '" is not a length of time. It has no unit: write ' .. text .. "ms or " .. text .. "s."
