@@ -11,7 +11,7 @@ help:  ## list the targets
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo:  ## see it decide; needs nothing but Python
-	@PYTHONPATH=src "$$(scripts/python)" -m headgate.cli demo
+	@PYTHONPATH=src "$$(scripts/python)" -m headgate demo
 
 demo-gateway: bootstrap  ## a flash sale at two real nginx, one Redis and a backend: make demo-gateway SECONDS=15
 	@$(VENV)/python -m tests.nginx.demo $(SECONDS)

@@ -44,6 +44,16 @@ def test_it_knows_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"headgate {headgate.__version__}\n"
 
 
+@pytest.mark.parametrize("module", ["headgate", "headgate.cli"])
+def test_python_runs_it_as_a_module(module: str) -> None:
+    command = [sys.executable, "-m", module, "limit", "10/minit"]
+    ran = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": "src"}, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "Did you mean 10/minute?" in sentence(ran.stderr)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -27,7 +27,8 @@ def test_every_script_is_listed_with_its_size_and_sha1(capsys: pytest.CaptureFix
 def test_what_is_shown_is_what_the_server_runs(capsys: pytest.CaptureFixture[str], server: RedisServer) -> None:
     for name, script in scripts().items():
         assert main(["lua", "show", name]) == 0
-        shown = capsys.readouterr().out.removesuffix("\n")
+        shown = capsys.readouterr().out
+        assert sha1(shown.encode()).hexdigest() == script.sha  # headgate lua show NAME | sha1sum
         assert server.call("SCRIPT", "LOAD", shown) == script.sha.encode()
 
 

@@ -115,7 +115,9 @@ def _show(args: argparse.Namespace) -> Answer:
         hint = f"Did you mean {near[0]}?" if near else "See headgate lua list."
         raise InvalidRule(f'There is no script "{args.name}". {hint}')
     script = known[args.name]
-    return Answer({"name": args.name, "sha1": script.sha, "text": script.text}, [script.text])
+    # Printing adds the newline again, so that the output has the script's own SHA1.
+    shown = [script.text.removesuffix("\n")]
+    return Answer({"name": args.name, "sha1": script.sha, "text": script.text}, shown)
 
 
 def _publish(args: argparse.Namespace) -> Answer:
