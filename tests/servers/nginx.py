@@ -59,6 +59,8 @@ class Nginx:
     The port stays the same over `restart()` and `reload()`. The error log is at the level `notice` unless said.
     """
 
+    lib: Path = LIB  # where our Lua modules are
+
     def __init__(
         self,
         server: str,
@@ -179,7 +181,7 @@ class Nginx:
             user="user root;" if os.geteuid() == 0 else "",
             workers=self._workers,
             connections=self._connections,
-            lib=LIB,
+            lib=self.lib,
             port=self.port,
             silence="" if "access_log" in self._said["http"] else "access_log off;",
             **self._said,

@@ -14,7 +14,14 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-_LUA = files("headgate") / "lua"
+_PACKAGE = files("headgate")
+_COMMANDS = _PACKAGE / "lua" / "command"
+# A source tree has the models here, and nginx a link to them; a wheel has them once, where nginx finds them.
+_MODELS = next(
+    folder
+    for folder in (_PACKAGE / "lua" / "model", _PACKAGE / "nginx" / "lib" / "resty" / "headgate" / "model")
+    if folder.is_dir()
+)
 
 # How each algorithm's state is kept. Whatever fits one string needs no line here.
 _KEEPERS = {"sliding_log": "keep_log"}
@@ -41,8 +48,8 @@ def single(command: str, algorithm: str) -> Script:
     commands = [_KEEPERS.get(algorithm, "keep_string"), command]
     if commands[0] == "keep_string" and command in _WRITTEN_OUT:
         commands = [f"{command}_string"]
-    model = _for(command, _source("model", algorithm))
-    parts = [_WRONG_VALUE, model, *(_source("command", name) for name in commands)]
+    model = _for(command, _model(algorithm))
+    parts = [_WRONG_VALUE, model, *(_command(name) for name in commands)]
     return Script("\n".join(_flat(part) for part in parts).replace("model.width", _width(model)))
 
 
@@ -60,18 +67,18 @@ def several(command: str, algorithms: Iterable[str]) -> Script:
 def _several(command: str, algorithms: tuple[str, ...]) -> Script:
     lines = [_flat(_WRONG_VALUE), "local models, keeps = {}, {}"]
     for name in algorithms:
-        model = _for(command, _source("model", name))
-        keeper = _source("command", _KEEPERS.get(name, "keep_string"))
+        model = _for(command, _model(name))
+        keeper = _command(_KEEPERS.get(name, "keep_string"))
         lines.append(f"models.{name} = (function()\n{model}\nend)()")
         lines.append(f"keeps.{name} = (function(model)\n{keeper}\nend)(models.{name})")
-    return Script("\n".join([*lines, _source("command", command)]))
+    return Script("\n".join([*lines, _command(command)]))
 
 
 @cache
 def bare(command: str, model: str | None = None) -> Script:
     """A command that keeps its state itself."""
-    parts = [] if model is None else [_source("model", model)]
-    return Script("\n".join(_flat(part) for part in (_WRONG_VALUE, *parts, _source("command", command))))
+    parts = [] if model is None else [_model(model)]
+    return Script("\n".join(_flat(part) for part in (_WRONG_VALUE, *parts, _command(command))))
 
 
 @cache
@@ -80,11 +87,11 @@ def published(name: str) -> Script:
     command = f"published_{name}"
     parts = (
         _WRONG_VALUE,
-        _for(command, _source("model", "token_bucket")),
-        _source("model", "decimal_rate"),
-        _source("model", "changed_bucket"),
-        _source("command", "keep_hash"),
-        _source("command", command),
+        _for(command, _model("token_bucket")),
+        _model("decimal_rate"),
+        _model("changed_bucket"),
+        _command("keep_hash"),
+        _command(command),
     )
     return Script("\n".join(_flat(part) for part in parts))
 
@@ -108,8 +115,12 @@ def _for(command: str, source: str) -> str:
     return re.sub(rf"^--@(?!{command}$)\w+\n(?:(?!--@|return M$).*\n?)*", "", source, flags=re.M)
 
 
-def _source(room: str, name: str) -> str:
-    return (_LUA / room / f"{name}.lua").read_text(encoding="utf-8")
+def _command(name: str) -> str:
+    return (_COMMANDS / f"{name}.lua").read_text(encoding="utf-8")
 
 
-_WRONG_VALUE = _source("command", "wrong_value")  # every command answers by it
+def _model(name: str) -> str:
+    return (_MODELS / f"{name}.lua").read_text(encoding="utf-8")
+
+
+_WRONG_VALUE = _command("wrong_value")  # every command answers by it
