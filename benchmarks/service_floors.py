@@ -13,8 +13,9 @@ import uvloop
 from headgate.service.asgi import Receive, Send
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
 from headgate.service.envoy.rls import PATH
+from headgate.service.grpcs import Grpc
 from headgate.service.run import listening, looped
-from headgate.service.servers import Granian, Grpc
+from headgate.service.servers import Granian
 from headgate.service.settings import Settings, address
 
 

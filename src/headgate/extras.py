@@ -6,6 +6,9 @@ from importlib.util import find_spec
 
 from headgate.errors import MissingExtra
 
+ENVOY_MODULES = ("grpc", "google.protobuf")  # without them the service answers HTTP only
+INSTALL_ENVOY = "pip install 'headgate[envoy]'"
+
 _PACKAGES = {"google.protobuf": "protobuf", "grpc": "grpcio", "yaml": "PyYAML"}  # not called like their modules
 
 
@@ -16,11 +19,20 @@ def require(what: str, extra: str, *modules: str, hint: str = "") -> None:
     Traceback (most recent call last):
     headgate.errors.MissingExtra: headgate.client needs no_such_module: pip install 'headgate[client]'.
     """
-    missing = [module for module in modules if not _found(module)]
-    if missing:
-        *others, last = [_PACKAGES.get(module, module) for module in missing]
+    absent = missing(*modules)
+    if absent:
+        *others, last = [_PACKAGES.get(module, module) for module in absent]
         names = f"{', '.join(others)} and {last}" if others else last
-        raise MissingExtra(f"{what} needs {names}: pip install 'headgate[{extra}]'.{hint}", name=missing[0])
+        raise MissingExtra(f"{what} needs {names}: pip install 'headgate[{extra}]'.{hint}", name=absent[0])
+
+
+def missing(*modules: str) -> list[str]:
+    """Returns those of the modules that cannot be imported. Imports none of them.
+
+    >>> missing("json", "no_such_module")
+    ['no_such_module']
+    """
+    return [module for module in modules if not _found(module)]
 
 
 def _found(module: str) -> bool:

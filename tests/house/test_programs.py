@@ -71,7 +71,14 @@ def bootstrap_programs(bootstrap: str) -> set[str]:
 
 def missing_programs(results: list[Start], bootstrap: str) -> list[str]:
     """Returns a sentence for each start of a program that is not installed."""
-    there = {PYTHON, *bootstrap_programs(bootstrap), *DEBIAN_PROGRAMS, *PIP_PROGRAMS, *MADE_PROGRAMS, *OPTIONAL_PROGRAMS}
+    there = {
+        PYTHON,
+        *bootstrap_programs(bootstrap),
+        *DEBIAN_PROGRAMS,
+        *PIP_PROGRAMS,
+        *MADE_PROGRAMS,
+        *OPTIONAL_PROGRAMS,
+    }
     sentences = []
     for place, line, programs in results:
         if programs & {SHELL, UNKNOWN}:

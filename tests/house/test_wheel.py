@@ -1,4 +1,4 @@
-"""Holds what is built: a wheel without duplicates that works where it is installed, and an sdist that builds it."""
+"""Builds the wheel and the sdist: no duplicates, works where it is installed, and says what it is."""
 
 import re
 import subprocess
@@ -108,6 +108,27 @@ def test_the_metadata_says_what_it_is(metadata: Message) -> None:
     assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
     assert all(url.startswith(REPOSITORY) for url in urls.values())
     assert set(metadata.get_all("Provides-Extra", [])) == {"client", "envoy", "redis", "service", "yaml"}
+
+
+def test_grpc_comes_with_the_extra_envoy_only(metadata: Message) -> None:
+    required = metadata.get_all("Requires-Dist", [])
+    assert [line.partition(";")[2] for line in required if line.startswith(("grpcio", "protobuf"))] == [
+        " extra == 'envoy'"
+    ] * 2
+    assert not [line for line in required if line.startswith("uvloop") and "platform_system != 'Windows'" not in line]
+
+
+def test_the_decision_on_the_service_names_the_versions_that_are_required(metadata: Message) -> None:
+    (page,) = (ROOT / "docs" / "decisions").glob("0011-*.md")
+    named = set(re.findall(r"`((?:granian|grpcio)[^`\w][^`]*)`", page.read_text()))
+    assert {line.partition(";")[0] for line in metadata.get_all("Requires-Dist", [])} & named == named
+    assert {re.split(r"\W", name)[0] for name in named} == {"granian", "grpcio"}
+
+
+def test_the_readme_names_every_extra(metadata: Message) -> None:
+    for page in ("README.md", "README.zh-CN.md"):
+        rows = re.findall(r"^\| `headgate\[(\w+)\]` \|", (ROOT / page).read_text("utf-8"), re.M)
+        assert set(rows) == set(metadata.get_all("Provides-Extra", []))
 
 
 def test_classifiers_name_the_pythons_that_test_all_runs(metadata: Message) -> None:

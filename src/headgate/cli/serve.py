@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headgate.cli.parser import Commands, command
-from headgate.extras import require
+from headgate.extras import ENVOY_MODULES, INSTALL_ENVOY, missing, require
 from headgate.service import log, sample
 from headgate.service.settings import ENVIRONMENT, Settings, flag, read, table
 
@@ -39,7 +39,10 @@ def add(commands: Commands) -> None:
 def _serve(args: argparse.Namespace) -> int:
     settings = read({each.name: getattr(args, f"set_{each.name}") for each in table()}, config=args.config)
     log.set_up(settings.log, settings.log_level)
-    require("headgate serve", "service", "granian", "grpc", "google.protobuf", "msgspec", "uvloop")
+    require("headgate serve", "service", "granian", "msgspec")
+    if settings.grpc is not None:
+        hint = f" To answer HTTP only, set grpc to off; it is {settings.grpc}."
+        require("Answering Envoy over gRPC", "envoy", *ENVOY_MODULES, hint=hint)
     from headgate.service.run import run
 
     completed = settings.completed()
@@ -83,6 +86,8 @@ def _tell(settings: Settings, token: str | None, *, as_json: bool) -> None:
             print(f"  HTTP   {url}      {url}/openapi.json tells what can be asked")
         if settings.grpc is not None:
             print(f"  gRPC   {settings.grpc}      Envoy's rate limit and quota services")
+        elif missing(*ENVOY_MODULES):
+            print(f"  gRPC   off      Envoy's rate limit and quota services need: {INSTALL_ENVOY}")
         if admin is not None:
             shown = f"with the token {token}" if token else "with the token that was set"
             print(f"  admin  {admin}      {shown}")

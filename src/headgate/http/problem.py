@@ -53,6 +53,7 @@ REASONS = {
     415: "Unsupported Media Type",
     429: "Too Many Requests",
     500: "Internal Server Error",
+    501: "Not Implemented",
     503: "Service Unavailable",
 }
 

@@ -15,9 +15,9 @@ it is told 403 and, in X-Headgate-Code, what the client should get. A delay is w
 no gateway can do that for us. Slots that a gateway's question takes end by their ttl.
 
 Statuses: 400 what cannot be judged, 404 and 405 what is not here, 404 a receipt that is none of ours, 409 one that
-was used or is not fit for this, 408 a body that does not come, 413 too large, 503 who cannot decide, is told to
-stop, or has too much to do. Each of them is a problem (RFC 9457) with a sentence. Health is told however much
-there is to do: who asks for it would restart us.
+was used or is not fit for this, 408 a body that does not come, 413 too large, 501 what needs an extra that is not
+installed, 503 who cannot decide, is told to stop, or has too much to do. Each of them is a problem (RFC 9457) with
+a sentence. Health is told however much there is to do: who asks for it would restart us.
 
 Laws (tests/service/test_http.py, test_sizes.py): nothing that is sent gets a 500, and nothing waits for long.
 """
@@ -29,12 +29,13 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from headgate.engine.local import LocalEngine
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
+from headgate.extras import INSTALL_ENVOY
 from headgate.http import problem
 from headgate.http.headers import Fields, headers
 from headgate.model.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Facts
@@ -44,7 +45,6 @@ from headgate.ruled.ruling import Call
 from headgate.service import schema
 from headgate.service.asgi import Answer, Answers, Pairs, Refused, Request, encoded
 from headgate.service.check import Checker, Unfit
-from headgate.service.envoy.rls import RateLimits, answer_json
 from headgate.service.forwarded import Kind, NotForwarded, Wanted, forwarded
 from headgate.service.known import LONG, Known, Memory, plain
 from headgate.service.openapi import VERBS, Verb, description
@@ -53,6 +53,9 @@ from headgate.service.receipts import NoReceipt
 from headgate.service.settings import Settings
 from headgate.text import parse
 
+if TYPE_CHECKING:
+    from headgate.service.envoy.rls import RateLimits
+
 _JSON = encoded([("content-type", "application/json")])
 _TEXT = encoded([("content-type", "text/plain")])
 _LONGEST_WAIT = 60.0  # seconds that a gateway is kept waiting for a delayed call
@@ -60,9 +63,9 @@ _log = logging.getLogger("headgate.service")
 
 
 class App:
-    """The application that granian runs."""
+    """The application that granian runs. `limits` is None without the extra `envoy`."""
 
-    def __init__(self, checker: Checker, limits: RateLimits, settings: Settings) -> None:
+    def __init__(self, checker: Checker, limits: RateLimits | None, settings: Settings) -> None:
         self._checker, self._limits = checker, limits
         self._limiter = checker.limiter
         self._trusted = settings.trusted
@@ -248,7 +251,9 @@ class App:
         raise EngineUnavailable("This service stops.")
 
     async def _reference(self, request: Request) -> Answer:
-        status, body = await answer_json(request.body, self._limits)
+        if self._limits is None:
+            raise Refused(501, f"Envoy's messages need protobuf: {INSTALL_ENVOY}.")
+        status, body = await self._limits.answer_json(request.body)
         return status, _JSON, body
 
     async def _told(self, request: Request) -> Answer:

@@ -25,6 +25,10 @@ import grpc
 from grpc._cython import cygrpc
 from grpc.aio import _server as aio
 
+from headgate.service.servers import HEADER_MS, MAX_STREAMS, PING_S, PONG_S, connections
+from headgate.service.settings import Address, Settings
+from headgate.service.silence import UnderWay, let_go
+
 _ARGUMENTS = ("method_name", "method_resolver", "interceptors", "rpc_state", "loop", "concurrency_exceeded")
 _private: Any = cygrpc
 _log = logging.getLogger("headgate.service")
@@ -85,3 +89,47 @@ class _Server(aio.Server):
         self._server = _Accepting(self._loop, None, (), (), tuple(options), None)
         self._server.methods, self._server.under_way = dict(methods), set()
         self._server.add_registered_method_handlers(dict(methods))
+
+
+class Grpc:
+    """gRPC. It takes no socket: each worker listens by itself, and the kernel deals out connections."""
+
+    def __init__(
+        self, settings: Settings, address: Address, methods: Mapping[str, Any], under_way: UnderWay | None = None
+    ) -> None:
+        self._drain = settings.drain
+        self._port = address.port if address.path is None else None
+        self._under_way = under_way or UnderWay()
+        self._server = server(
+            methods,
+            [
+                ("grpc.so_reuseport", 1),
+                ("grpc.max_receive_message_length", settings.body),
+                ("grpc.max_concurrent_streams", MAX_STREAMS),
+                ("grpc.max_metadata_size", 16 * 1024),
+                ("grpc.max_allowed_incoming_connections", connections()),
+                ("grpc.server_handshake_timeout_ms", HEADER_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.keepalive_time_ms", PING_S * 1000),
+                ("grpc.http2.ping_timeout_ms", PONG_S * 1000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ],
+        )
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            pair = settings.tls_key.read_bytes(), settings.tls_cert.read_bytes()
+            authorities = None if settings.tls_client_ca is None else settings.tls_client_ca.read_bytes()
+            credentials = grpc.ssl_server_credentials([pair], authorities, authorities is not None)
+            self._server.add_secure_port(str(address), credentials)
+        else:
+            self._server.add_insecure_port(str(address))
+
+    async def start(self) -> Grpc:
+        await self._server.start()
+        self._watch = asyncio.ensure_future(let_go(self._port, connections(), self._under_way))
+        self.ended = asyncio.ensure_future(self._server.wait_for_termination())
+        return self
+
+    async def stop(self) -> None:
+        self._watch.cancel()
+        await self._server.stop(self._drain)
+        await self.ended

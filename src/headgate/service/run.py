@@ -24,7 +24,10 @@ from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import uvloop
+try:
+    import uvloop as loops
+except ImportError:  # it is not made for every platform
+    import asyncio as loops  # type: ignore[no-redef]
 
 from headgate.errors import HeadgateError, InvalidSetting
 from headgate.ruled.limiter import RULEBOOK_WARNING
@@ -146,7 +149,7 @@ def looped(main: Coroutine[Any, Any, None]) -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     gc.freeze()
     gc.set_threshold(_GARBAGE)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=loops.new_event_loop) as runner:
         runner.run(main)
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headgate.errors import HeadgateError, InvalidRule, InvalidSetting
+from headgate.extras import ENVOY_MODULES, missing
 from headgate.http.address import Proxies
 from headgate.model.slots import Slots
 from headgate.text import parse, parse_span
@@ -150,6 +151,15 @@ def _set(default: str, read: Callable[[str], Any], metavar: str, about: str, sec
     return field(default_factory=lambda: read(default), metadata=told)
 
 
+def _grpc() -> Any:
+    """The setting `grpc`: off by itself where it could not be served."""
+    about = "where Envoy's gRPC is answered, or off; unless given, off without headgate[envoy]"
+    setting = _set("127.0.0.1:8081", address, "ADDRESS", about)
+    served = setting.default_factory
+    setting.default_factory = lambda: None if missing(*ENVOY_MODULES) else served()
+    return setting
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """How the service runs."""
@@ -164,7 +174,7 @@ class Settings:
     engine: str = _set("memory://", str, "URL", "where counts are kept: memory:// or redis://HOST:PORT/DB")
     prefix: str = _set("hg", str, "NAME", "what the names of all keys on the server begin with")
     http: Address | None = _set("127.0.0.1:8080", address, "ADDRESS", "where HTTP is answered, or off")
-    grpc: Address | None = _set("127.0.0.1:8081", address, "ADDRESS", "where Envoy's gRPC is answered, or off")
+    grpc: Address | None = _grpc()
     envoy_headers: str = _set(
         "on", one_of("on", OFF), "WORD", "whether Envoy is told header fields about limits: on or off"
     )

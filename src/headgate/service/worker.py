@@ -12,34 +12,44 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from headgate.extras import ENVOY_MODULES, missing
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.service import sample
 from headgate.service.admin import Admin
 from headgate.service.app import App
 from headgate.service.asgi import Application, Asgi
 from headgate.service.check import Checker
-from headgate.service.envoy import rlqs, rls
-from headgate.service.grpc_health import Health
 from headgate.service.receipts import Office
 from headgate.service.run import Sockets
-from headgate.service.servers import Grpc, Http
+from headgate.service.servers import Http
 from headgate.service.settings import Settings
 from headgate.service.silence import UnderWay
 
+if TYPE_CHECKING:
+    from headgate.service.envoy.services import EnvoyServices
+
 _log = logging.getLogger("headgate.service")
+
+
+def _envoy(limiter: AsyncRuledLimiter, settings: Settings, under_way: UnderWay) -> EnvoyServices | None:
+    """Returns what answers Envoy; None without the extra `envoy`."""
+    if missing(*ENVOY_MODULES):
+        return None
+    from headgate.service.envoy.services import EnvoyServices
+
+    return EnvoyServices(limiter, settings, under_way)
 
 
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Answer until told to stop."""
     limiter = AsyncRuledLimiter(settings.rules or sample.BOOK, settings.engine, prefix=settings.prefix)
-    told = {"fields": settings.envoy_headers == "on", "names": settings.envoy_names == "on"}
-    limits = rls.RateLimits(limiter, **told)
+    under_way = UnderWay()
+    envoy = _envoy(limiter, settings, under_way)
+    limits = None if envoy is None else envoy.limits
     app = App(Checker(limiter, Office(settings.secret), settings.batch), limits, settings)
     admin = Admin(limiter, settings, settings.admin_token)
-    under_way = UnderWay()
-    health = Health((rls.SERVICE, rlqs.SERVICE), under_way)
     servers: list[Any] = []
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -50,10 +60,8 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         return Http(settings, listening, Asgi(application, under_way), app.left.set, under_way)
 
     try:
-        if settings.grpc is not None:
-            quotas = rlqs.Quotas(limiter, under_way=under_way)
-            methods = {rls.PATH: rls.method(limits), rlqs.PATH: rlqs.method(quotas), **health.methods()}
-            servers.append(await Grpc(settings, settings.grpc, methods, under_way).start())
+        if envoy is not None and settings.grpc is not None:
+            servers.append(await envoy.serve(settings.grpc))
         if sockets.http is not None:
             servers.append(await http(sockets.http, app).start())
         if sockets.admin is not None:
@@ -64,7 +72,8 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         if not stop.is_set():
             raise RuntimeError("A server ended by itself.")
         app.draining = True
-        health.drain()
+        if envoy is not None:
+            envoy.drain()
         _log.info("stopping: calls under way may take %g s", settings.drain)
     finally:
         await asyncio.gather(*(server.stop() for server in servers))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
 from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.service.envoy.rls import RateLimits, answer_json
+from headgate.service.envoy.rls import RateLimits
 from tests.servers import RedisServer
 
 BOOK = {"rules": [{"name": "per-user", "key": "user", "missing": "skip", "limit": "2/minute fixed"}]}
@@ -21,7 +21,7 @@ def limits(engine: str = "memory://") -> RateLimits:
 
 
 async def asked(body: bytes, by: RateLimits) -> tuple[int, Any]:
-    status, answer = await answer_json(body, by)
+    status, answer = await by.answer_json(body)
     return status, json.loads(answer)
 
 
@@ -76,7 +76,7 @@ async def test_bad_input_is_a_sentence(body: bytes) -> None:
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode()))
 async def test_nothing_that_is_sent_is_a_fault(body: bytes) -> None:
-    status, _ = await answer_json(body, limits())
+    status, _ = await limits().answer_json(body)
     assert status == 400
 
 

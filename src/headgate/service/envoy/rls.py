@@ -107,6 +107,24 @@ class RateLimits:
         """The answer to a RateLimitRequest; InvalidCharge or EngineUnavailable if there is none."""
         return told.response(*await self._found(request))
 
+    async def answer_json(self, body: bytes) -> tuple[int, bytes]:
+        """A status and a body of application/json for the reference service's POST /json."""
+        try:
+            request = json_format.Parse(body, RateLimitRequest())
+        except (json_format.ParseError, ValueError, RecursionError) as error:
+            # Its words repeat what was sent, however much that is.
+            return 400, _sentence(f"This is no RateLimitRequest in JSON: {str(error)[:_SHOWN]}")
+        try:
+            response = await self.answer(request)
+        except InvalidCharge as error:
+            return 400, _sentence(str(error))
+        except EngineUnavailable as error:
+            return 503, _sentence(str(error))
+        except CorruptState as error:
+            return 500, _sentence(str(error))
+        status = 200 if response.overall_code == told.OK else 429
+        return status, json_format.MessageToJson(response, indent=None).encode()
+
     async def _found(self, request: Any, data: bytes = b"") -> Found:
         """All that there is to tell. `data`: the words of the request, to know it by."""
         asked = questions(request)
@@ -185,25 +203,6 @@ def handler(limits: RateLimits) -> grpc.GenericRpcHandler:
 def method(limits: RateLimits) -> Any:
     """What grpc calls."""
     return grpc.unary_unary_rpc_method_handler(limits.should_rate_limit)
-
-
-async def answer_json(body: bytes, limits: RateLimits) -> tuple[int, bytes]:
-    """A status and a body of application/json for the reference service's POST /json."""
-    try:
-        request = json_format.Parse(body, RateLimitRequest())
-    except (json_format.ParseError, ValueError, RecursionError) as error:
-        # Its words repeat what was sent, however much that is.
-        return 400, _sentence(f"This is no RateLimitRequest in JSON: {str(error)[:_SHOWN]}")
-    try:
-        response = await limits.answer(request)
-    except InvalidCharge as error:
-        return 400, _sentence(str(error))
-    except EngineUnavailable as error:
-        return 503, _sentence(str(error))
-    except CorruptState as error:
-        return 500, _sentence(str(error))
-    status = 200 if response.overall_code == told.OK else 429
-    return status, json_format.MessageToJson(response, indent=None).encode()
 
 
 def _sentence(words: str) -> bytes:

@@ -1,0 +1,33 @@
+"""Puts together all that answers Envoy: the rate limit and quota services, health checks, and their gRPC server.
+
+Needs the extra `envoy`. The worker imports this file only where that is installed.
+"""
+
+from __future__ import annotations
+
+from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.service.envoy import rlqs, rls
+from headgate.service.grpc_health import Health
+from headgate.service.grpcs import Grpc
+from headgate.service.settings import Address, Settings
+from headgate.service.silence import UnderWay
+
+
+class EnvoyServices:
+    """Envoy's services on one limiter."""
+
+    def __init__(self, limiter: AsyncRuledLimiter, settings: Settings, under_way: UnderWay) -> None:
+        self._limiter, self._settings, self._under_way = limiter, settings, under_way
+        fields, names = settings.envoy_headers == "on", settings.envoy_names == "on"
+        self.limits = rls.RateLimits(limiter, fields=fields, names=names)
+        self._health = Health((rls.SERVICE, rlqs.SERVICE), under_way)
+
+    async def serve(self, address: Address) -> Grpc:
+        """Starts to answer gRPC at the address."""
+        quotas = rlqs.Quotas(self._limiter, under_way=self._under_way)
+        methods = {rls.PATH: rls.method(self.limits), rlqs.PATH: rlqs.method(quotas), **self._health.methods()}
+        return await Grpc(self._settings, address, methods, self._under_way).start()
+
+    def drain(self) -> None:
+        """Tells health checks that the worker serves no more."""
+        self._health.drain()
