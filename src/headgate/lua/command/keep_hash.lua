@@ -3,6 +3,9 @@
 --
 --   hg2   the packed state, when it was written, and the limit it was reckoned under (amount, period_us, burst)
 --
+-- A bucket that was kept by another script has its permits and when they were counted (in milliseconds) in fields of
+-- their own: where there is no hg2 yet, the bucket goes on from those.
+--
 -- Reading answers nil and the error reply where there is no key, no hash, or a state that cannot be read.
 --
 -- `model` is the token bucket's and what reads its configuration; the assembler puts it above this line.
@@ -18,10 +21,21 @@ function M.read(key, ...)
   return fields
 end
 
+-- The state of a bucket that another script kept: `written` has its permits, and the millisecond of that count. What
+-- cannot be read counts as no permits, or as now, so it hands out nothing.
+local function taken_over(limit, written, now_us)
+  if not written[1] then return nil end
+  local held = tonumber(string.match(written[1], "^%d+")) or 0
+  local at_ms = written[2] and tonumber(string.match(written[2], "^[%d%.e+]+$"))
+  local at_us = at_ms and math.min(math.floor(at_ms * 1000), now_us) or now_us
+  local _, state = model.decide(limit, nil, at_us, math.max(0, limit.burst - held), -1)
+  return state
+end
+
 -- With the instant of writing the model can tell how full the bucket was when the clock has stepped back behind it.
 -- `since_us`: if the limit is another one now, the change came no earlier than this.
-function M.load(key, text, limit, now_us, since_us)
-  if not text then return nil end
+function M.load(key, text, limit, now_us, written, since_us)
+  if not text then return taken_over(limit, written, now_us) end
   local packed, stamp, amount, period_us, burst = string.match(text, "^(%d+:?%d*)%S* (%d+) (%d+) (%d+) (%d+)$")
   if not packed then return nil, wrong_value(key) end
   local old = { amount = tonumber(amount), period_us = tonumber(period_us), burst = tonumber(burst) }

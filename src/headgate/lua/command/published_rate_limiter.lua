@@ -45,7 +45,7 @@ local function acquire()
   if not cost then
     return refuse("acquire takes a whole number of permits, such as 1, not '" .. (ARGV[2] or "") .. "'. It took none.")
   end
-  local hash, wrong = keep.read(key, "max_permits", "rate", "ttl", "hg2")
+  local hash, wrong = keep.read(key, "max_permits", "rate", "ttl", "hg2", "curr_permits", "last_mill_second")
   if not hash then return wrong end
   if not hash[1] then return -1 end
   local limit, trouble = model.bucket(hash[1], hash[2] or "")
@@ -55,7 +55,7 @@ local function acquire()
   local time = call("TIME")
   local now_us = time[1] * 1000000 + time[2]
   local before
-  before, wrong = keep.load(key, hash[4], limit, now_us)
+  before, wrong = keep.load(key, hash[4], limit, now_us, { hash[5], hash[6] })
   if wrong then return wrong end
   local verdict, after = model.decide(limit, before, now_us, cost, -1)
   if after ~= before then
@@ -70,12 +70,12 @@ local function init()
   if not limit then return refuse_limit(trouble, ARGV[2], ARGV[3]) end
   local ttl = whole_ttl(ARGV[4])
   if ARGV[4] and not ttl then return refuse_ttl(ARGV[4]) end
-  local hash, wrong = keep.read(key, "hg2")
+  local hash, wrong = keep.read(key, "hg2", "curr_permits", "last_mill_second")
   if not hash then return wrong end
   local time = call("TIME")
   local now_us = time[1] * 1000000 + time[2]
   local state
-  state, wrong = keep.load(key, hash[1], limit, now_us, now_us)
+  state, wrong = keep.load(key, hash[1], limit, now_us, { hash[2], hash[3] }, now_us)
   if wrong then return wrong end
   call("HSET", key, "max_permits", ARGV[2], "rate", ARGV[3])
   if state then keep.save(key, limit, state, now_us) end

@@ -20,7 +20,7 @@ local cost = model.whole(ARGV[1])
 if not cost then
   return refuse("a call takes a whole number of permits, such as 1, not '" .. (ARGV[1] or "") .. "'. It took none.")
 end
-local hash, wrong = keep.read(key, "bucket_cap", "rate", "period", "hg2")
+local hash, wrong = keep.read(key, "bucket_cap", "rate", "period", "hg2", "curr_permits", "last_time")
 if not hash then return wrong end
 if not hash[1] then return -1 end
 local limit, trouble = model.bucket(hash[1], hash[2], hash[3])
@@ -37,7 +37,7 @@ end
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local before
-before, wrong = keep.load(key, hash[4], limit, now_us)
+before, wrong = keep.load(key, hash[4], limit, now_us, { hash[5], hash[6] })
 if wrong then return wrong end
 local verdict, after = model.decide(limit, before, now_us, cost, -1)
 if after ~= before then keep.save(key, limit, after, now_us) end
