@@ -1,9 +1,15 @@
 """Every Python snippet in the documentation runs, in order, page by page, against a real Redis. Every YAML one is
-a rulebook, rules of one, or a table of expected outcomes for the first rulebook of its page."""
+a rulebook, rules of one, or a table of expected outcomes for the first rulebook of its page.
+
+    limiter.peek("ann").remaining      # -> 3          is looked at: it must be so
+
+Where a page asks a service at http://127.0.0.1:8080, one runs with the page's rules in JSON, or with the sample.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,22 +17,60 @@ import pytest
 from headgate.cli import main
 from headgate.rules import load
 from tests.servers import RedisServer
+from tests.service.running import Service
 
 ROOT = Path(__file__).parents[2]
+SHOWN_REDIS = "redis://localhost:6379/0"
+SHOWN_SERVICE = "http://127.0.0.1:8080"
+ON_TESTING = [ROOT / "docs" / "how-to" / "testing.md", ROOT / "docs" / "tutorial" / "first-limits.md"]
 PAGES = sorted([ROOT / "README.md", ROOT / "README.zh-CN.md", *(ROOT / "docs").rglob("*.md")])
 
 _block = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 _yaml = re.compile(r"^```yaml\n(.*?)^```", re.M | re.S)
+_looked_at = re.compile(r"^( *)(\S.*?) +# -> (.+)$", re.M)
+LOOK = r"\1_same((\2), (\3))"
 _link = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_snippets_run(page: Path, redis_server: RedisServer) -> None:
-    names: dict[str, object] = {}
-    for block in _block.finditer(page.read_text(encoding="utf-8")):
-        line = page.read_text(encoding="utf-8")[: block.start(1)].count("\n")
-        source = block[1].replace("redis://localhost:6379/0", redis_server.url)
-        exec(compile("\n" * line + source, str(page), "exec"), names)
+    text = page.read_text(encoding="utf-8")
+    places = {SHOWN_REDIS: redis_server.url}
+    with ExitStack() as stack:
+        if any(SHOWN_SERVICE in source for source in _block.findall(text)):
+            places[SHOWN_SERVICE] = stack.enter_context(Service(_rules(text))).url
+        names: dict[str, object] = {"_same": _same}
+        for block in _block.finditer(text):
+            source = _looked_at.sub(LOOK, block[1])
+            for shown, real in places.items():
+                source = source.replace(shown, real)
+            line = text[: block.start(1)].count("\n")
+            exec(compile("\n" * line + source, str(page), "exec"), names)
+
+
+def _same(found: object, expected: object) -> None:
+    assert found == expected
+
+
+def _rules(text: str) -> str | None:
+    """The page's rulebook in JSON, if it has one."""
+    return next(iter(re.findall(r'^```json\n(\{"rules".*?)^```', text, re.M | re.S)), None)
+
+
+def test_what_is_looked_at_is_compared() -> None:
+    assert _looked_at.sub(LOOK, "  a, b    # -> (2, 3)\n") == "  _same((a, b), ((2, 3)))\n"
+    with pytest.raises(AssertionError):
+        _same(2, 3)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_snippets_are_not_tests(page: Path) -> None:
+    """Nobody who uses headgate writes these, but on the pages about testing."""
+    source = "\n".join(_block.findall(page.read_text(encoding="utf-8")))
+    words = r"__doc__|free_port|\bsubprocess\b|\btempfile\b|from tests"
+    if page not in ON_TESTING:
+        words += r"|\bassert\b"
+    assert re.findall(words, source) == []
 
 
 @pytest.mark.parametrize(

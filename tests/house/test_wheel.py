@@ -115,7 +115,9 @@ def test_grpc_comes_with_the_extra_envoy_only(metadata: Message) -> None:
     assert [line.partition(";")[2] for line in required if line.startswith(("grpcio", "protobuf"))] == [
         " extra == 'envoy'"
     ] * 2
-    assert not [line for line in required if line.startswith("uvloop") and "platform_system != 'Windows'" not in line]
+    assert not [
+        line for line in required if line.startswith("uvloop") and "platform_system != 'Windows'" not in line
+    ]
 
 
 def test_the_decision_on_the_service_names_the_versions_that_are_required(metadata: Message) -> None:

@@ -78,7 +78,7 @@ def test_docker() -> None:
     assert found.admin is not None
     assert found.admin.loopback
     assert re.search(r'ENTRYPOINT \["headgate", "serve"\]', text)
-    assert "[service]" in text
+    assert "[envoy]" in text
 
 
 def test_kubernetes() -> None:
