@@ -93,7 +93,12 @@ class Console:
         for name, text in self.scene.files.items():
             (self.folder / name).write_text(text, "utf-8")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-        self.environment = clean | {"HEADGATE_ENGINE": self.server.url, "USER": "ann", "NO_COLOR": "1"}
+        self.environment = clean | {
+            "HEADGATE_ENGINE": self.server.url,
+            "USER": "ann",
+            "NO_COLOR": "1",
+            "COLUMNS": "100",
+        }
 
     def play(self, command: str) -> tuple[int, list[str]]:
         """Runs what the scene has before a command, then the command: its exit code, and the lines it printed."""

@@ -126,7 +126,7 @@ class Grpc:
     async def start(self) -> Grpc:
         await self._server.start()
         self._watch = asyncio.ensure_future(let_go(self._port, connections(), self._under_way))
-        self.ended = asyncio.ensure_future(self._server.wait_for_termination())
+        self.ended: Any = asyncio.ensure_future(self._server.wait_for_termination())
         return self
 
     async def stop(self) -> None:

@@ -151,15 +151,6 @@ def _set(default: str, read: Callable[[str], Any], metavar: str, about: str, sec
     return field(default_factory=lambda: read(default), metadata=told)
 
 
-def _grpc() -> Any:
-    """The setting `grpc`: off by itself where it could not be served."""
-    about = "where Envoy's gRPC is answered, or off; unless given, off without headgate[envoy]"
-    setting = _set("127.0.0.1:8081", address, "ADDRESS", about)
-    served = setting.default_factory
-    setting.default_factory = lambda: None if missing(*ENVOY_MODULES) else served()
-    return setting
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """How the service runs."""
@@ -174,7 +165,7 @@ class Settings:
     engine: str = _set("memory://", str, "URL", "where counts are kept: memory:// or redis://HOST:PORT/DB")
     prefix: str = _set("hg", str, "NAME", "what the names of all keys on the server begin with")
     http: Address | None = _set("127.0.0.1:8080", address, "ADDRESS", "where HTTP is answered, or off")
-    grpc: Address | None = _grpc()
+    grpc: Address | None = _set("127.0.0.1:8081", address, "ADDRESS", "where Envoy's gRPC is answered, or off")
     envoy_headers: str = _set(
         "on", one_of("on", OFF), "WORD", "whether Envoy is told header fields about limits: on or off"
     )
@@ -298,7 +289,10 @@ def read(
         if each.name in said:
             text, source_name = said[each.name]
             found[each.name] = _read(each.metadata["read"], text, source_name, each.metadata["secret"])
-    return Settings(**found)
+    without: dict[str, Any] = (
+        {"grpc": None} if missing(*ENVOY_MODULES) else {}
+    )  # off by itself: it could not be served
+    return Settings(**without | found)
 
 
 def flag(name: str) -> str:
