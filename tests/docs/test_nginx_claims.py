@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.cli import main
 from tests.nginx.gateway import Gateway
 from tests.servers.redis_server import free_port
 
@@ -165,3 +168,12 @@ def _status(fields: bytes) -> int:
     """The first field, as nginx writes it: 200 is one byte, others are texts. A table's size may come before."""
     fields = fields.lstrip(b"\x20")
     return 200 if fields[0] == 0x88 else int(fields[2:5])
+
+
+def test_a_compiled_plate_is_as_large_as_is_said(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "nginx.md").read_text("utf-8")
+    (told,) = re.findall(r"A compiled plate lies in it, too: (\d+) kB and more", page)
+    (tmp_path / "rules.json").write_text(json.dumps(book()))
+    plate = tmp_path / "rules.plate.json"
+    assert main(["rules", "compile", str(tmp_path / "rules.json"), "-o", str(plate)]) == 0
+    assert int(told) * 1000 <= plate.stat().st_size < int(told) * 2000
