@@ -19,7 +19,7 @@ class EnvoyServices:
     def __init__(self, limiter: AsyncRuledLimiter, settings: Settings, under_way: UnderWay) -> None:
         self._limiter, self._settings, self._under_way = limiter, settings, under_way
         fields, names = settings.envoy_headers == "on", settings.envoy_names == "on"
-        self.limits = rls.RateLimits(limiter, fields=fields, names=names)
+        self.limits: rls.RateLimits = rls.RateLimits(limiter, fields=fields, names=names)
         self._health = Health((rls.SERVICE, rlqs.SERVICE), under_way)
 
     async def serve(self, address: Address) -> Grpc:
