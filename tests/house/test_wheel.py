@@ -133,10 +133,11 @@ def test_the_readme_names_every_extra(metadata: Message) -> None:
         assert set(rows) == set(metadata.get_all("Provides-Extra", []))
 
 
-def test_classifiers_name_the_pythons_that_test_all_runs(metadata: Message) -> None:
+def test_classifiers_name_only_pythons_that_test_all_runs(metadata: Message) -> None:
     found = re.findall(r"Python :: (3\.\d+)$", "\n".join(metadata.get_all("Classifier", [])), re.M)
     (listed,) = re.findall(r"^for minor in (.*); do$", (ROOT / "scripts" / "test-all").read_text(), re.M)
-    assert found == listed.split()
+    assert found
+    assert set(found) <= set(listed.split())
 
 
 def test_links_of_the_description_work_without_the_repository(metadata: Message) -> None:
