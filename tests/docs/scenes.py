@@ -70,6 +70,15 @@ http {{
 }}
 """
 
+MISSPELLED = """\
+rules:
+  - name: login
+    when: {path: /login}
+    key: ip
+    missing: skip
+    limit: 5/minute
+"""
+
 SCENES = {
     "docs/reference/command-line.md": Scene(
         {
@@ -77,6 +86,7 @@ SCENES = {
             "new.yaml": NEW,
             "bad.yaml": _replaced(MINUTES, ("5/minute", "5/minit")),
             "rules-test.yaml": _replaced(TABLE, ("retry_after: 11s", "retry_after: 12s")),
+            "misspelled.yaml": MISSPELLED,
             "broken.conf": BROKEN,
             "wrong.conf": WRONG,
         },

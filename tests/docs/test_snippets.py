@@ -22,7 +22,9 @@ from tests.service.running import Service
 ROOT = Path(__file__).parents[2]
 SHOWN_REDIS = "redis://localhost:6379/0"
 SHOWN_SERVICE = "http://127.0.0.1:8080"
-ON_TESTING = [ROOT / "docs" / "how-to" / "testing.md", ROOT / "docs" / "tutorial" / "first-limits.md"]
+ON_TESTING = [
+    ROOT / "docs" / page for page in ("how-to/testing.md", "reference/testing.md", "tutorial/first-limits.md")
+]
 PAGES = sorted([ROOT / "README.md", ROOT / "README.zh-CN.md", *(ROOT / "docs").rglob("*.md")])
 
 _block = re.compile(r"^```python\n(.*?)^```", re.M | re.S)

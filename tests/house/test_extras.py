@@ -14,7 +14,7 @@ from tests.house.tree import ROOT
 REDIS = "The Redis engine needs redis and hiredis: pip install 'headgate[redis]'."
 YAML = "A rulebook in YAML needs PyYAML: pip install 'headgate[yaml]'. TOML and JSON are read without it."
 CLIENT = "headgate.client needs httpx: pip install 'headgate[client]'."
-SERVICE = "headgate serve needs granian, grpcio, protobuf, msgspec and uvloop: pip install 'headgate[service]'."
+SERVICE = "headgate serve needs granian and msgspec: pip install 'headgate[service]'."
 
 ENTRANCES = {
     "redis": ("from headgate import Limiter; Limiter('3/s', 'redis://127.0.0.1:1')", REDIS),

@@ -15,7 +15,7 @@ from tests.service.running import Service
 from tests.service.test_settings import serve
 
 BOOK = {"rules": [{"name": "all", "key": "user", "missing": "one", "limit": "2/hour"}]}
-INSTALL = 'pip install "headgate[envoy]"'
+INSTALL = "pip install 'headgate[envoy]'"
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_grpc_is_refused_with_a_sentence(variable: bool, without_envoy: None) ->
     ran = serve(HEADGATE_GRPC=where) if variable else serve("--grpc", where)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
-        f"headgate: grpc is {where}, and answering Envoy over gRPC needs grpc, google.protobuf: {INSTALL}. "
-        "To answer HTTP only, set grpc to off.\n"
+        f"headgate: Answering Envoy over gRPC needs grpcio and protobuf: {INSTALL}. "
+        f"To answer HTTP only, set grpc to off; it is {where}.\n"
     )
 
 
@@ -81,7 +81,7 @@ def test_without_the_extra_service_it_says_what_to_install(
     lacking(tmp_path, monkeypatch, "granian", "msgspec")
     ran = serve()
     assert ran.returncode == 2
-    assert 'The service needs granian, msgspec: pip install "headgate[service]".' in ran.stderr
+    assert "headgate serve needs granian and msgspec: pip install 'headgate[service]'." in ran.stderr
 
 
 def test_without_uvloop_it_runs_on_asyncios_own_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,10 @@ class Health:
         service, peer = await _service(data, context), peer_of(context.peer())
         self._under_way.begin(peer)
         try:
-            yield self._status(service)
-            if not self._draining.is_set():
-                await self._draining.wait()
+            told = self._status(service)
+            yield told  # the service may begin to stop before this generator goes on
+            await self._draining.wait()
+            if self._status(service) != told:
                 yield self._status(service)
         finally:
             self._under_way.end(peer)

@@ -284,15 +284,12 @@ def read(
     for source in (_of_file(path) if path else {}, _of_environment(environment)):
         said.update(source)
     said.update({name: (text, flag(name)) for name, text in flags.items() if text is not None})
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"grpc": None} if missing(*ENVOY_MODULES) else {}  # it could not be served
     for each in fields(Settings):
         if each.name in said:
             text, source_name = said[each.name]
             found[each.name] = _read(each.metadata["read"], text, source_name, each.metadata["secret"])
-    without: dict[str, Any] = (
-        {"grpc": None} if missing(*ENVOY_MODULES) else {}
-    )  # off by itself: it could not be served
-    return Settings(**without | found)
+    return Settings(**found)
 
 
 def flag(name: str) -> str:
