@@ -27,6 +27,7 @@ from headgate.engine.redis.wire import command
 from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
 from tests.servers import Proxy, RedisServer
+from tests.servers.threads import no_thread_can_start
 from tests.servers.waiting import until
 
 T = TypeVar("T")
@@ -381,15 +382,10 @@ def test_a_reply_for_one_for_whom_another_asked(redis_server: RedisServer, pool:
     assert [replies.get(timeout=20) for _ in range(charged)] == [1] * charged
 
 
-def test_threads_that_cannot_be_started(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_cannot_be_started(redis_server: RedisServer) -> None:
     """The process has as many as it may have: callers are told, and once there are fewer all is well."""
-
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with Limiter("10000/day", f"{redis_server.url}?deadline=20s") as limiter:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", start)
+        with no_thread_can_start():
             for _ in range(2 * POOL_SIZE):
                 with pytest.raises(EngineUnavailable, match="no thread could be started to connect"):
                     limiter.take("key")
@@ -534,3 +530,52 @@ def test_nothing_is_left_behind_by_failures() -> None:
                 assert link.open <= POOL_SIZE
                 until(lambda: None if free_entries(limiter) == POOL_SIZE else "a connection is lost", 5)
         assert all(after <= before + 1 for before, after in zip(sizes[50], sizes[200], strict=True)), sizes
+
+
+class SoftTimeLimit(Exception):
+    """What Celery's signal handler raises."""
+
+
+@contextmanager
+def interrupted_when_a_thread_starts() -> Iterator[None]:
+    """A signal handler raises as soon as a new thread was made: Python runs handlers there, between two steps."""
+
+    def interrupt(_: object, event: str, function: object) -> None:
+        if event == "c_return" and getattr(function, "__name__", "").startswith("start_"):
+            sys.setprofile(None)
+            raise SoftTimeLimit
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(SoftTimeLimit):
+            yield
+    finally:
+        sys.setprofile(None)
+
+
+def test_a_caller_that_is_interrupted_while_a_thread_starts(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread does its work all the same. (It died of a KeyError in Python's own threading module.)"""
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with Limiter("10000/day", f"{redis_server.url}?deadline=20s") as limiter:
+        with interrupted_when_a_thread_starts():
+            limiter.take("key")
+        (pool,) = pools(limiter)
+        until(lambda: None if pool.idle == 1 else "nothing was opened", 20)
+        assert limiter.take("key").remaining == 10_000 - 1
+    assert unraisable == []
+
+
+def test_a_caller_that_is_interrupted_while_another_thread_begins_to_read_on(
+    redis_server: RedisServer, pool: ConnectionPool
+) -> None:
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    redis_server.pause()
+    try:
+        with interrupted_when_a_thread_starts():
+            pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 0.1, abandoned=replies.put)
+    finally:
+        redis_server.resume()
+    assert replies.get(timeout=20) == 1

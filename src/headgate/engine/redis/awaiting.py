@@ -253,10 +253,11 @@ class AsyncRedisEngine:
     async def close(self) -> None:
         """Close what leads to the servers from this loop, after what is to be given back. Whoever asks again opens
         it again."""
-        channels = self._loops.get(get_running_loop(), {}).values()
+        channels = tuple(self._loops.get(get_running_loop(), {}).values())
         # Replies come in the order of the questions: this one comes after those that nobody else waits for.
         pings = [each.ask(_PING) for each in channels if each.awaits_for_others]
-        await asyncio.gather(*pings, return_exceptions=True)
+        late = [each.lingering.wait(self.deadline) for each in channels if each.lingering]
+        await asyncio.gather(*pings, *late, return_exceptions=True)
         await self.abandoned.settled()
         for channel in channels:
             channel.close()

@@ -226,10 +226,15 @@ class RedisEngine:
             pool.deadline = seconds
 
     def close(self) -> None:
+        """Close what leads to the servers, after what is to be given back."""
         crew, self._crew = self._crew, None
         if crew is not None:
             crew.shutdown()
-        for pool in tuple(self._pools.values()):
+        pools, until = tuple(self._pools.values()), time.monotonic() + self.deadline
+        for pool in pools:
+            pool.await_late_replies(until)
+        self._abandoned.wait(until)
+        for pool in pools:
             pool.close()
 
     def forget(self) -> None:

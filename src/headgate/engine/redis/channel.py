@@ -9,9 +9,10 @@ So the server works on one unit while the next ones gather; while UNITS of them 
 here. LAW: exact. Each charge is decided by itself, after all those before it, and gets its own answer. A caller
 who has gone (cancelled, or too late) leaves an empty seat, which nobody is moved into. If its question says how to
 undo what the reply brings (a place in a queue, a slot, a ticket), that is undone when the reply comes, and the
-question is not sent at all if it was not sent yet; a take stays charged. What was sent is never sent again, unless
-the server said that it has done nothing. Nobody waits longer than the channel's deadline, which one timer watches
-for all; a question with a shorter one of its own has a timer of its own.
+question is not sent at all if it was not sent yet; a take stays charged. A connection that falls silent is
+replaced, and read on for such replies (lingering.py). What was sent is never sent again, unless the server said
+that it has done nothing. Nobody waits longer than the channel's deadline, which one timer watches for all; a
+question with a shorter one of its own has a timer of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from typing import Any
 from headgate.engine.redis import wire
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.connection import IDLE, Connection, Hear
-from headgate.engine.redis.trouble import Forgot, Late, Trouble, Unreached
+from headgate.engine.redis.lingering import LingeringConnections
+from headgate.engine.redis.trouble import Forgot, Late, Lost, Trouble, Unreached
 from headgate.engine.redis.wire import Question, Questions
 
 TOGETHER = 128  # questions in one unit
@@ -100,6 +102,7 @@ class Channel:
         self._alone = True  # the last unit was a single question
         self._scheduled = False
         self._connection: Connection | None = None
+        self.lingering = LingeringConnections(loop)
         self._opening: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
 
@@ -236,7 +239,10 @@ class Channel:
 
     def heard(self, unit: _Unit) -> None:
         """All of it was answered; there is room for another."""
-        self._units.remove(unit)
+        try:
+            self._units.remove(unit)
+        except ValueError:
+            return  # its connection lingers
         if self._pending and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -299,7 +305,7 @@ class Channel:
         if self._connection is not None and self._units:
             sent, *_ = self._units[0].asked[-1]
             if max(sent, self._connection.heard_at) < late - SILENCE:
-                self._connection.connection_lost(OSError("the server fell silent"))
+                self._give_up(self._connection)
         waiting = [since for unit in self._units for since, *_ in unit.asked if since > late]
         waiting += [since for since, *_ in self._pending[:1]]
         if self._watch is not None:  # for those whom a lost connection left
@@ -310,6 +316,18 @@ class Channel:
         elif self._units:
             # No later than the deadline of whoever asks next.
             self._watch = self._loop.call_later(min(SILENCE / 4, self._deadline), self._look_at_the_time)
+
+    def _give_up(self, connection: Connection) -> None:
+        """The server fell silent. What its late replies may bring is given back, for a while."""
+        asked = tuple(chain.from_iterable(unit.asked for unit in self._units))
+        if not any(limit is None and each.matters for _, _, limit, each, _ in asked):
+            connection.connection_lost(OSError("the server fell silent"))
+            return
+        trouble = Lost("the server fell silent")
+        for _, seat, *_ in asked:
+            self._settle(seat, trouble)
+        self.lingering.add(connection)
+        self._lose(trouble)
 
     async def _open(self) -> None:
         connection = Connection(self._lose)
@@ -350,6 +368,7 @@ class Channel:
             self._settle(seat, Unreached("the engine was closed"))
         if self._connection is not None:
             self._connection.connection_lost(OSError("the engine was closed"))
+        self.lingering.close()
 
 
 def _by_limit(unit: Sequence[_Asked]) -> Iterable[tuple[Questions | None, Any]]:

@@ -98,6 +98,10 @@ class Connection(asyncio.Protocol):
             self._hears.clear()
             lost(trouble)
 
+    def on_lost(self, lost: Callable[[Trouble], None]) -> None:
+        """From now on somebody else is told of its end."""
+        self._lost = lost
+
     def abort(self) -> None:
         """End it; nobody is told."""
         self._transport.abort()

@@ -89,7 +89,7 @@ class RoundTrip:
     run it on, if it is `resumable`."""
 
     def __init__(self, connection: SyncConnection, batch: Sequence[SyncRequest], lock: RLock) -> None:
-        self._connection, self._batch, self._lock = connection, batch, lock
+        self.connection, self._batch, self._lock = connection, batch, lock
         self._joints = _joined(batch)
         self._forgotten: list[Joint] = []
         self._replies: list[Any] = []
@@ -101,13 +101,13 @@ class RoundTrip:
         while self._joints:
             if not self._sent:
                 self.begun = True
-                self._connection.send(b"".join([joint.packed for joint in self._joints]))
+                self.connection.send(b"".join([joint.packed for joint in self._joints]))
                 self._sent = True
                 if self._may_block(deadline_at):
-                    self._connection.receive(self._replies, deadline_at, at_once=True)
+                    self.connection.receive(self._replies, deadline_at, at_once=True)
             joint = self._joints[0]
             while len(self._replies) < joint.replies:
-                self._connection.receive(self._replies, deadline_at)
+                self.connection.receive(self._replies, deadline_at)
             self._hand_out(joint, self._replies[: joint.replies])
             # No call comes between: interrupted before, a joint is handed out again, and nobody takes two replies.
             del self._replies[: joint.replies]
@@ -119,13 +119,13 @@ class RoundTrip:
         """Whether this thread gets no signals, and is to wait about as long as the connection's own timeout."""
         if get_ident() == main_thread().ident:
             return False
-        timeout = self._connection.timeout
+        timeout = self.connection.timeout
         return 0.9 * timeout < deadline_at - time.monotonic() <= timeout
 
     @property
     def resumable(self) -> bool:
         """Whether replies are under way, and none of them was lost."""
-        return self._sent and bool(self._joints) and not self._connection.torn
+        return self._sent and bool(self._joints) and not self.connection.torn
 
     def run_to_the_end(self, deadline_at: float) -> None:
         """Run on in place of one who was interrupted; the connection is of no use after that."""
@@ -135,7 +135,7 @@ class RoundTrip:
             for request in self._batch:
                 request.answer(trouble, self._lock)
         finally:
-            self._connection.close()
+            self.connection.close()
 
     def _hand_out(self, joint: Joint, replies: list[Any]) -> None:
         if isinstance(replies[-1], Forgot) and joint.script is not None:

@@ -1,16 +1,21 @@
 """Gives back what replies bring for threads that have left; abandoned.py, with threads in place of tasks.
 
-A thread leaves when its deadline is over, or when a signal handler raises in it.
+A thread leaves when its deadline is over, or when a signal handler raises in it. If no thread can be started to
+give something back, the next one that can be does it: every slot, place or ticket that is answered tries again.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Lock, Thread
+from functools import partial
+from threading import Lock
 from typing import Any
 
-from headgate.engine.redis.stuck_places import StuckPlaces
+from headgate.engine.redis.background_thread import BackgroundThread
+from headgate.engine.redis.stuck_places import MAX_PLACES, StuckPlaces
 from headgate.engine.redis.wire import Question
 from headgate.errors import CorruptState, EngineUnavailable
 
@@ -26,12 +31,14 @@ class SyncAbandoned:
         """In a forked child: what is stuck is the parent's."""
         self._lock = Lock()
         self._stuck = StuckPlaces()
+        self._work: deque[Callable[[], None]] = deque(maxlen=MAX_PLACES)  # for the next thread
+        self._threads: list[BackgroundThread] = []
 
     def left(self, question: Question, reply: Any) -> None:
         """Give back what a reply brings for a caller that has left."""
         self.note(question, reply)
         if question.undo is not None:
-            _in_background(self._ask_each, question.undo(reply))
+            self._in_background(partial(self._ask_each, question.undo(reply)))
 
     def _ask_each(self, questions: Sequence[Question]) -> None:
         for question in questions:
@@ -41,6 +48,8 @@ class SyncAbandoned:
     def note(self, question: Question, reply: Any) -> None:
         """Try those again that a place was built on. Also if it gave nothing: what was built on it may have been
         given back meanwhile, for threads do not come here in the order in which the server answered them."""
+        if self._work:
+            self._start_thread()
         place = question.place
         if place is None:
             return
@@ -48,7 +57,7 @@ class SyncAbandoned:
             self._stuck.given(question, reply)
             again = self._stuck.begin(place.key)
         if again:
-            _in_background(self._cancel_again, place.key)
+            self._in_background(partial(self._cancel_again, place.key))
 
     def _cancel_again(self, count: bytes) -> None:
         while self._locked(self._stuck.again, count):
@@ -63,7 +72,25 @@ class SyncAbandoned:
         with self._lock:
             return step(*args)
 
+    def _in_background(self, work: Callable[[], None]) -> None:
+        self._work.append(work)
+        self._start_thread()
 
-def _in_background(work: Callable[..., None], *args: Any) -> None:
-    with suppress(RuntimeError):  # the process has as many threads as it may have
-        Thread(target=work, args=args, name="headgate-gives-back", daemon=True).start()
+    def _start_thread(self) -> None:
+        thread = BackgroundThread(self._work_off)
+        with suppress(RuntimeError):  # the process has as many threads as it may have
+            thread.start()
+        with self._lock:
+            self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+
+    def _work_off(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._work.popleft()()
+
+    def wait(self, until: float) -> None:
+        """Wait until all was given back that can be, but no longer than that."""
+        if self._work:
+            self._start_thread()
+        while (alive := [each for each in self._threads if each.is_alive()]) and time.monotonic() < until:
+            alive[0].join(until - time.monotonic())

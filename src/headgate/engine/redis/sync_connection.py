@@ -149,7 +149,11 @@ class SyncConnection:
                 if left <= 0 or not self._poll(ceil(left * 1000)):
                     raise Late("no reply in time")
             self.torn = True
-            chunk = self._recv(_LARGE_CHUNK)
+            try:
+                chunk = self._recv(_LARGE_CHUNK)
+            except (BlockingIOError, TimeoutError):
+                self.torn = False  # nothing was read
+                raise
             if not chunk:
                 raise Lost("the server closed the connection")
             self._feed(chunk)

@@ -15,6 +15,8 @@ sends for others:
   - a round trip that was interrupted while it waited for replies goes on in a thread of its own. The others get
     their replies, and `abandoned` gets the reply of the caller that left. If nothing was sent yet, the others wait
     again. Only if the handler raised during the sending or the reading are they told that the connection failed;
+  - a caller whose deadline is over has left, too: its reply is awaited in the same way, on a connection that
+    carries no other question, within the bounds of lingering.py;
   - a second exception may cut the cleaning up short, so that a waiting caller is not woken. It looks by itself
     every WAKE_S, and finds a free connection, or that nobody will answer it.
 """
@@ -22,11 +24,13 @@ sends for others:
 from __future__ import annotations
 
 import time
-from threading import RLock, Thread
+from threading import RLock
 from typing import Any
 
 from headgate.engine.redis import wire
 from headgate.engine.redis.address import Address
+from headgate.engine.redis.background_thread import BackgroundThread
+from headgate.engine.redis.lingering import LINGER_S, MAX_LINGERING
 from headgate.engine.redis.pool_state import PoolEntry, PoolState, PoolUser
 from headgate.engine.redis.round_trip import NOT_YET, Abandoned, RoundTrip, SyncRequest
 from headgate.engine.redis.sync_connection import SyncConnection
@@ -38,7 +42,6 @@ TRUSTED_S = 0.01  # a connection that was used so short a time ago is not looked
 CONNECT_TIMEOUT_S = 1.0  # that opening a connection may take at least, whatever the deadline
 WAKE_S = 0.05  # a caller that waits looks by itself so often
 FORGOTTEN_WAKES = 1  # after so many looks in a row that found nobody who asks for it, a caller waits no longer
-ABANDONED_S = 1.0  # how long after the deadline a reply is awaited for somebody who left
 
 INTERRUPTED = "the thread that asked was interrupted"
 
@@ -51,10 +54,14 @@ class ConnectionPool:
         self.deadline = deadline  # seconds; may be changed: a connection learns of it when it is used next
         self._lock = RLock()  # a signal handler may ask, too
         self._state = PoolState(POOL_SIZE)
+        self._lingering: list[tuple[float, BackgroundThread, SyncConnection]] = []  # by deadline, the oldest first
 
     def start_afresh(self) -> None:
         """In a forked child: forget every connection. They are the parent's, and so are those who wait."""
         inherited, self._lock, self._state = self._state, RLock(), PoolState(POOL_SIZE)
+        lingering, self._lingering = self._lingering, []
+        for *_, connection in lingering:
+            connection.close()
         for entry in inherited.entries:
             if entry.connection is not None:
                 entry.connection.close()
@@ -83,7 +90,7 @@ class ConnectionPool:
 
         `abandoned` is called with the reply if the caller has left before it comes: an exception was raised in it,
         or its deadline is over. It is called at most once, by any thread, and not at all if no reply comes within
-        ABANDONED_S of the deadline, or the connection fails.
+        LINGER_S of the deadline, or the connection fails, or is the oldest of more than MAX_LINGERING.
         """
         return self._wait(SyncRequest(None, packed, replies, deadline_at, abandoned))
 
@@ -232,19 +239,40 @@ class ConnectionPool:
         awaited = any(request.abandoned is not None for request in batch)
         if trip is None or not trip.resumable or not (trouble is None or (awaited and isinstance(trouble, Late))):
             return False
-        until = leader.deadline_at + (ABANDONED_S if awaited else 0.0)
-        leader.runs_on = thread = Thread(
-            target=trip.run_to_the_end, args=[until], name="headgate-receives", daemon=True
-        )
+        until = leader.deadline_at + (LINGER_S if awaited else 0.0)
+        leader.runs_on = thread = BackgroundThread(trip.run_to_the_end, until)
         try:
             thread.start()
         except RuntimeError:  # the process has as many as it may have
             return False
+        if awaited:
+            self._linger(leader.deadline_at, thread, trip.connection)
         return True
+
+    def _linger(self, deadline_at: float, thread: BackgroundThread, connection: SyncConnection) -> None:
+        """Remember a connection that is read on for callers who left. Of too many, the oldest on which nobody else
+        waits ends."""
+        now = time.monotonic()
+        with self._lock:
+            alive = [each for each in self._lingering if each[1].is_alive()]
+            overdue = [each for each in alive if each[0] < now]
+            ends = overdue[: max(0, len(alive) + 1 - MAX_LINGERING)]
+            self._lingering = [*(each for each in alive if each not in ends), (deadline_at, thread, connection)]
+        for *_, oldest in ends:
+            oldest.hang_up()
+
+    def await_late_replies(self, until: float) -> None:
+        """Wait for what may come for callers who left, but no longer than that; then end those connections."""
+        with self._lock:
+            lingering, self._lingering = self._lingering, []
+        for _, thread, _ in lingering:
+            thread.join(max(0.0, until - time.monotonic()))
+        for *_, connection in lingering:
+            connection.hang_up()
 
     def _open(self, entry: PoolEntry) -> None:
         """Open a connection in a thread of its own; the caller holds the lock."""
-        entry.opening = thread = Thread(target=self._connect, args=[entry], name="headgate-connects", daemon=True)
+        entry.opening = thread = BackgroundThread(self._connect, entry)
         try:
             thread.start()
         except RuntimeError as error:  # the process has as many as it may have

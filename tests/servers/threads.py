@@ -1,0 +1,17 @@
+"""A process that has as many threads as it may have."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TOO_LARGE = 2**47  # bytes: no thread gets such a stack
+
+
+@contextmanager
+def no_thread_can_start() -> Iterator[None]:
+    """Until the end of the block the kernel refuses every new thread of this process."""
+    was = threading.stack_size(_TOO_LARGE)
+    try:
+        yield
+    finally:
+        threading.stack_size(was)
