@@ -44,7 +44,7 @@ class Hold:
         self._ttl = ttl
         self._until = monotonic() + ttl
         self._ends_us = ends_us  # by the engine's clock
-        self._gone = False
+        self._gone = self._forgotten = False
         self.over: bool = False
 
     @property
@@ -56,6 +56,7 @@ class Hold:
         """The engine has said when they end; None: they are lost. Where it is away, a fallback tells the end that
         was known before, and nothing is renewed by that."""
         self._gone = ends_us is None
+        self._forgotten = self._gone and monotonic() < self._until
         if ends_us is not None and ends_us > self._ends_us:
             self._until, self._ends_us = asked_at + self._ttl, ends_us
         return not self._gone
@@ -81,10 +82,18 @@ class Hold:
                 raise why
             error.add_note(f"{self._what} could not be released ({why}) and will expire.")
             return
-        lost = LeaseLost(
-            f"{self._what} was lost before its block ended: it was not renewed within its ttl of {self._ttl:g} s, "
-            f"and somebody else may hold it. Give slots a longer ttl if this happens often."
-        )
+        if self._forgotten or (not self._gone and monotonic() < self._until):
+            cause = (
+                f"the engine forgot it before its ttl of {self._ttl:g} s was over by this machine's clock (its "
+                "key was reset or evicted, its server restarted empty, or this machine slept), and somebody else "
+                "may hold it."
+            )
+        else:
+            cause = (
+                f"it was not renewed within its ttl of {self._ttl:g} s, and somebody else may hold it. Give slots "
+                "a longer ttl if this happens often."
+            )
+        lost = LeaseLost(f"{self._what} was lost before its block ended: {cause}")
         if error is None:
             raise lost from why
         error.add_note(str(lost))  # what the work raised matters more

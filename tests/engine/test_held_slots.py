@@ -163,6 +163,37 @@ def test_an_engine_that_says_no_ends_it(driven_redis: RedisServer) -> None:
         clock.advance_us(4_000_000)
 
 
+@pytest.mark.parametrize("found_out_by", ["renewing", "releasing"])
+@pytest.mark.parametrize("how", ["reset", "restart"])
+def test_a_slot_that_the_engine_forgot_is_not_said_to_be_late(
+    how: str, found_out_by: str, redis_server: RedisServer
+) -> None:
+    limiter = Limiter("1 slot ttl 20s", redis_server.url)
+
+    def work() -> None:
+        with limiter.acquire("key") as lease:
+            if how == "reset":
+                limiter.reset("key")
+            else:
+                redis_server.restart()
+            if found_out_by == "renewing":
+                until(lambda: None if lease.lost else "nobody noticed", SURE_S)
+
+    with pytest.raises(LeaseLost, match="the engine forgot it before its ttl of 20 s was over") as raised:
+        work()
+    assert "longer ttl" not in str(raised.value)
+
+
+async def test_a_slot_that_is_renewed_too_late_is_said_to_be(redis_server: RedisServer) -> None:
+    """The task keeps its event loop busy: the slot has expired when the engine is asked."""
+    async with AsyncLimiter(BRIEF, redis_server.url) as limiter:
+        lease = await (await limiter.acquire("key")).__aenter__()
+        asyncio.get_running_loop().call_soon(time.sleep, 1.5)
+        await asyncio.sleep(0.2)
+        with pytest.raises(LeaseLost, match=r"not renewed within its ttl of 1 s.*Give slots a longer ttl"):
+            await lease.__aexit__(None, None, None)
+
+
 def test_many_leases_are_renewed_by_few_threads(redis_server: RedisServer) -> None:
     limiter = Limiter("200 slots ttl 3s", redis_server.url)
     leases = [limiter.acquire("key") for _ in range(200)]
