@@ -12,6 +12,8 @@ the block itself raised something.
 A holder that hangs is renewed as well, as long as its process lives: bound work that may hang by a timeout of its
 own. A block that keeps an event loop busy for a whole ttl loses its slots.
 
+If no thread can be started, it is tried again when `lost` is looked at, and when any block begins or ends.
+
 A forked child renews nothing of its parent's.
 """
 
@@ -50,6 +52,7 @@ class Hold:
     @property
     def lost(self) -> bool:
         """Whether somebody else may hold them by now."""
+        _threads.try_again()
         return not self.over and (self._gone or monotonic() >= self._until)
 
     def answered(self, asked_at: float, ends_us: int | None) -> bool:
@@ -204,6 +207,14 @@ class _Threads:
         self._changed = Condition()
         self._dues: list[tuple[float, int, Holding]] = []
         self._stopped = self._threads = self._waiting = 0
+        self._lacking = False  # whether no thread could be started
+
+    def try_again(self) -> None:
+        """Start the thread that could not be started before."""
+        if self._lacking:
+            with self._changed:
+                if not self._waiting:
+                    self._start()
 
     def add(self, holding: Holding, pause: float) -> None:
         with self._changed:
@@ -213,6 +224,7 @@ class _Threads:
 
     def remove(self, holding: Holding) -> None:
         """It is left where it is until it is due, unless most of them are such."""
+        self.try_again()
         with self._changed:
             holding.stopped = True
             self._stopped += 1
@@ -240,8 +252,11 @@ class _Threads:
             try:
                 Thread(target=self._renew, name="headgate-renewal", daemon=True).start()
                 self._threads += 1
+                self._lacking = False
             except RuntimeError as error:  # too many threads, or the process ends
-                _log.warning("Slots are not renewed: %s", error)
+                if not self._lacking and not self._threads:
+                    _log.warning("headgate: slots are not renewed, because no thread could be started: %s", error)
+                self._lacking = True
 
     def _renew(self) -> None:
         while (holding := self._next()) is not None:

@@ -32,6 +32,9 @@ Not prefetched: leaky bucket and smooth, because they say when each call goes an
 together; slots, which are held and not spent; reservations, peeks, and several limits at once, which the inner
 engine decides as ever. (What is in stock here adds to what a peek shows.)
 
+A thread gives back in time what was not asked for. Where none can be started, nothing is fetched ahead: every call
+asks for its own cost alone, and tries to start the thread again.
+
 Whether, for how long and how much is the rule's to say, where there is one: U and `hold` are then those of its
 Terms, and terms that say nothing are exact. Nor is a rule prefetched that has a lockout, because each of its
 refusals must be counted, or overrides, because only the engine knows them. Who is not prefetched asks the inner
@@ -41,14 +44,16 @@ meter itself: nothing is counted here, and no time is lost.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Hashable, Iterator, Sequence
-from threading import Event, Thread, current_thread
+from threading import current_thread
 from typing import Any, TypeVar, cast
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock
 from headgate.engine.deadlines import set_deadline
 from headgate.engine.forked import on_fork
+from headgate.engine.lease_watcher import LEAST_US, LeaseWatcher
 from headgate.engine.leases import Counter, Hold, Leases
 from headgate.engine.local import Decide
 from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
@@ -64,9 +69,8 @@ from headgate.model.slots import Slots
 __all__ = ["AsyncLeaseEngine", "LeaseEngine", "bound", "law"]
 
 HOLD_US = 100_000
+_log = logging.getLogger("headgate")
 T = TypeVar("T")
-_LEAST_US = 1000  # nobody is woken more often
-_IDLE_S = 5.0  # the sync engine's thread ends when nothing was held for so long
 
 
 def law(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None, nodes: int) -> str:
@@ -163,7 +167,8 @@ class LeaseEngine(_Lending):
         super().__init__(hold_us, units, clock)
         self.inner = inner
         self._meters: WeakValueDictionary[tuple[str, str], LeaseMeter] = WeakValueDictionary()
-        self._watcher: _Watcher | None = None
+        self._watcher: LeaseWatcher | None = None
+        self._warned = False
         on_fork(self.forget)
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> Meter:
@@ -179,7 +184,7 @@ class LeaseEngine(_Lending):
         return latest
 
     def counter(self, meter: Meter, shelf: Shelf, hold: Hold) -> Counter:
-        return Counter(self._leases, shelf, meter, hold, self.clock, self._watch, run)
+        return Counter(self._leases, shelf, meter, hold, self.clock, self._ready, self._watch, run)
 
     def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter:
         return self.inner.slots(limit, name, terms)
@@ -195,15 +200,29 @@ class LeaseEngine(_Lending):
             run(self._leases.give_back(stock))
         return self._leases.due_us(self.clock.now_us())
 
-    def _watch(self, stock: Stock) -> None:
-        with self._leases.lock:
-            if self._watcher is None or not self._watcher.is_alive():
-                self._watcher = _Watcher(self)
-                self._watcher.start()
-            elif self._leases.next_is(stock):
-                self._watcher.wake.set()
+    def _ready(self) -> bool:
+        """Whether a thread can give back in time what is fetched now; started if there is none."""
+        try:
+            with self._leases.lock:
+                if self._watcher is None or not self._watcher.is_alive():
+                    watcher = LeaseWatcher(self)
+                    watcher.start()
+                    self._watcher, self._warned = watcher, False
+        except RuntimeError as error:  # the process has as many as it may have
+            if not self._warned:
+                self._warned = True
+                _log.warning("headgate: nothing is fetched ahead, because no thread could be started: %s", error)
+            return False
+        return True
 
-    def watched_by(self, watcher: _Watcher, leaving: bool = False) -> bool:
+    def _watch(self, stock: Stock) -> None:
+        """If no thread can be started by now, later calls for the key give back what is left, or close does."""
+        if self._ready():
+            with self._leases.lock:
+                if self._watcher is not None and self._leases.next_is(stock):
+                    self._watcher.wake.set()
+
+    def watched_by(self, watcher: LeaseWatcher, leaving: bool = False) -> bool:
         """Whether that thread is to go on; one that leaves is let go only if nothing is held."""
         with self._leases.lock:
             if leaving and self._watcher is watcher and not self._leases.held:
@@ -253,28 +272,6 @@ class LeaseMeter:
         run(self._counter.reset(key))
 
 
-class _Watcher(Thread):
-    """Gives back in time what nobody asks for. It does not keep its engine alive."""
-
-    def __init__(self, engine: LeaseEngine) -> None:
-        super().__init__(name="headgate-prefetch", daemon=True)
-        wake = Event()
-        self.wake: Event = wake
-        self._engine = ref(engine, lambda _: wake.set())
-
-    def run(self) -> None:
-        idle = False
-        while True:
-            self.wake.clear()  # before looking, so that no call is missed
-            engine = self._engine()
-            if engine is None or not engine.watched_by(self, leaving=idle):
-                return
-            due_us = engine.give_back_expired()
-            del engine
-            woken = self.wake.wait(_IDLE_S if due_us is None else max(due_us, _LEAST_US) / SECOND)
-            idle = due_us is None and not woken
-
-
 class AsyncLeaseEngine(_Lending):
     """The same, awaited. Works from several event loops."""
 
@@ -307,7 +304,7 @@ class AsyncLeaseEngine(_Lending):
         return latest
 
     def counter(self, meter: AsyncMeter, shelf: Shelf, hold: Hold) -> Counter:
-        return Counter(self._leases, shelf, meter, hold, self.clock, self._watch, self._unbroken)
+        return Counter(self._leases, shelf, meter, hold, self.clock, lambda: True, self._watch, self._unbroken)
 
     def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter:
         return self.inner.slots(limit, name, terms)
@@ -329,7 +326,7 @@ class AsyncLeaseEngine(_Lending):
         the next. A timer may be early by the wall clock: then it is set again."""
         now_us = self.clock.now_us()
         if stock.on_shelf and stock.lasts(now_us):
-            loop.call_later(max(stock.until_us - now_us, _LEAST_US) / SECOND, self._look_at, stock, loop)
+            loop.call_later(max(stock.until_us - now_us, LEAST_US) / SECOND, self._look_at, stock, loop)
         elif self._leases.due_us(now_us) == 0:
             self._in_background(loop.create_task(self.give_back_expired()))
 

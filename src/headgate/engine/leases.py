@@ -129,8 +129,9 @@ class Hold(NamedTuple):
 
 
 class Counter:
-    """Where the units of one limit are handed out. The clock, `watch` and `unbroken` are the shell's: who sees to
-    it that a stock ends in time, and who drives a flow to its end, even if the caller leaves meanwhile."""
+    """Where the units of one limit are handed out. The clock, `ready`, `watch` and `unbroken` are the shell's:
+    whether somebody can see to it that a stock ends in time, who does, and who drives a flow to its end, even if
+    the caller leaves meanwhile."""
 
     def __init__(
         self,
@@ -139,14 +140,15 @@ class Counter:
         meter: Any,
         hold: Hold,
         clock: Clock,
+        ready: Callable[[], bool],
         watch: Callable[[Stock], Any],
         unbroken: Callable[[Flow[Facts]], Any],
     ) -> None:
         self.leases: Leases = leases
         self.shelf: Shelf = shelf
         self.meter: Any = meter
-        self._now, self._now_ns, self._watch = clock.now_us, nanoseconds(clock), watch
-        self._unbroken = unbroken
+        self._now, self._now_ns = clock.now_us, nanoseconds(clock)
+        self._ready, self._watch, self._unbroken = ready, watch, unbroken
         self._hold_us, self._bound = hold.us, bound(meter.limit, hold.units)
 
     def or_else(self, otherwise: Callable[[str, int, int | None], Any]) -> Callable[..., Any]:
@@ -200,6 +202,10 @@ class Counter:
         with leases.lock:
             extra = self._extra(key, demand, cost)
             demand.moving += extra > 0
+        if extra and not self._ready():
+            extra = 0
+            with leases.lock:
+                demand.moving -= 1
         if not extra:
             return (yield from self._fetch(key, cost, 0, demand))
         facts: Facts = yield partial(self._unbroken, self._fetch(key, cost, extra, demand))

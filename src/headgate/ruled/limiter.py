@@ -67,8 +67,8 @@ class _Ruled:
         self.watch: Watch[Rulebook] | None
         book, self.watch, self._close_rules = opened(rules, url, prefix, self.replace)
         self.replace(book)
-        if self.watch is not None:
-            self.watch.start()
+        if self.watch is not None and not self.watch.start():
+            self.call = self._call_and_watch  # type: ignore[method-assign]
 
     @property
     def rulebook(self) -> Rulebook:
@@ -105,6 +105,12 @@ class _Ruled:
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         return self._ruling.call(attributes, None if cost is None else check_cost(cost))
+
+    def _call_and_watch(self, attributes: object, cost: object = None) -> Call:
+        """The same, as long as no thread could be started that follows the rulebook: try again."""
+        if self.watch is None or self.watch.start():
+            self.__dict__.pop("call", None)
+        return type(self).call(self, attributes, cost)
 
     def together(self, asks: Sequence[Ask]) -> Together:
         """Works out the charges of several calls; no engine is asked yet."""

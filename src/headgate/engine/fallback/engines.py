@@ -73,6 +73,7 @@ class FallbackEngine(Fallback):
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Facts]:
+        self.used()
         return run(self.deciding(_own(charges, FallbackMeter), patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
@@ -91,13 +92,20 @@ class FallbackEngine(Fallback):
     def in_background(self, shard: Shard) -> None:
         if shard.name not in self._settlers:
             self._settlers.add(shard.name)
-            threading.Thread(target=self._settle, args=[shard], name="headgate-settle", daemon=True).start()
+            try:
+                threading.Thread(target=self._settle, args=[shard], name="headgate-settle", daemon=True).start()
+            except RuntimeError:  # the process has as many as it may have: the next answer tries again
+                self._settlers.discard(shard.name)
 
     def _settle(self, shard: Shard) -> None:
         try:
             run(self.settling(shard))
         finally:
             self._settlers.discard(shard.name)
+
+    def used(self) -> None:
+        """A member whose thread could not be started tries again."""
+        self.members.try_again()
 
     def woken(self) -> None:
         """The members' beat was heard."""

@@ -18,6 +18,8 @@ Laws (tests/engine/test_members.py):
     five beats back;
   - a failed beat changes nothing, and is told once in the log until one is heard again;
   - nothing beats after close, and a member that closes takes itself out; nor after the owner is gone;
+  - a process whose thread cannot be started is not counted; it tries again when several limits are asked at once,
+    and when it needs its share;
   - a forked child is a member of its own: one more than its parent knew of, without a rank until it is heard. A
     number that was given stays as it is.
 """
@@ -118,6 +120,7 @@ class Members(Roll):
         super().__init__(count, beat is not None)
         self._beat, self._leave, self._done, self._every = beat, leave, done, every
         self._end: threading.Event | None = None
+        self._starting, self._lacking = threading.Lock(), False  # whether no thread could be started
         on_fork(self.forget)
 
     def join(self, engine: Any) -> None:
@@ -130,11 +133,30 @@ class Members(Roll):
             self.close()
 
     def start(self, after: float = 0.0) -> None:
-        """Begin to beat, unless it does."""
-        if self._beat is not None and self._end is None:
-            self._end = threading.Event()
-            target = (ref(self), self._end, after, self._every)
-            threading.Thread(target=_beating, args=target, name="headgate-members", daemon=True).start()
+        """Begin to beat, unless it does. If no thread can be started, `try_again` does."""
+        if self._beat is None or self._end is not None:
+            return
+        try:
+            with self._starting:
+                if self._end is None:
+                    self._end = threading.Event()
+                    target = (ref(self), self._end, after, self._every)
+                    threading.Thread(target=_beating, args=target, name="headgate-members", daemon=True).start()
+                    self._lacking = False
+        except RuntimeError as error:  # the process has as many as it may have
+            self._end = None
+            if not self._lacking:
+                self._lacking = True
+                _log.warning(
+                    "headgate: others who share the limits do not count this process, because no thread could be "
+                    "started: %s",
+                    error,
+                )
+
+    def try_again(self) -> None:
+        """Begin to beat, if no thread could be started before."""
+        if self._lacking:
+            self.start()
 
     def beat_once(self) -> None:
         """One beat; what it says is remembered."""
@@ -149,6 +171,7 @@ class Members(Roll):
                 engine.woken()
 
     def close(self) -> None:
+        self._lacking = False
         if self._end is not None:
             self._end.set()
             self._end = None
@@ -161,7 +184,8 @@ class Members(Roll):
     def forget(self) -> None:
         """In a forked child: its parent's thread is not here. It beats for itself, a little later: a child that
         becomes another program at once was never a member."""
-        beats, self._end = self._end is not None, None
+        beats = self._end is not None or self._lacking
+        self._end, self._starting = None, threading.Lock()
         self._born()
         if beats:
             self.start(after=self._every / 4)

@@ -75,7 +75,7 @@ class Watch(Generic[Book]):
         self._clock = clock or SystemClock()
         self._seen: Hashable = _never
         self._closed = False
-        self._looking = Lock()
+        self._looking, self._starting, self._warned = Lock(), Lock(), False
         self._end: Event | None = None
         self._thread: Thread | None = None
 
@@ -126,15 +126,27 @@ class Watch(Generic[Book]):
                 self.away = False
                 _log.warning("headgate: the rulebook's source is back: %s.", self.source.name)
 
-    def start(self) -> None:
-        """Look every interval, unless it does so already."""
-        if self._end is None and not self._closed:
-            end = self._end = Event()
-            owner = ref(self, lambda _: end.set())
-            self._thread = Thread(
-                target=_watching, args=(owner, end, self._interval), name="headgate-rules", daemon=True
-            )
-            self._thread.start()
+    def start(self) -> bool:
+        """Look every interval, unless it does so already; False if no thread can be started. Then try again."""
+        try:
+            with self._starting:
+                if self._end is None and not self._closed:
+                    end = self._end = Event()
+                    owner = ref(self, lambda _: end.set())
+                    args = owner, end, self._interval
+                    self._thread = Thread(target=_watching, args=args, name="headgate-rules", daemon=True)
+                    self._thread.start()
+                    self._warned = False
+        except RuntimeError as error:  # the process has as many as it may have
+            self._end = self._thread = None
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "headgate: changes of the rulebook are not followed, because no thread could be started: %s",
+                    error,
+                )
+            return False
+        return True
 
     def close(self) -> None:
         """Look no more."""
@@ -146,8 +158,8 @@ class Watch(Generic[Book]):
 
     def forget(self) -> None:
         """In a forked child: its parent's thread is not here, nor whoever held the lock."""
-        ran = self._end is not None
-        self._looking, self._end, self._thread = Lock(), None, None
+        ran = self._end is not None or self._warned
+        self._looking, self._starting, self._end, self._thread = Lock(), Lock(), None, None
         if ran:
             self.start()
 
