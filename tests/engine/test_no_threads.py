@@ -27,7 +27,7 @@ def test_nothing_is_fetched_ahead_without_a_thread_that_gives_it_back(
 ) -> None:
     direct = Limiter("10000/hour fixed", redis_server.url, name="hot")
     direct.peek("key")
-    engine = open_engine(f"{redis_server.url}?lease=10s&fallback=deny&deadline=5s")
+    engine = open_engine(f"{redis_server.url}?prefetch=10s&fallback=deny&deadline=5s")
     limiter = Limiter("10000/hour fixed", engine, name="hot")
     limiter.take("key")
     with no_thread_can_start():
@@ -45,7 +45,7 @@ def test_nothing_is_fetched_ahead_without_a_thread_that_gives_it_back(
 
 
 def test_closing_a_lease_engine_that_could_start_no_thread(redis_server: RedisServer) -> None:
-    limiter = Limiter("10000/hour fixed", f"{redis_server.url}?lease=10s", name="closed")
+    limiter = Limiter("10000/hour fixed", f"{redis_server.url}?prefetch=10s", name="closed")
     limiter.take("key")
     with no_thread_can_start():
         for _ in range(20):
