@@ -1,8 +1,8 @@
 """Which cancellations are tried again, and when: without a server."""
 
-from headgate.engine.redis.stuck_places import StuckPlaces
 from headgate.engine.redis.trouble import Late
-from headgate.engine.redis.wire import Place, Question
+from headgate.engine.redis.wire import Question, given
+from headgate.engine.stuck_places import Place, StuckPlaces
 
 NOW_US = 1_000
 
@@ -11,15 +11,15 @@ def cancellation(served_us: int, count: bytes = b"count") -> Question:
     return Question(b"%d" % served_us, None, place=Place(count, served_us))
 
 
-def reply(given: int) -> list[int]:
-    return [1, 0, 0, 0, 0, NOW_US, 0, given]
+def reply(gave: int) -> list[int]:
+    return [1, 0, 0, 0, 0, NOW_US, 0, gave]
 
 
 def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
-    stuck = StuckPlaces()
+    stuck: StuckPlaces[Question] = StuckPlaces()
     for served_us in (2_000, 4_000, 3_000):
-        assert not stuck.given(cancellation(served_us), reply(0))
-    assert stuck.given(cancellation(5_000), reply(1))
+        assert not given(stuck, cancellation(served_us), reply(0))
+    assert given(stuck, cancellation(5_000), reply(1))
     assert [each.packed for each in stuck.last(b"count", 2)] == [b"4000", b"3000"]
     assert [each.packed for each in stuck.last(b"count", 2)] == [b"2000"]
     assert stuck.last(b"count", 2) == []
@@ -27,33 +27,33 @@ def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
 
 
 def test_what_was_served_gave_something_or_is_unknown_is_not_tried_again() -> None:
-    stuck = StuckPlaces()
-    assert stuck.given(cancellation(2_000), reply(1))
-    assert not stuck.given(cancellation(NOW_US), reply(0))
-    assert not stuck.given(cancellation(2_000), Late("no reply in time"))
-    assert not stuck.given(cancellation(2_000), [-2, NOW_US])  # a calendar's window has ended
-    assert not stuck.given(Question(b"", None), reply(0))
+    stuck: StuckPlaces[Question] = StuckPlaces()
+    assert given(stuck, cancellation(2_000), reply(1))
+    assert not given(stuck, cancellation(NOW_US), reply(0))
+    assert not given(stuck, cancellation(2_000), Late("no reply in time"))
+    assert not given(stuck, cancellation(2_000), [-2, NOW_US])  # a calendar's window has ended
+    assert not given(stuck, Question(b"", None), reply(0))
     assert len(stuck) == 0
     assert not stuck.begin(b"count")
 
 
 def test_one_tries_a_count_again_at_a_time_and_begins_anew_for_others() -> None:
-    stuck = StuckPlaces()
-    stuck.given(cancellation(2_000), reply(0))
+    stuck: StuckPlaces[Question] = StuckPlaces()
+    given(stuck, cancellation(2_000), reply(0))
     assert stuck.begin(b"count")
     assert stuck.again(b"count")
     stuck.last(b"count", 1)
     assert not stuck.begin(b"count")  # another place was given back meanwhile
     assert stuck.again(b"count")
     assert not stuck.again(b"count")
-    stuck.given(cancellation(2_000), reply(0))
+    given(stuck, cancellation(2_000), reply(0))
     assert stuck.begin(b"count")
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    stuck = StuckPlaces(most=10)
+    stuck: StuckPlaces[Question] = StuckPlaces(most=10)
     for number in range(100):
-        stuck.given(cancellation(2_000 + number, b"%d" % (number % 20)), reply(0))
+        given(stuck, cancellation(2_000 + number, b"%d" % (number % 20)), reply(0))
         assert len(stuck) <= 10
     assert stuck.last(b"99", 1) == []
     assert [each.packed for each in stuck.last(b"19", 1)] == [b"2099"]

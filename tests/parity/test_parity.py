@@ -16,8 +16,8 @@ from headgate.clock import ManualClock
 from headgate.engine.local import LocalEngine
 from headgate.engine.port import Meter
 from headgate.engine.redis.blocking import RedisEngine, RedisMeter
-from headgate.engine.redis.stuck_places import StuckPlaces
 from headgate.engine.redis.wire import Question, command
+from headgate.engine.stuck_places import StuckPlaces
 from headgate.model import ALGORITHMS
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import DAY, Limit
@@ -136,6 +136,7 @@ def test_python_and_servers_agree(name: str, driven_server: RedisServer) -> None
 def test_python_and_memory_agree(name: str) -> None:
     clock = ManualClock()
     engine = LocalEngine(clock)
+    engine.stuck = StuckPlaces(0)  # as above
     for number, walk in enumerate(walks(name, SERVER_WALKS, SERVER_STEPS, retunes=True)):
         for step in walk:
             clock.set_us(step.now_us)

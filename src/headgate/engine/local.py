@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
@@ -22,6 +22,7 @@ from headgate.engine.overrides import Kept, Limits, LocalOverrides, of
 from headgate.engine.port import Meter, Slot
 from headgate.engine.slot_table import SlotTable
 from headgate.engine.state_table import StateTable
+from headgate.engine.stuck_places import Place, StuckPlaces
 from headgate.engine.terms import Terms
 from headgate.errors import InvalidCharge
 from headgate.model import algorithm, assignment, lockout
@@ -33,6 +34,14 @@ from headgate.model.slots import Slots
 
 class Decide(Protocol):
     def __call__(self, key: str, cost: int, patience_us: int | None = None) -> Facts: ...
+
+
+class Cancelled(NamedTuple):
+    """A reservation that is given back."""
+
+    place: Place
+    units: int
+    receipt: Receipt
 
 
 # The states of one name, in a table for each pace that they were written at (see model/token_bucket.py). Nearly
@@ -56,6 +65,7 @@ class LocalEngine:
         self._slots: dict[str, SlotTable] = {}
         self._overrides: dict[str, StateTable[Kept]] = {}
         self._ledgers: dict[str, StateTable[assignment.State]] = {}
+        self.stuck: StuckPlaces[Cancelled] = StuckPlaces()
         self.born_us: int = self.clock.now_us()
         on_fork(self.forget)
 
@@ -69,6 +79,7 @@ class LocalEngine:
             slots.clear()
         for overrides in self._overrides.values():
             overrides.mend()
+        self.stuck = StuckPlaces()
         self.born_us = self.clock.now_us()
 
     def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
@@ -235,12 +246,32 @@ class LocalMeter:
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
         with self._engine.lock:
             now_us = self._now_us()
-            limit = self._resolved(now_us)
-            state = self._found(key, now_us, limit)
-            after = self._algorithm.refund(limit, state, now_us, units, receipt, cancel)
-            if after is not None:
-                self.save(key, after, now_us)
+            if cancel:
+                self._cancel(key, Cancelled(Place(self._count(key), receipt.served_us), units, receipt), now_us)
+            else:
+                self._give_back(key, units, receipt, now_us, cancel=False)
             return self.judge(key, now_us, 0, None)[0]
+
+    def _cancel(self, key: str, cancelled: Cancelled | None, now_us: int) -> None:
+        """Give a place back, and after it those that it was built on; what gives nothing is tried again later."""
+        stuck = self._engine.stuck
+        while cancelled is not None:
+            if not self._give_back(key, cancelled.units, cancelled.receipt, now_us, cancel=True):
+                stuck.note(cancelled, now_us)
+                break
+            cancelled = next(iter(stuck.last(cancelled.place.key, 1)), None)
+
+    def _give_back(self, key: str, units: int, receipt: Receipt, now_us: int, *, cancel: bool) -> bool:
+        """Whether there was anything to give back."""
+        limit = self._resolved(now_us)
+        state = self._found(key, now_us, limit)
+        after = self._algorithm.refund(limit, state, now_us, units, receipt, cancel)
+        if after is not None:
+            self.save(key, after, now_us)
+        return after is not None
+
+    def _count(self, key: str) -> tuple[str, str, str]:
+        return self.limit.algorithm, self.name, key
 
     def retune(self, key: str) -> None:
         if self._algorithm.retune is None:
@@ -254,6 +285,7 @@ class LocalMeter:
         with self._engine.lock:
             for table in self._family.values():
                 table.forget(key)
+            self._engine.stuck.forget(self._count(key))
             if self.terms is not None and self.terms.lockout is not None:
                 self._engine.lockouts(self.terms.rule).forget(key)
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
-from headgate.engine.redis.stuck_places import StuckPlaces
 from headgate.engine.redis.trouble import Trouble
-from headgate.engine.redis.wire import Question
+from headgate.engine.redis.wire import Question, all_given, given
+from headgate.engine.stuck_places import StuckPlaces
 
 MAX_AT_ONCE = 128  # stuck places that are tried again together
 
@@ -31,7 +31,7 @@ class Abandoned:
         ask_all: Callable[[Sequence[Question]], Awaitable[list[Any]]],
     ) -> None:
         self._ask, self._ask_all = ask, ask_all
-        self._stuck: dict[AbstractEventLoop, StuckPlaces] = {}
+        self._stuck: dict[AbstractEventLoop, StuckPlaces[Question]] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def left(self, question: Question, reply: Any) -> None:
@@ -65,14 +65,14 @@ class Abandoned:
             for ended in [each for each in tuple(self._stuck) if each.is_closed()]:
                 self._stuck.pop(ended, None)
             stuck = self._stuck[loop] = StuckPlaces()
-        if stuck.given(question, reply) and stuck.begin(place.key):
+        if given(stuck, question, reply) and stuck.begin(place.key):
             self._in_background(loop.create_task(self._cancel_again(stuck, place.key)))
 
-    async def _cancel_again(self, stuck: StuckPlaces, count: bytes) -> None:
+    async def _cancel_again(self, stuck: StuckPlaces[Question], count: Hashable) -> None:
         while stuck.again(count):
             many = 1
             while questions := stuck.last(count, many):
-                if not stuck.all_given(questions, await self._ask_all(questions)):
+                if not all_given(stuck, questions, await self._ask_all(questions)):
                     break
                 many = min(2 * many, MAX_AT_ONCE)
 

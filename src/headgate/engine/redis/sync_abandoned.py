@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any
 
 from headgate.engine.redis.background_thread import BackgroundThread
-from headgate.engine.redis.stuck_places import MAX_PLACES, StuckPlaces
-from headgate.engine.redis.wire import Question
+from headgate.engine.redis.wire import Question, given
+from headgate.engine.stuck_places import MAX_PLACES, StuckPlaces
 from headgate.errors import CorruptState, EngineUnavailable
 
 
@@ -30,7 +30,7 @@ class SyncAbandoned:
     def start_afresh(self) -> None:
         """In a forked child: what is stuck is the parent's."""
         self._lock = Lock()
-        self._stuck = StuckPlaces()
+        self._stuck: StuckPlaces[Question] = StuckPlaces()
         self._work: deque[Callable[[], None]] = deque(maxlen=MAX_PLACES)  # for the next thread
         self._threads: list[BackgroundThread] = []
 
@@ -54,18 +54,18 @@ class SyncAbandoned:
         if place is None:
             return
         with self._lock:
-            self._stuck.given(question, reply)
+            given(self._stuck, question, reply)
             again = self._stuck.begin(place.key)
         if again:
             self._in_background(partial(self._cancel_again, place.key))
 
-    def _cancel_again(self, count: bytes) -> None:
+    def _cancel_again(self, count: Hashable) -> None:
         while self._locked(self._stuck.again, count):
             while questions := self._locked(self._stuck.last, count, 1):
                 reply = None
                 with suppress(CorruptState, EngineUnavailable):
                     reply = self._ask(questions[0]._replace(place=None))  # it is noted here
-                if reply is None or not self._locked(self._stuck.given, questions[0], reply):
+                if reply is None or not self._locked(given, self._stuck, questions[0], reply):
                     break
 
     def _locked(self, step: Callable[..., Any], *args: Any) -> Any:

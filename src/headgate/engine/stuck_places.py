@@ -15,44 +15,52 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
-
-from headgate.engine.redis.trouble import Trouble
-from headgate.engine.redis.wire import Question, gave
-from headgate.model.decision import AT_US
+from collections.abc import Hashable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 MAX_PLACES = 10_000  # that are remembered
 
 
-class StuckPlaces:
+class Place(NamedTuple):
+    """A place in a queue that is cancelled: under which key it is counted, and when it would be served."""
+
+    key: Hashable
+    served_us: int
+
+
+class Cancellation(Protocol):
+    """What can be tried again; one without a place is of something else."""
+
+    @property
+    def place(self) -> Place | None: ...
+
+
+C = TypeVar("C", bound=Cancellation)
+
+
+class StuckPlaces(Generic[C]):
     """Cancellations that gave nothing, count by count, in the order of their places."""
 
     def __init__(self, most: int = MAX_PLACES) -> None:
         self._most = most
-        self._counts: OrderedDict[bytes, list[Question]] = OrderedDict()  # the latest count last
+        self._counts: OrderedDict[Hashable, list[C]] = OrderedDict()  # the latest count last
         self._places = 0
-        self._trying: dict[bytes, bool] = {}  # counts that are being tried again; whether to begin anew
+        self._trying: dict[Hashable, bool] = {}  # counts that are being tried again; whether to begin anew
 
     def __len__(self) -> int:
         return self._places
 
-    def given(self, question: Question, reply: Any) -> bool:
-        """Note what became of a cancellation: whether it gave something back."""
-        place = question.place
-        if place is None or isinstance(reply, Trouble):
-            return False
-        if gave(reply):
-            return True
-        if len(reply) > AT_US and place.served_us > reply[AT_US]:
-            insort(self._counts.setdefault(place.key, []), question, key=_served_us)
+    def note(self, cancellation: C, now_us: int) -> None:
+        """Remember one that gave nothing, unless its time has come."""
+        place = cancellation.place
+        if place is not None and place.served_us > now_us:
+            insort(self._counts.setdefault(place.key, []), cancellation, key=_served_us)
             self._counts.move_to_end(place.key)
             self._places += 1
             while self._places > self._most:
                 self._places -= len(self._counts.popitem(last=False)[1])
-        return False
 
-    def last(self, count: bytes, many: int) -> list[Question]:
+    def last(self, count: Hashable, many: int) -> list[C]:
         """Take so many out, the last place first."""
         places = self._counts.get(count, [])
         taken = places[-many:][::-1]
@@ -62,7 +70,11 @@ class StuckPlaces:
             self._counts.pop(count, None)
         return taken
 
-    def begin(self, count: bytes) -> bool:
+    def forget(self, count: Hashable) -> None:
+        """Try none of a count again."""
+        self._places -= len(self._counts.pop(count, ()))
+
+    def begin(self, count: Hashable) -> bool:
         """Whether to try the places of a count again: one does, and begins anew for whoever comes meanwhile."""
         if count not in self._counts and count not in self._trying:
             return False
@@ -70,7 +82,7 @@ class StuckPlaces:
         self._trying[count] = True
         return first
 
-    def again(self, count: bytes) -> bool:
+    def again(self, count: Hashable) -> bool:
         """Whether whoever tries is to begin (anew)."""
         if self._trying[count]:
             self._trying[count] = False
@@ -78,11 +90,6 @@ class StuckPlaces:
         del self._trying[count]
         return False
 
-    def all_given(self, questions: Sequence[Question], replies: Sequence[Any]) -> bool:
-        """The same as `given`, of several."""
-        given = [self.given(*each) for each in zip(questions, replies, strict=True)]
-        return all(given)
 
-
-def _served_us(question: Question) -> int:
-    return question.place.served_us if question.place is not None else 0
+def _served_us(cancellation: Cancellation) -> int:
+    return cancellation.place.served_us if cancellation.place is not None else 0
