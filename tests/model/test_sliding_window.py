@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from headgate.errors import InvalidRule
 from headgate.model.decision import DELAY_US, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
 from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
-from headgate.model.sliding_window import SlidingWindow, State, dead_at_us, decide, pack, refund, unpack
+from headgate.model.sliding_window import (
+    MAX_CELLS_BEFORE,
+    SlidingWindow,
+    State,
+    dead_at_us,
+    decide,
+    pack,
+    refund,
+    unpack,
+)
 
 START = 1_700_000_040  # a full minute
 LONG = 10**15
@@ -82,7 +91,8 @@ def test_reservations_take_the_first_cell_in_which_they_fit() -> None:
     key.take(30, 4)
     delays = [receipt and receipt.delay_us // SECOND for receipt in map(key.reserve, [30] * 4, [2, 3, 4, 3])]
     assert delays == [0, 30, 60, 60]
-    assert key.counts() == "3,0,0,0,0,7"  # three at 1:00, seven at 1:30
+    # What was taken up to now, then three at 1:00, seven at 1:30.
+    assert key.counts() == "0,0,0,0,4,0,0,0,0,6,0,0,0,0,3,0,0,0,0,7"
     assert key.take(30) == "in 90"
     assert key.take(119) == "in 1"
     assert key.take(120) == "2 left"
@@ -139,14 +149,38 @@ def test_a_cancelled_reservation_gives_back_nothing_once_served() -> None:
     key = Key(SlidingWindow(10, 60))
     key.take(0, 10)
     first, second = key.reserve(0, 10), key.reserve(0, 5)
-    assert not key.refund(0, first, cancel=True)  # further back than the frame that ends with the second
+    assert key.refund(0, first, cancel=True)
     assert key.refund(120, second, 1, cancel=True)
     assert not key.refund(121, second, cancel=True)
     assert key.refund(121, second)
     assert key.take(121, 10) == "0 left"
 
 
-def test_an_emptied_tail_keeps_its_place_until_it_is_reached() -> None:
+def test_an_emptied_tail_goes_back_to_the_last_cell_in_use() -> None:
+    key = Key(SlidingWindow(1, 1))
+    key.take(0)
+    before = key.state
+    places = [key.reserve(0, 1) for _ in range(3)]
+    assert key.refund(0, places[1], cancel=True)
+    assert key.take(0) == "in 4"
+    assert key.refund(0, places[2], cancel=True)
+    assert key.take(0) == "in 2"
+    assert key.refund(0, places[0], cancel=True)
+    assert key.state == before
+    assert key.take(1) == "0 left"
+
+
+def test_a_tail_goes_back_as_far_as_the_cells_before_it_are_known() -> None:
+    key = Key(SlidingWindow(1, 1, cells=1))
+    key.take(0)
+    places = [key.reserve(0, 1) for _ in range(MAX_CELLS_BEFORE + 10)]
+    assert key.counts() == ",".join("1" * (1 + MAX_CELLS_BEFORE))
+    for place in reversed(places):
+        key.refund(0, place, cancel=True)
+    assert key.take(0) == "in 10"
+
+
+def test_an_emptied_tail_is_dead_when_its_frame_is() -> None:
     key = Key(SlidingWindow(10, 60))
     key.take(0, 10)
     receipt = key.reserve(0, 10)

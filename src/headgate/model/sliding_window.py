@@ -13,11 +13,15 @@ More cells cost more to keep, and come closer to the truth; sliding_log.py is th
 first cell, which leaves the frame at 1:00; from then on 400 more may pass, and the rest from 1:18 on.
 
 Reservations. What does not fit now is written into the first cell in which it fits, first come, first
-served: never before the tail, the last cell written to. So the frame that ends with the tail is all that a
-state needs, however far ahead the tail lies:
+served: never before the tail, the last cell in use. So the frame that ends with the tail is all that a charge
+needs, however far ahead the tail lies:
 
     cell_us:cells:tail:c,c,c          the limit's cut, the tail's number, the counts up to it, oldest first
     cell_us:cells:tail:c,c,c:ahead    and how many cells it lay ahead of the clock when written, if any
+
+While the tail lies ahead, the counts begin with the frame of the clock, so that the tail can go back where it came
+from if its reservations are cancelled. At most MAX_CELLS_BEFORE are kept before the tail's own frame; what lay in
+earlier ones is not known any more, and the tail does not go back to where its frame would show them.
 
 The clock. A state proves the start of the cell in which it was written: `ahead` cells before its tail. If that
 lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is judged as in that cell. If it
@@ -40,7 +44,10 @@ beside it):
     and nobody waits longer for it than MAX_CLOCK_SWING_US: a tail further ahead than it was ever put is taken to
     be that far ahead of the current cell, and the counts before it move along;
   - a refund lowers the count of the charge's cell while that lies in the kept frame and in the current one,
-    and gives nothing after; a cancelled reservation gives nothing once served. The tail stays where it is;
+    and gives nothing after; a cancelled reservation gives nothing once served. A tail that lies ahead and is
+    emptied goes back to the last cell in use, as far as all cells of the frame there are known;
+  - reservations that are all cancelled, in any order, leave nothing behind (test_leaving_laws.py), if they lay at
+    most MAX_CELLS_BEFORE cells ahead;
   - a changed limit counts what is still in the frame of the limit that wrote it, in the cell of its own
     that holds the end of the old one. So every unit keeps its age, to within a cell: a raised limit adds
     room, a lowered one bites at once. A charge that it refuses passes exactly retry_after later and not a
@@ -58,6 +65,7 @@ from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, du
 State = tuple[tuple[int, int], int, tuple[int, ...], int]
 
 CELLS = 10
+MAX_CELLS_BEFORE = 1000  # the tail's own frame, kept while it lies ahead
 
 _MOST = 10**13
 _MOST_CELLS = 1000
@@ -124,6 +132,8 @@ def decide(
         counts = state[2]
     else:
         counts = _slid(cells, state[1], state[2], current)
+    if len(counts) > cells:
+        counts = _slid(cells, current, counts, current)
     room = limit.amount - sum(counts) - cost
     if room >= 0 and cost:
         return (
@@ -145,10 +155,10 @@ def _wait(
 ) -> tuple[Facts, State | None]:
     """What is not simply allowed: a peek, a refusal, a reservation."""
     cell_us, cells = limit.cut
-    cell = _grant(limit, tail, counts, cost or 1)
+    cell = _grant(limit, tail, counts[-cells:], cost or 1)
     wait_us = cell * cell_us - now_us if cell > current else 0
     if 0 < cost <= limit.amount and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
-        counts = _slid(cells, tail, counts, cell)
+        counts = _ahead(cells, tail, counts, cell, current)
         reset_us = (cell + cells) * cell_us - now_us
         return (True, 0, 0, reset_us, wait_us, now_us, cell), (
             limit.cut,
@@ -254,6 +264,16 @@ def _slid(cells: int, tail: int, counts: tuple[int, ...], to: int) -> tuple[int,
     return (0,)
 
 
+def _ahead(cells: int, tail: int, counts: tuple[int, ...], to: int, current: int) -> tuple[int, ...]:
+    """The counts of the frame that ends with `to`, and before it those of all known cells from the current frame
+    on."""
+    known = counts if tail > current else (0,) * (cells - len(counts)) + counts
+    known += (0,) * (to - tail)
+    if to == current or len(known) <= cells:
+        return _slid(cells, tail, counts, to)
+    return known[-cells - min(MAX_CELLS_BEFORE, to - current) :]
+
+
 def _over(cells: int, tail: int, counts: tuple[int, ...]) -> int:
     """The cell from which on nothing counts any more, not even the tail's place in the queue."""
     for back, count in enumerate(reversed(counts)):
@@ -280,7 +300,12 @@ def refund(
     if not 0 <= place < len(counts) or not counts[place]:
         return None
     left = (*counts[:place], max(0, counts[place] - given), *counts[place + 1 :])
-    return state[0], tail, _slid(cells, tail, left, tail), ahead
+    before = max(0, min(ahead, len(left) - cells))  # so many cells can the tail go back
+    back = next((back for back in range(before) if left[-1 - back]), before)
+    left = left[: len(left) - back]
+    if len(left) <= cells:
+        left = _slid(cells, tail, left, tail)
+    return state[0], tail - back, left, ahead - back
 
 
 def dead_at_us(limit: SlidingWindow, state: State) -> int:

@@ -5,6 +5,8 @@
 
 local M = { width = 3 }
 
+local BEFORE = 1000 -- MAX_CELLS_BEFORE
+
 local function over(a, b) return (a - math.fmod(a, b)) / b end
 
 function M.limit(argv, i)
@@ -23,7 +25,7 @@ function M.unpack(text)
     state[n] = tonumber(count)
   end
   state.n = n
-  return n > 0 and n <= state.cells and state.tail * state.cell_us < 1e16 and state or nil
+  return n > 0 and n <= state.cells + BEFORE and state.tail * state.cell_us < 1e16 and state or nil
 end
 
 -- concat writes numbers with 14 digits, and counts have at most that many.
@@ -83,6 +85,21 @@ local function slid(limit, state, tail, to)
   end
   copy.n = n
   return copy, sum
+end
+
+-- The frame as one that ends with `cell`, ahead of the current one, after all known cells that are in the current
+-- frame or ahead of it. The state's tail is where the frame's is, if that lies ahead.
+local function put_ahead(limit, state, frame, cell, current)
+  local tail, cells = frame.tail, limit.cells
+  local known, n = state, state.n
+  if tail == current then known, n = frame, cells end
+  local length = n + cell - tail
+  if length <= cells then return slid(limit, frame, tail, cell) end
+  local width = math.min(length, cells + math.min(BEFORE, cell - current))
+  local after = { cell_us = limit.cell_us, cells = cells, tail = cell, ahead = cell - current, n = width }
+  local shift = known.n - n + length - width
+  for i = 1, width do after[i] = known[i + shift] or 0 end
+  return after
 end
 
 -- The state as it came, unless the clock was set back behind it: then it moves along with the clock.
@@ -161,7 +178,7 @@ function M.decide(limit, state, now_us, cost, patience_us)
   local wait_us = cell > current and cell * cell_us - now_us or 0
 
   if cost > 0 and cost <= amount and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
-    if cell > tail then frame = slid(limit, frame, tail, cell) end
+    if cell > current then frame = put_ahead(limit, state, frame, cell, current) end
     frame[frame.n] = frame[frame.n] + cost
     frame.ahead = cell - current
     local remaining = wait_us == 0 and amount - sum - cost or 0
@@ -187,11 +204,16 @@ function M.refund(_, state, now_us, units, receipt, cancel)
   if served_us < (mark - 1) * cell_us - SWING_US or served_us >= (mark + 1) * cell_us then return nil end
   if mark + state.cells <= over(now_us, cell_us) then return nil end
   if place < 1 or place > state.n or state[place] == 0 then return nil end
-  local after = slid(state, state, state.tail, state.tail)
-  place = mark - after.tail + after.n
+  local after = { cell_us = cell_us, cells = state.cells, tail = state.tail, n = state.n }
+  for i = 1, state.n do after[i] = state[i] end
   after[place] = math.max(0, after[place] - given)
-  after = slid(state, after, after.tail, after.tail)
-  after.ahead = state.ahead
+  local before, back = math.max(0, math.min(state.ahead, state.n - state.cells)), 0
+  while back < before and after[after.n] == 0 do
+    after[after.n] = nil
+    after.n, after.tail, back = after.n - 1, after.tail - 1, back + 1
+  end
+  if after.n <= after.cells then after = slid(state, after, after.tail, after.tail) end
+  after.ahead = state.ahead - back
   return after
 end
 
