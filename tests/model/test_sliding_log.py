@@ -9,7 +9,17 @@ import pytest
 from headgate.errors import InvalidRule
 from headgate.model.decision import REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
 from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
-from headgate.model.sliding_log import SlidingLog, State, dead_at_us, decide, pack, refund, settle, unpack
+from headgate.model.sliding_log import (
+    MAX_UNITS_BEFORE,
+    SlidingLog,
+    State,
+    dead_at_us,
+    decide,
+    pack,
+    refund,
+    settle,
+    unpack,
+)
 
 START = 1_700_000_000
 
@@ -100,7 +110,7 @@ def test_reservations_are_served_in_order_as_units_leave() -> None:
     key.take(10, 2)
     delays = [key.reserve(20, cost).delay_us / SECOND for cost in (1, 3, 1)]
     assert delays == [40, 100, 160]
-    assert key.units() == [120, 120, 180]
+    assert key.units() == [0, 10, 10, 60, 120, 120, 120, 180]
     assert key.take(20) == "in 160"
     assert key.take(120) == "in 60"  # first come, first served: one waits for 180
     assert key.take(120, 0) == "in 60"
@@ -164,13 +174,24 @@ def test_cancelling_from_the_end_of_the_queue_undoes_it() -> None:
     assert key.units() == [0, 54]
 
 
-def test_what_later_reservations_pushed_out_is_not_given_back() -> None:
+def test_reservations_are_given_back_in_any_order() -> None:
     key = Key(SlidingLog(2, 60))
     key.take(0, 2)
     first, second = key.reserve(0, 2), key.reserve(0, 2)
-    assert not key.refund(0, first, cancel=True)
-    assert key.refund(0, second, cancel=True)
     assert key.refund(0, first, cancel=True)
+    assert key.units() == [0, 0, 120, 120]
+    assert key.refund(0, second, cancel=True)
+    assert key.units() == [0, 0]
+
+
+def test_what_later_reservations_pushed_out_is_not_given_back() -> None:
+    key = Key(SlidingLog(2, 60))
+    key.take(0, 2)
+    first, *_, last = [key.reserve(0, 2) for _ in range(2 + MAX_UNITS_BEFORE // 2)]
+    assert len(key.units()) == 2 + MAX_UNITS_BEFORE
+    assert not key.refund(0, first, cancel=True)
+    assert key.refund(0, last, cancel=True)
+    assert len(key.units()) == 2 + MAX_UNITS_BEFORE  # two at the start, in place of those that were pushed out
 
 
 def test_a_clock_that_steps_back_leaves_every_unit_its_age() -> None:
@@ -270,24 +291,24 @@ def test_a_changed_limit_lets_nobody_overtake_what_is_booked() -> None:
     key.take(0, 2)
     first, second = key.reserve(0), key.reserve(30, 2)
     key.limit = SlidingLog(5, 60)
-    assert key.units() == [120, 120]
+    assert key.units() == [0, 0, 60, 120, 120]
     assert key.take(30) == "in 90"
     assert key.reserve(30).delay_us == 90 * SECOND
     key.limit = SlidingLog(5, 10)
     assert key.take(60) == "in 60"
-    assert not key.refund(60, first)
     assert key.refund(60, second, 1)
-    assert key.units() == [110, 120, 120]
+    assert key.refund(60, first)
+    assert key.units() == [0, 0, 120, 120]
 
 
 def test_units_written_in_again_come_before_all_others() -> None:
     key = Key(SlidingLog(2, 60))
     key.take(0, 2)
-    key.reserve(0, 2)
-    receipt = key.reserve(0)
+    *_, receipt = [key.reserve(0, 2) for _ in range(2 + MAX_UNITS_BEFORE // 2)]
+    oldest = key.units()[0]
     key.limit = SlidingLog(2, 10)
     assert key.refund(0, receipt)
-    assert key.units() == [60, 60]
+    assert key.units()[:3] == [oldest] * 3
 
 
 @pytest.mark.parametrize(

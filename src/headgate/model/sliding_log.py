@@ -4,7 +4,7 @@ Picture a roll of paper on which each unit writes the instant at which it is ser
 `cost` units may pass if the roll holds at most `amount - cost` instants of the last period; one that is exactly
 a period old has left. To know that, nobody counts: as the roll is in order, it is enough to look at a single
 line, the one that must have left before the charge can be served. That is the (amount - cost + 1)-th newest.
-No other unit is ever looked at to decide, and none older than the `amount` newest is ever needed, so the roll
+No other unit is ever looked at to decide, and none older than the `amount` newest is needed for it, so the roll
 is a ring, and a decision costs the same at 10/s and at 1000000/day.
 
 "3/minute log" with units at 0, 10 and 50 s: one more passes at 60 s, when the first has left, and not before;
@@ -25,8 +25,9 @@ period after the unit that must have left. It writes that instant at once, even 
 newest unit lies ahead nothing remains and nothing can be taken.
 
 Refunds. The mark of a charge is the instant that its units carry. Units that carry the same instant are
-alike, so giving back a charge erases so many units of its instant, wherever in the ring they are by now.
-While reservations lie ahead, the ring may have pushed out units that are still in their window. All of them
+alike, so giving back a charge erases so many units of its instant, wherever in the ring they are by now. So
+while reservations lie ahead, the ring also holds what the `amount` newest units would push out, as long as it is
+in its window: up to MAX_UNITS_BEFORE of them. Where it holds as many, it may have pushed out more. All of those
 were served at least a period before the newest unit, so that is where they are written in again, one for each
 unit erased: what is booked next can then be no earlier than the law allows, and no later than without the
 refund.
@@ -42,7 +43,9 @@ test_change_laws.py beside it):
     waits longer for it than MAX_CLOCK_SWING_US;
   - a refund erases units of its own charge's instant that are still in the window; those that left, or that
     were pushed out by later reservations, give nothing back;
-  - a cancelled reservation does the same, unless it was served before now; later ones keep their instants;
+  - a cancelled reservation does the same, unless it was served before now; later ones keep their instants.
+    Reservations that are all cancelled, in any order, leave nothing behind (test_leaving_laws.py), if at most
+    MAX_UNITS_BEFORE units were reserved at a time;
   - a changed limit judges the same units by its own numbers: at most its `amount` newest, by its own period. A
     refused charge gives nothing back, however the limit is changed; an admitted one forgives those older than its
     period, and all but its `amount` newest.
@@ -76,6 +79,7 @@ State = tuple[int, int, int, int, int, "array[int]", int]
 _MOST_UNITS = 1_000_000
 _LONGEST_PERIOD_US = 100 * YEAR
 _FEWEST_SLOTS = 8
+MAX_UNITS_BEFORE = 10_000  # the `amount` newest, kept while reservations lie ahead
 _NO_RING = array("q")
 _NEVER_US = -EXACT  # the newest unit of a log that was erased: out of any window
 
@@ -153,12 +157,12 @@ def _wait(
         not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
     )
     remaining = 0
-    if newest_us <= time_us and not (passes and wait_us):
+    if passes or newest_us <= time_us:
         tail = _first_after(time_us - period_us, ring, tail, head)
-        remaining = amount - (head - tail)
+        remaining = 0 if wait_us and passes else max(0, amount - (head - tail))
     if passes:
         head += cost
-        tail = max(tail, head - amount)
+        tail = max(tail, head - amount - MAX_UNITS_BEFORE)
         reset_us = due_us + period_us - now_us - ahead_us
         facts = (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, due_us)
         return facts, (head, tail, due_us, time_us, ahead_us, ring, cost)
@@ -180,7 +184,8 @@ def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, i
         if newest_us + limit.period_us > time_us:
             if time_us - now_us - ahead_us > MAX_CLOCK_SWING_US:
                 ahead_us = time_us - now_us
-            return head, max(tail, head - limit.amount), newest_us, time_us, ahead_us, ring
+            tail = max(tail, head - limit.amount - MAX_UNITS_BEFORE)
+            return head, tail, newest_us, time_us, ahead_us, ring
         if time_us - now_us - ahead_us <= MAX_CLOCK_SWING_US:
             start_us = time_us - ahead_us
     return 0, 0, 0, start_us, 0, _NO_RING
@@ -206,16 +211,16 @@ def _first_after(instant_us: int, ring: array[int], low: int, high: int) -> int:
 def settle(limit: SlidingLog, state: State) -> State:
     """What is to be kept of a state that decide() gave: its units are written into the ring, in place.
 
-    The ring has room for twice the units it held when it was laid, at most for the limit's amount: a log that
-    is hardly used stays small, and laying it anew costs nothing in the long run.
+    The ring has room for twice the units it held when it was laid, at most for the limit's amount unless it held
+    more: a log that is hardly used stays small, and laying it anew costs nothing in the long run.
     """
     head, tail, newest_us, stamp_us, ahead_us, ring, count = state
     if not count:
         return state
     held = head - tail
     slots = len(ring)
-    if held > slots or slots > limit.amount or held * 8 < slots:
-        slots = min(limit.amount, max(_FEWEST_SLOTS, 2 * held))
+    if held > slots or slots > max(limit.amount, 2 * held) or held * 8 < slots:
+        slots = 2 * held if held > limit.amount else min(limit.amount, max(_FEWEST_SLOTS, 2 * held))
         kept = _unrolled(ring, tail, head - count)
         ring = kept + array("q", [0]) * (slots - len(kept))
         head, tail = held, 0
@@ -253,7 +258,7 @@ def refund(
     if units <= 0:
         return None
     del log[stop - units : stop]
-    if newest_us > time_us:
+    if newest_us > time_us and head - tail == limit.amount + MAX_UNITS_BEFORE:
         pushed_out_us = max(0, newest_us - limit.period_us)
         log = array("q", [min([pushed_out_us, *log[:1]])]) * units + log
     return len(log), 0, log[-1] if log else _NEVER_US, time_us, ahead_us, log, 0

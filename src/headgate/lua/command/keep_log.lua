@@ -4,9 +4,9 @@
 --            signed, for a log that was emptied
 --   ring     7 bytes, big-endian, for the instant of each unit; unit n is in slot n modulo size
 --
--- The ring is laid for twice the units held at the time, at most for the limit's amount, and the string grows as
--- slots are first used. Growing, a Redis string doubles its space; so once the last slot is in use it is
--- rewritten, which gives the spare half back.
+-- The ring is laid for twice the units held at the time, at most for the limit's amount unless more are held. The
+-- string grows as slots are first used. Growing, a Redis string doubles its space; so once the last slot is in use it
+-- is rewritten, which gives the spare half back.
 --
 -- `model` is the algorithm's; the assembler puts it above this line.
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
@@ -72,10 +72,11 @@ function M.save(key, limit, state, now_us)
   if append then
     fresh = pack(INSTANT, state.newest_us)
     if append > 1 then fresh = fresh:rep(append) end
-    local fits = size and held <= size and size <= limit.amount and held * 8 >= size
+    local fits = size and held <= size and size <= math.max(limit.amount, 2 * held) and held * 8 >= size
     if not fits then
       local before = head - append
-      local wanted = math.min(limit.amount, math.max(FEWEST, 2 * held))
+      local wanted = 2 * held
+      if held <= limit.amount then wanted = math.min(limit.amount, math.max(FEWEST, wanted)) end
       if size and size < wanted and before <= size then
         size = wanted -- Never gone round: every unit keeps its slot in the larger ring.
       else

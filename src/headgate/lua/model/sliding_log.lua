@@ -10,6 +10,7 @@ local floor, max, min = math.floor, math.max, math.min
 local M = { width = 2, keep = "log" }
 
 local HORIZON_US = 366 * 86400 * 1000000
+local BEFORE = 10000 -- MAX_UNITS_BEFORE
 local NEVER_US = -9007199254740992
 local SWING_US = 100000
 
@@ -53,7 +54,7 @@ function M.decide(limit, state, now_us, cost, patience_us)
     if state.newest_us + period_us > log_us then
       head, tail, newest_us, time_us, ahead_us = state.head, state.tail, state.newest_us, log_us, log_ahead_us
       size, entry = state.size, state.entry
-      if head - tail > amount then tail = head - amount end
+      tail = max(tail, head - amount - BEFORE)
     elseif log_us - now_us - state.ahead_us <= SWING_US then
       time_us = log_us - state.ahead_us
     end
@@ -69,13 +70,13 @@ function M.decide(limit, state, now_us, cost, patience_us)
   local passes = cost > 0 and cost <= amount
     and (wait_us == 0 or (patience_us >= 0 and wait_us <= patience_us and wait_us <= HORIZON_US))
   local remaining = 0
-  if newest_us <= time_us and not (passes and wait_us > 0) then
+  if passes or newest_us <= time_us then
     if head > 0 then tail = first_after(time_us - period_us, entry, tail, head) end
-    remaining = amount - (head - tail)
+    if wait_us == 0 or not passes then remaining = max(0, amount - (head - tail)) end
   end
   if passes then
     head = head + cost
-    if head - tail > amount then tail = head - amount end
+    tail = max(tail, head - amount - BEFORE)
     if wait_us == 0 then remaining = remaining - cost end
     return { 1, remaining, 0, due_us + period_us - now_us - ahead_us, wait_us, now_us, due_us },
       { size = size, entry = entry, head = head, tail = tail, newest_us = due_us, stamp_us = time_us,
@@ -100,12 +101,12 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   if state.newest_us + period_us <= time_us then return nil end
   if mark_us - receipt.at_us - receipt.delay_us > ahead_us + SWING_US then return nil end
   local head, newest_us = state.head, state.newest_us
-  local tail = max(state.tail, head - limit.amount)
+  local tail = max(state.tail, head - limit.amount - BEFORE)
   local stop = first_after(mark_us, entry, tail, head)
   units = min(units, receipt.cost - receipt.returned, stop - first_after(mark_us - 1, entry, tail, stop))
   if units <= 0 then return nil end
   local cut, fill_us = stop - units, nil
-  if newest_us > time_us then
+  if newest_us > time_us and head - tail == limit.amount + BEFORE then
     fill_us = max(0, newest_us - period_us)
     if cut > tail then
       fill_us = min(fill_us, entry(tail))
