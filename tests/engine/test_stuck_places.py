@@ -1,7 +1,8 @@
 """Which cancellations are tried again, and when: without a server."""
 
+from headgate.engine.redis.cancellations import given
 from headgate.engine.redis.trouble import Late
-from headgate.engine.redis.wire import Question, given
+from headgate.engine.redis.wire import Question
 from headgate.engine.stuck_places import Place, StuckPlaces
 
 NOW_US = 1_000

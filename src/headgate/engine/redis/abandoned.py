@@ -15,8 +15,9 @@ from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
+from headgate.engine.redis.cancellations import all_given, given
 from headgate.engine.redis.trouble import Trouble
-from headgate.engine.redis.wire import Question, all_given, given
+from headgate.engine.redis.wire import Question
 from headgate.engine.stuck_places import StuckPlaces
 
 MAX_AT_ONCE = 128  # stuck places that are tried again together

@@ -15,7 +15,8 @@ from threading import Lock
 from typing import Any
 
 from headgate.engine.redis.background_thread import BackgroundThread
-from headgate.engine.redis.wire import Question, given
+from headgate.engine.redis.cancellations import given
+from headgate.engine.redis.wire import Question
 from headgate.engine.stuck_places import MAX_PLACES, StuckPlaces
 from headgate.errors import CorruptState, EngineUnavailable
 

@@ -15,7 +15,7 @@ from headgate.engine import overrides
 from headgate.engine.port import Slot
 from headgate.engine.redis import naming
 from headgate.engine.redis.script import Script, bare, several, single
-from headgate.engine.stuck_places import Place, StuckPlaces
+from headgate.engine.stuck_places import Place
 from headgate.engine.terms import Terms, parts
 from headgate.errors import CorruptState, InvalidRule
 from headgate.lazy import lazy_property
@@ -73,24 +73,6 @@ def facts(reply: list[int]) -> Facts:
 def refunded(reply: list[int]) -> Facts:
     """How things stand after a refund."""
     return facts(reply[:7])
-
-
-def given(stuck: StuckPlaces[Question], question: Question, reply: Any) -> bool:
-    """Whether a cancellation gave anything back; if not, it is noted among those that are stuck."""
-    if (
-        question.place is None or not isinstance(reply, list) or len(reply) <= 7
-    ):  # trouble, or outside of a calendar
-        return False
-    if reply[7] == 1:
-        return True
-    stuck.note(question, reply[AT_US])
-    return False
-
-
-def all_given(stuck: StuckPlaces[Question], questions: Sequence[Question], replies: Sequence[Any]) -> bool:
-    """The same, of several."""
-    gave = [given(stuck, *each) for each in zip(questions, replies, strict=True)]
-    return all(gave)
 
 
 def each_facts(reply: Any, count: int) -> Iterable[Any]:
