@@ -20,7 +20,8 @@ class LeaseWatcher(Thread):
 
     def __init__(self, engine: LeaseEngine) -> None:
         super().__init__(name="headgate-prefetch", daemon=True)
-        wake = self.wake = Event()
+        wake = Event()
+        self.wake: Event = wake
         self._engine = ref(engine, lambda _: wake.set())
 
     def run(self) -> None:

@@ -102,7 +102,7 @@ class Channel:
         self._alone = True  # the last unit was a single question
         self._scheduled = False
         self._connection: Connection | None = None
-        self.lingering = LingeringConnections(loop)
+        self.lingering: LingeringConnections = LingeringConnections(loop)
         self._opening: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
 

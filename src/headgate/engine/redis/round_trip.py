@@ -89,7 +89,8 @@ class RoundTrip:
     run it on, if it is `resumable`."""
 
     def __init__(self, connection: SyncConnection, batch: Sequence[SyncRequest], lock: RLock) -> None:
-        self.connection, self._batch, self._lock = connection, batch, lock
+        self.connection: SyncConnection = connection
+        self._batch, self._lock = batch, lock
         self._joints = _joined(batch)
         self._forgotten: list[Joint] = []
         self._replies: list[Any] = []
