@@ -36,7 +36,7 @@ both = pytest.mark.parametrize("make", range(2), ids=["limiter", "from_rules"])
 
 
 def urls(server: RedisServer) -> list[str]:
-    return ["memory://", server.url, f"{server.url}?memo=on&lease=10ms&fallback=local"]
+    return ["memory://", server.url, f"{server.url}?denial_cache=on&fallback=local"]
 
 
 @both
