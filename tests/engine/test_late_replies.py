@@ -37,10 +37,11 @@ def slots_missing(server: RedisServer, slots: int, key: str = "key") -> Callable
 
 
 def next_place_missing(server: RedisServer) -> str | None:
+    """What there is to complain about the queue. It is looked at only: a place that another process takes behind
+    those that are being given back would keep them."""
     with Limiter("1/minute", server.url) as other:
-        place = other.reserve("key")
-        place.cancel()
-    return None if place.delay <= 60 else f"the next place is {place.delay:.0f} s away"
+        away = other.peek("key").retry_after
+    return None if away is not None and away <= 60 else f"the next place is {away} s away"
 
 
 def connections(server: RedisServer) -> int:
@@ -117,6 +118,7 @@ async def test_a_server_that_stays_silent_keeps_few_connections(
 
 
 async def test_closing_ends_a_connection_that_waits_for_late_replies(redis_server: RedisServer) -> None:
+    before = connections(redis_server)
     limiter = AsyncLimiter("3 slots ttl 1h", f"{redis_server.url}?deadline=200ms")
     await limiter.peek("key")
     redis_server.pause()
@@ -129,7 +131,9 @@ async def test_closing_ends_a_connection_that_waits_for_late_replies(redis_serve
         assert time.monotonic() - began < 5
     finally:
         redis_server.resume()
-    await asyncio.to_thread(until, lambda: None if connections(redis_server) == 0 else "something is open", SURE_S)
+    await asyncio.to_thread(
+        until, lambda: None if connections(redis_server) <= before else "something is open", SURE_S
+    )
 
 
 async def test_closing_gives_back_what_comes_in_time(redis_server: RedisServer) -> None:
@@ -206,6 +210,7 @@ def test_threads_that_are_answered_late_keep_few_connections(
 
 
 def test_closing_ends_what_waits_for_late_replies_of_threads(redis_server: RedisServer) -> None:
+    before = connections(redis_server)
     limiter = Limiter("5 slots ttl 1h", f"{redis_server.url}?deadline=200ms")
     limiter.peek("key")
     redis_server.pause()
@@ -218,7 +223,7 @@ def test_closing_ends_what_waits_for_late_replies_of_threads(redis_server: Redis
         assert time.monotonic() - began < 5
     finally:
         redis_server.resume()
-    until(lambda: None if connections(redis_server) == 0 else "something is open", SURE_S)
+    until(lambda: None if connections(redis_server) <= before else "something is open", SURE_S)
 
 
 def test_closing_gives_back_what_comes_in_time_for_threads(redis_server: RedisServer) -> None:
