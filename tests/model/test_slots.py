@@ -171,4 +171,11 @@ def test_a_ticket_is_a_new_number_that_expires_soon(fresh: int) -> None:
 
 @given(instants, instants)
 def test_a_step_back_is_how_far_the_clock_is_behind(stamp_us: int, now_us: int) -> None:
-    assert stepped_us(stamp_us, now_us) == (stamp_us - now_us if now_us < stamp_us else 0)
+    behind_us = stamp_us - now_us
+    assert stepped_us(stamp_us, now_us) == (behind_us if behind_us > MAX_CLOCK_SWING_US else 0)
+
+
+@pytest.mark.parametrize("behind_us", [1, MAX_CLOCK_SWING_US])
+def test_a_swing_is_no_step_back(behind_us: int) -> None:
+    assert stepped_us(NOW + behind_us, NOW) == 0
+    assert stepped_us(NOW + MAX_CLOCK_SWING_US + behind_us, NOW) == MAX_CLOCK_SWING_US + behind_us
