@@ -127,4 +127,6 @@ def test_places_of_any_cost_that_are_cancelled_mint_nothing_and_outlast_no_place
     histories.leave(order)
     stands, without = (each.peek("key").facts for each in (histories.limiter, histories.without))
     longest_us = max(without[RETRY_AFTER_US] or 0, histories.last_us - histories.clock.now_us(), SECOND)
-    assert (stands[RETRY_AFTER_US] or 0) <= longest_us
+    unit_us = SECOND // int(text.partition("/")[0])  # a unit behind the last place is served so much later
+    rounding_us = 1000 if "queue" in text else 0  # a leaky bucket lives in milliseconds
+    assert (stands[RETRY_AFTER_US] or 0) <= longest_us + unit_us + rounding_us

@@ -1,7 +1,8 @@
 """Logs and windows whose clock swings while charges are given back: nothing is minted.
 
-The judge's time is the highest reading at which a charge passed. A charge is served then, or later if it was
-reserved. He counts what was served and not given back, one by one.
+The judge's time is the highest reading at which a charge passed (or something was given back to a log, which notes
+when it was written last). A charge is served then, or later if it was reserved. He counts what was served and not
+given back, one by one.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class Life:
         if after is None:
             return
         self.state = after
+        if isinstance(self.limit, SlidingLog):
+            self.proved_us = max(self.proved_us, self.now_us)
         given = min(before, units, receipt.cost - receipt.returned)
         self.charges[which] = served_us, receipt._replace(returned=receipt.returned + given)
 
