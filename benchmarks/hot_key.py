@@ -134,7 +134,7 @@ def _fullest_window(admitted: list[Admitted]) -> int:
 
 
 def _hammer(url: str, text: str, seconds: float) -> tuple[list[Admitted], int, int]:
-    """What was admitted, in order; how often was asked; how many units were prefetched."""
+    """Returns the admitted calls in order, the number of requests to Redis, and the units prefetched."""
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(PROCESSES, initializer=_meet, initargs=(spawn.Barrier(PROCESSES),)) as pool:
         shifts = pool.map(_work, [(url, text, seconds)] * PROCESSES, chunksize=1)

@@ -63,7 +63,7 @@ def logs_json(words: Sequence[str]) -> bool:
 
 
 def _said(words: Sequence[str], option: str) -> str | None:
-    """What a line says of an option, the last time."""
+    """Returns the last value that a command line gives to an option."""
     said = None
     for word, following in zip(words, [*words[1:], None], strict=True):
         name, equals, value = word.partition("=")

@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 def law(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None, nodes: int) -> str:
-    """What prefetching costs at most, in a sentence with the numbers."""
+    """States in a sentence, with its numbers, what prefetching costs at most."""
     most = bound(limit, units)
     if not most:
         return f"{limit} is never prefetched: every call is decided by the engine itself."

@@ -55,7 +55,7 @@ _TLS = (
     *("ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_min_version", "ssl_ciphers"),
 )
 
-# What other clients call it, or what is written elsewhere.
+# Hints for names that other clients use, and for options that are written elsewhere.
 _DEADLINE = "Write deadline=50ms: it bounds the whole of a decision."
 _LOGIN = "Write them in front of the host: redis://user:password@host:6379/0."
 _INSTEAD = {

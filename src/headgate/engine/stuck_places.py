@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Cancellation(Protocol):
-    """What can be tried again; one without a place is of something else."""
+    """A cancellation that can be tried again; without a place it is of something else."""
 
     @property
     def place(self) -> Place | None: ...

@@ -50,7 +50,7 @@ def add_author(parser: argparse.ArgumentParser) -> None:
 
 
 def author_of(args: argparse.Namespace) -> str:
-    """Who publishes: as given, or the user's name; in a container or from cron the account and the host."""
+    """Returns the author: as given, or the user's name; without one (cron, containers) account and host."""
     named = (os.environ.get(name) for name in ("USER", "USERNAME", "LOGNAME"))
     return args.author or next(filter(None, named), None) or f"{_account()}@{socket.gethostname() or 'unknown'}"
 

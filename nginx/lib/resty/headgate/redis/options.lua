@@ -8,7 +8,7 @@
 --   ?sentinel_username=..&sentinel_password=..                    of redis+sentinel://: a login at the sentinels
 --   ?ssl_cert_reqs=none, ?ssl_check_hostname=off, ?ssl_certfile=..&ssl_keyfile=..      of rediss://
 --
--- What the rulebook says (prefetch), and what nginx itself is told (authorities, ciphers), is refused.
+-- Refuses options that belong into the rulebook (prefetch) or into nginx.conf (authorities, ciphers).
 --
 -- Laws (tests/nginx/redis/test_url.py): an option is in force or refused, never ignored; what Python refuses is refused
 -- here.
@@ -28,7 +28,7 @@ local NAMES = { "deadline", "fallback", "denial_cache", "nodes", "db" }
 local SENTINEL = { "sentinel_username", "sentinel_password" }
 local TLS = { "ssl_cert_reqs", "ssl_check_hostname", "ssl_certfile", "ssl_keyfile" }
 
--- What other clients call it, or what is written elsewhere.
+-- Hints for names that other clients use, and for options that are written elsewhere.
 local DEADLINE = "Write deadline=50ms: it bounds the whole of a decision."
 local LOGIN = "Write them in front of the host: redis://user:password@host:6379/0."
 local RULE = "Write prefetch: 100ms into the rule, or into defaults."
@@ -130,7 +130,7 @@ end
 
 local function value_of(text) return M.decoded((gsub(text or "", "+", " "))) end
 
--- What they say, by name, and `patience`: the deadline, chosen or not. Else nil and a sentence.
+-- Returns the options by name, and `patience`: the deadline, chosen or not. Else nil and a sentence.
 function M.read(query, plain, kind)
   local found = {}
   for _, pair in ipairs(split.split(query or "", "&")) do

@@ -83,7 +83,7 @@ end
 
 local MANY = { MOVED = true, ASK = true, CROSSSLOT = true, CLUSTERDOWN = true }
 
--- What a server is, if the URL takes it for something else; else nil.
+-- Names the kind of server that answered, if the URL names another kind; else nil.
 local function mistaken(text, instead)
   if not instead then return nil end
   if find(instead, "+cluster:", 1, true) then return MANY[match(text, "^(%u+) ")] and "a node of a cluster" end

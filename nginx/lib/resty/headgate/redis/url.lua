@@ -37,7 +37,7 @@ local function unreadable(scheme, kind)
     .. ", with / and other special characters of the password as %2F and so on."
 end
 
--- What is not even a URL, without what may be a login.
+-- Refuses a text that is not a URL, and leaves out of the sentence what may be a login.
 local function not_a_url(text)
   local shown = match(match(text, "([^@]*)$"), "^[^?]*")
   local form = find(shown, "^[%w._-]+:%d+$") or find(shown, "^[%w._-]+:%d+/%d+$")
