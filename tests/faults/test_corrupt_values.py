@@ -13,6 +13,7 @@ import pytest
 
 from headgate import AsyncLimiter, CorruptState, Limiter
 from headgate.engine.redis.blocking import RedisEngine
+from headgate.engine.redis.publish import publish
 from headgate.engine.redis.wire import Questions
 from headgate.engine.url import open_archive
 from headgate.model.decision import Charge
@@ -297,3 +298,36 @@ def test_a_rulebook_that_is_none(server: RedisServer) -> None:
                     verb()
         close()
         assert server.call("DUMP", b"hg2:rules") == before
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        *(("hg2:scripts", kind) for kind in TYPES if kind != "hash"),
+        *((f"lua:sha1:{name}", kind) for name in ("rate_limiter", "token_bucket") for kind in TYPES),
+    ],
+)
+def test_publishing_names_the_key_that_is_not_ours(server: RedisServer, key: str, kind: str) -> None:
+    server.flush()
+    put(server, key.encode(), *TYPES[kind])
+    before = server.call("DUMP", key)
+    with pytest.raises(CorruptState, match=f"the key {key} holds a value that headgate did not write"):
+        publish(server.url)
+    assert server.call("DUMP", key) == before
+    assert server.call("DBSIZE") == 1  # nothing else was stored
+
+
+def test_an_older_script_is_replaced(server: RedisServer) -> None:
+    server.flush()
+    server.call("SET", "lua:sha1:rate_limiter", "e6014d4f6a0e4a7a9a1a43dd6a6c8fa0b8a2e3c1")
+    rate_limiter, _ = publish(server.url)
+    assert server.call("GET", "lua:sha1:rate_limiter") == rate_limiter.sha.encode()
+
+
+def test_an_empty_string_is_not_ours(server: RedisServer) -> None:
+    for text in LIMITS:
+        server.flush()
+        server.call("SET", redis_key(text), "")
+        with Limiter(text, server.url) as limiter, pytest.raises(CorruptState):
+            limiter.take("key")
+        assert server.call("GET", redis_key(text)) == b""

@@ -25,6 +25,9 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
             'attributes = { user = "cookie_uid" }',
             '"user" is an nginx variable, such as "$cookie_uid"',
         ),
+        ('keep = "/no/such/folder/plate.json"', "the folder cannot be opened (/no/such/folder/.: No such file"),
+        ('keep = "/etc/passwd/plate.json"', "the folder cannot be opened (/etc/passwd/.: Not a directory"),
+        ('keep = "/tmp/"', 'keep is a file, not a folder: write keep = "/tmp/plate.json".'),
     ],
 )
 def test_a_mistake_keeps_nginx_from_starting(options: str, sentence: str) -> None:

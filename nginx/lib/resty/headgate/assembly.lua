@@ -37,6 +37,17 @@ local function names()
   return table.concat(found, ", ")
 end
 
+-- Whether workers may write there is not known yet: the master is somebody else.
+local function check_folder(path)
+  local folder = path:match("^(.*/)[^/]+$") or (path:find("/", 1, true) and path or "./")
+  local file, why = io.open(folder .. ".")
+  if not file then
+    fail('keep = "', path, '": the folder cannot be opened (', why, "). Make it, and let nginx's workers write to it.")
+  end
+  file:close()
+  if path:sub(-1) == "/" then fail('keep is a file, not a folder: write keep = "', path, 'plate.json".') end
+end
+
 local function check(options)
   for name, value in pairs(options) do
     local kind = KNOWN[name]
@@ -54,6 +65,7 @@ local function check(options)
   if not options.redis and not options.rules then
     fail("there is no rulebook: say where Redis is (redis), or which file was compiled (rules).")
   end
+  if options.keep then check_folder(options.keep) end
   return engine
 end
 

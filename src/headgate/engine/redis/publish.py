@@ -16,6 +16,7 @@ itself. Those of a rulebook's scripts lie there too. Texts are only added: a gat
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,8 +27,9 @@ from headgate.engine.redis.address import Address
 from headgate.engine.redis.blocking import RedisEngine
 from headgate.engine.redis.script import Script, published
 from headgate.engine.redis.sync_connection import SyncConnection
-from headgate.engine.redis.trouble import Trouble, failure
+from headgate.engine.redis.trouble import Trouble, failure, not_ours
 from headgate.engine.redis.wire import Question, command
+from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import Flow, run
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ NAMES = ("rate_limiter", "token_bucket")
 
 _log = logging.getLogger("headgate")
 _ROLE = command("ROLE")
+_SHA1 = re.compile(rb"[0-9a-f]{40}", re.I)
 
 
 class Published(NamedTuple):
@@ -46,12 +49,14 @@ class Published(NamedTuple):
 
 
 def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Published]:
-    """Load every published script, and store its SHA1 and its text. EngineUnavailable says what stood in the way;
-    `warn` is given a sentence for each replica that did not get the scripts."""
+    """Load every published script, and store its SHA1 and its text. EngineUnavailable says what stood in the way,
+    CorruptState which key holds something else, and then nothing was stored; `warn` is given a sentence for each replica that did not get the scripts."""
     engine = RedisEngine(url)
     scripts = {name: published(name) for name in NAMES}
     packed = [script.load for script in scripts.values()]
     try:
+        for name in NAMES:
+            _check_sha1(engine, _key(name))
         keep(engine, {script.sha: script.text for script in scripts.values()})
         for master in engine.topology.masters:
             try:
@@ -60,7 +65,7 @@ def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Publ
                 raise failure(master.text, engine.prefix, trouble) from trouble
             _load_on_replicas(engine, master, role, packed, warn)
         for name, script in scripts.items():
-            engine.ask(Question(command("SET", _key(name), script.sha), None, _key(name).encode()))
+            engine.ask(_question("SET", _key(name), script.sha))
     finally:
         engine.close()
     return [Published(name, _key(name), script.sha) for name, script in scripts.items()]
@@ -68,6 +73,24 @@ def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Publ
 
 def _key(name: str) -> str:
     return f"lua:sha1:{name}"
+
+
+def _question(verb: str, key: str, *words: str) -> Question:
+    return Question(command(verb, key, *words), None, key.encode())
+
+
+def _check_sha1(engine: RedisEngine, key: str) -> None:
+    """Refuse to overwrite what is no SHA1."""
+    try:
+        stored = engine.ask(_question("GET", key))
+    except CorruptState as error:
+        raise _not_ours(engine, key) from error.__cause__
+    if stored is not None and not _SHA1.fullmatch(stored):
+        raise _not_ours(engine, key)
+
+
+def _not_ours(engine: RedisEngine | AsyncRedisEngine, key: str) -> CorruptState | EngineUnavailable:
+    return failure(engine.topology.text, engine.prefix, not_ours(key.encode()))
 
 
 def _load_on_replicas(
@@ -107,7 +130,10 @@ def keep(engine: RedisEngine, texts: Mapping[str, str]) -> None:
 def keeping(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
     """The same as a flow."""
     key = naming.scripts(engine.prefix)
-    fields = yield partial(engine.ask, Question(command("HKEYS", key), None, key))
+    try:
+        fields = yield partial(engine.ask, Question(command("HKEYS", key), None, key))
+    except CorruptState as error:
+        raise _not_ours(engine, key.decode()) from error.__cause__
     there = {field.decode() for field in fields}
     missing = [word for sha, text in texts.items() if sha not in there for word in (sha, text)]
     if missing:

@@ -34,7 +34,10 @@ end
 -- Answers a state, nil, or nil and the error reply where the key holds something else.
 function M.load(key)
   local header = redis.pcall("GETRANGE", key, "0", "38")
-  if header == "" then return nil end
+  if header == "" then
+    if call("GET", key) then return nil, wrong_value(key) end -- An empty string is not ours either.
+    return nil
+  end
   if header.err or #header < RING then return nil, wrong_value(key, header) end
   local size, head, tail, newest_us, stamp_us, ahead_us = unpack(HEADER, header)
   -- Instants have 16 digits, which the bytes of texts have not.
