@@ -306,11 +306,11 @@ def test_what_was_kept_and_is_broken_is_told(tmp_path: Path, kept: str) -> None:
 
 
 def test_what_cannot_be_kept_is_told_once(server: RedisServer) -> None:
-    with Gateway(book(), server.url, options='keep = "/proc/no/such/place"') as gate:
+    with Gateway(book(), server.url, options='keep = "/proc/nobody-writes-here"') as gate:
         assert left(gate) == 999_999
         push(book("7/day"), server.url)
         until(lambda: None if left(gate) < 7 else "not followed", 5)
-        assert gate.log.count("the plate was not kept: /proc/no/such/place") == 1
+        assert gate.log.count("the plate was not kept: /proc/nobody-writes-here") == 1
 
 
 # Memory, connections, rules, time.
