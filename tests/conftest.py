@@ -40,7 +40,12 @@ ALONE = (
     *("tests/nginx/test_shed.py", "tests/nginx/test_demo.py"),
     *("tests/nginx/test_faults.py", "tests/nginx/test_fallback.py", "tests/nginx/test_limit_req.py"),
     "tests/nginx/test_worker_clocks.py",
-    "tests/service/envoy/test_two_envoys.py",
+)
+
+# Files that take a minute or two, mostly by waiting: they begin first, so that the others need not wait for them.
+LONG = (
+    *("tests/service/envoy/test_two_envoys.py", "tests/service/test_faults.py", "tests/engine/test_held_slots.py"),
+    *("tests/engine/test_sync_pool.py", "tests/nginx/test_split.py", "tests/service/test_admin_asked.py"),
 )
 
 # Tests that only compute, most of them by drawn examples: they run beside those that want the machine alone, at
@@ -122,6 +127,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("alone")
     elif item.nodeid.startswith(COMPUTE) and not item.get_closest_marker("servers"):
         item.add_marker("computes")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -40,7 +40,7 @@ def test_after_the_scripts_were_flushed_publishing_brings_them_back(server: Redi
 
 
 def test_a_user_who_may_not_is_told_which_right_is_missing() -> None:
-    rules = ["user gate on >secret ~* +@connection +set +hkeys +hset"]
+    rules = ["user gate on >secret ~* +@connection +get +set +hkeys +hset"]
     with RedisServer(config=rules) as server:
         url = f"redis://gate:secret@127.0.0.1:{server.port}/0"
         with pytest.raises(EngineUnavailable, match=r"lacks the right to run script\|load") as refused:
@@ -86,7 +86,7 @@ def test_a_replica_that_is_gone_is_told_and_stops_nobody() -> None:
 
 def test_who_may_not_ask_for_the_replicas_is_told() -> None:
     warnings: list[str] = []
-    rules = ["user gate on >secret ~* +script|load +set +hkeys +hset"]
+    rules = ["user gate on >secret ~* +script|load +get +set +hkeys +hset"]
     with RedisServer(config=rules) as server:
         publish(f"redis://gate:secret@127.0.0.1:{server.port}/0", warnings.append)
     (warning,) = warnings

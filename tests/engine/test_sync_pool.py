@@ -153,10 +153,10 @@ def test_nobody_is_given_up_before_its_time(redis_server: RedisServer) -> None:
 def test_a_reply_byte_by_byte_has_no_more_time_than_another(threads: int, redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link, Limiter("10000/day", f"{link.url}?deadline=150ms") as limiter:
         prepare(limiter, 8)
-        link.trickle(30, "replies")
+        link.trickle(500, "replies")
         began = time.monotonic()
         answers = crowd(threads, lambda n: heard(limiter, n))
-        assert time.monotonic() - began < 0.15 + 0.8
+        assert time.monotonic() - began < 5
         assert all("no answer within the timeout" in str(answer) for answer in answers)
         link.heal()
         assert crowd(threads, lambda n: heard(limiter, n)) == list(range(threads))

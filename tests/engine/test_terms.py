@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.clock import ManualClock
+from headgate.engine import deadlines
 from headgate.engine.local import LocalEngine
 from headgate.engine.port import Meter
 from headgate.engine.redis import apart, wire
@@ -44,6 +45,12 @@ def engine(cluster: Cluster) -> Iterator[RedisEngine]:
     engine = RedisEngine(cluster.url, deadline=5)
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shadows of other nodes are waited for, however busy the machine is."""
+    monkeypatch.setattr(deadlines, "PROMPT", 5.0)
 
 
 @pytest.fixture
@@ -96,6 +103,7 @@ def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: Red
     engine.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_several_slots_of_which_one_is_live_need_one_round(engine: RedisEngine, keys: list[str]) -> None:
     a, b, c = keys
     live, shadow = engine.meter(parse("1/day"), "live"), engine.meter(parse("9/day"), "shadow", SHADOW)
@@ -106,6 +114,7 @@ def test_several_slots_of_which_one_is_live_need_one_round(engine: RedisEngine, 
     assert (allowed(facts), left(facts)) == ([False, True, True, True], [0, 7, 7, 5])
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_is_aside_is_charged_once_though_a_cluster_is_asked_twice(
     engine: RedisEngine, keys: list[str]
 ) -> None:
@@ -138,6 +147,7 @@ def test_refusals_across_slots_are_counted_once(engine: RedisEngine, keys: list[
     assert kinds == [[False, True], [True, True], [True, True]]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_the_awaited_engine_does_the_same(cluster: Cluster, keys: list[str]) -> None:
     a, b, _ = keys
     awaited = AsyncRedisEngine(cluster.url, deadline=5)
@@ -154,6 +164,7 @@ async def test_the_awaited_engine_does_the_same(cluster: Cluster, keys: list[str
     await awaited.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_is_only_told_is_told_in_one_round(engine: RedisEngine, cluster: Cluster, keys: list[str]) -> None:
     meters = [
         engine.meter(parse("1/day"), name, terms) for name, terms in (("a", None), ("b", SHADOW), ("c", LOGIN))
@@ -165,6 +176,7 @@ def test_who_is_only_told_is_told_in_one_round(engine: RedisEngine, cluster: Clu
     assert [node.call("DBSIZE") for node in cluster.masters()] == [0, 0, 0]
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisEngine, keys: list[str]) -> None:
     """Somebody takes the last unit elsewhere between the two rounds."""
     a, b, c = keys
@@ -185,6 +197,7 @@ def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisE
     assert isinstance(facts[0], OverriddenFacts)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_calendar_that_was_guessed_wrong_charges_nothing_twice(cluster: Cluster, keys: list[str]) -> None:
     """The caller's clock is ten years behind: each group is asked again by itself, from its server's time."""
     a, b, _ = keys
@@ -217,7 +230,7 @@ def test_a_shadow_whose_server_hangs_is_in_nobodys_way(cluster: Cluster, keys: l
 async def test_nor_is_it_waited_for_long(cluster: Cluster, keys: list[str]) -> None:
     """Far less than the engine's own deadline."""
     a, b, _ = keys
-    blocking, awaiting = RedisEngine(cluster.url, deadline=5), AsyncRedisEngine(cluster.url, deadline=5)
+    blocking, awaiting = RedisEngine(cluster.url, deadline=30), AsyncRedisEngine(cluster.url, deadline=30)
     engines: list[Any] = [blocking, awaiting]
     hung = cluster.masters()[1]
     for engine in engines:
@@ -230,7 +243,7 @@ async def test_nor_is_it_waited_for_long(cluster: Cluster, keys: list[str]) -> N
             began = time.monotonic()
             decided = engine.decide_all(charges)
             facts = await decided if engine is awaiting else decided
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 10
             assert allowed(facts) == [True] * 2
             assert isinstance(facts[1], DegradedFacts)
         finally:

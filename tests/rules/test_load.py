@@ -56,7 +56,7 @@ def test_a_malformed_book_gets_its_sentence(expected: str) -> None:
     began = time.perf_counter()
     with pytest.raises(InvalidRulebook) as caught:
         load.parse((HERE / "malformed" / name).read_bytes(), format=name.rpartition(".")[2], source=name)
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 10
     assert str(caught.value).splitlines()[0] == expected
 
 

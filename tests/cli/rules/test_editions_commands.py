@@ -243,7 +243,7 @@ def test_no_edition_names_a_script_whose_text_could_not_be_stored(
 ) -> None:
     server.call("SET", "hg2:scripts", "somebody wrote here")
     assert push(prompt, write, ONE, *where) == 1
-    assert "WRONGTYPE" in prompt.err
+    assert "the key hg2:scripts holds a value that headgate did not write" in prompt.err
     assert server.call("EXISTS", "hg2:rules") == 0
 
 

@@ -212,13 +212,13 @@ def test_a_paused_master_holds_up_nobody_else(gate: Gate, mortal: Cluster) -> No
         link.swallow()
         began = time.monotonic()
         facts = engine.decide(("one", B, 1), ("shadow", C, 1), deadline=9)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 6
         assert facts[0][0] == 1
         assert facts[1]["degraded"] is True
         with pytest.raises(Trouble) as late:
             engine.decide(("one", B, 1), ("two", C, 1), deadline=0.2)
         assert late.value.kind == "timeout"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
 
 
 def test_a_cluster_that_is_not_there(gate: Gate) -> None:

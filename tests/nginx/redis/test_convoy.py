@@ -339,12 +339,12 @@ def test_a_server_that_is_not_there(gate: Gate) -> None:
 def test_a_silent_server(gate: Gate) -> None:
     with Station() as station:
         station.silent = True
-        questions = [asks(f"w{i}", 0.3 if i % 2 else 0.6) for i in range(100)]
+        questions = [asks(f"w{i}", 0.3 if i % 2 else 2) for i in range(100)]
         with asking(gate, station.port, *questions) as answers:
             found = answers()
         assert set(said(found)) <= {LATE, NOT_ASKED}
         for one, each in zip(questions, found, strict=True):
-            assert one["seconds"] - 0.05 < each["took"] < one["seconds"] + 0.3
+            assert one["seconds"] - 0.05 < each["took"] < one["seconds"] + SLACK
         asked = {int(word[1:]) for word in station.words}
         assert {i for i, each in enumerate(said(found)) if each == LATE} == asked, "the others say they were not"
         assert gate.ask("convoy_now", port=station.port)["drive"] == 0
@@ -374,12 +374,12 @@ def test_who_has_less_time_than_the_driver_leaves_by_his_own(gate: Gate) -> None
             station.hears(*FIRST)
             station.let("d0")
             station.hears("long", "short", "other")
-            time.sleep(0.5)
+            time.sleep(2)
             station.let("long", *FIRST)
             found = answers()
         assert ["long", "short", "other"] in station.loads
         assert said(found) == [*FIRST, "long", LATE, "other"]
-        assert found[5]["took"] < 0.3 + 0.2
+        assert found[5]["took"] < 0.3 + SLACK
 
 
 def test_who_is_told_to_drive_when_his_time_is_over_passes_it_on(gate: Gate) -> None:

@@ -85,4 +85,4 @@ def test_no_sentinel_answers(gate: Gate) -> None:
     with pytest.raises(Trouble, match="no sentinel could tell") as unreachable:
         engine.take("login", "ada")
     assert unreachable.value.kind == "unreachable"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10
