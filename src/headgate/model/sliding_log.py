@@ -27,10 +27,10 @@ newest unit lies ahead nothing remains and nothing can be taken.
 Refunds. The mark of a charge is the instant that its units carry. Units that carry the same instant are
 alike, so giving back a charge erases so many units of its instant, wherever in the ring they are by now. So
 while reservations lie ahead, the ring also holds what the `amount` newest units would push out, as long as it is
-in its window: up to MAX_UNITS_BEFORE of them. Where it holds as many, it may have pushed out more. All of those
-were served at least a period before the newest unit, so that is where they are written in again, one for each
-unit erased: what is booked next can then be no earlier than the law allows, and no later than without the
-refund.
+in its window: up to MAX_UNITS_BEFORE of them. If it had to push out more, `ahead_us` says so (PUSHED_OUT is added to
+it), whatever the limit is by then. All of those were served no later than the oldest unit that is held, so that is
+where they are written in again, one for each unit erased: what is booked next can then be no earlier than the law
+allows, and no later than without the refund.
 
 Laws (tests/model/test_sliding_log.py, and test_sliding_log_laws.py, test_clock_laws.py, test_swing_refund_laws.py,
 test_change_laws.py beside it):
@@ -71,7 +71,8 @@ from headgate.model.limit import (
 )
 
 # head and tail: units are numbered in the order of writing, the log holds tail <= number < head;
-# newest_us; stamp_us, the log's time at the last write; ahead_us, by how much it is ahead of the clock;
+# newest_us; stamp_us, the log's time at the last write; ahead_us, by how much it is ahead of the clock, and
+# PUSHED_OUT more if units were pushed out that a refund would bring back (the plain path never sees those);
 # the ring, in which a unit's slot is its number modulo the slots; and how many of the last units, all of
 # them served at newest_us, are still to be written into it: settle() does that, when the state is kept.
 State = tuple[int, int, int, int, int, "array[int]", int]
@@ -80,6 +81,7 @@ _MOST_UNITS = 1_000_000
 _LONGEST_PERIOD_US = 100 * YEAR
 _FEWEST_SLOTS = 8
 MAX_UNITS_BEFORE = 10_000  # the `amount` newest, kept while reservations lie ahead
+PUSHED_OUT = 2**52  # us, more than any log is ahead of the clock
 _NO_RING = array("q")
 _NEVER_US = -EXACT  # the newest unit of a log that was erased: out of any window
 
@@ -145,7 +147,7 @@ def _wait(
 ) -> tuple[Facts, State | None]:
     """The whole law: also the first charge, a peek, a refusal, a reservation, a clock that reads less."""
     amount, period_us = limit.amount, limit.period_us
-    head, tail, newest_us, time_us, ahead_us, ring = _opened(limit, state, now_us)
+    head, tail, newest_us, time_us, ahead_us, pushed_out, ring = _opened(limit, state, now_us)
     due_us = max(time_us, newest_us)
     last = head - amount + (cost or 1) - 1
     if tail <= last < head:
@@ -162,33 +164,39 @@ def _wait(
         remaining = 0 if wait_us and passes else max(0, amount - (head - tail))
     if passes:
         head += cost
-        tail = max(tail, head - amount - MAX_UNITS_BEFORE)
+        first = head - amount - MAX_UNITS_BEFORE
+        if due_us > time_us and first > tail:
+            tail, pushed_out = first, PUSHED_OUT
+        pushed_out = pushed_out if wait_us else 0
         reset_us = due_us + period_us - now_us - ahead_us
         facts = (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, due_us)
-        return facts, (head, tail, due_us, time_us, ahead_us, ring, cost)
+        return facts, (head, tail, due_us, time_us, ahead_us + pushed_out, ring, cost)
     retry_us = wait_us if cost <= amount else None
     reset_us = newest_us + period_us - now_us - ahead_us if head else 0
     denied = not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, 0
-    if state is None or not head or ahead_us == state[4]:
+    if state is None or not head or ahead_us + pushed_out == state[4]:
         return denied, state
-    # The clock was set back behind the log: from here on its time goes on.
-    return denied, (head, tail, newest_us, time_us, ahead_us, ring, 0)
+    # The clock was set back behind the log: from here on its time goes on. It forgets no unit, for another limit may
+    # count it.
+    return denied, (head, state[1], newest_us, time_us, ahead_us + pushed_out, ring, 0)
 
 
-def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, int, int, int, int, array[int]]:
-    """head, tail, newest_us, the log's time, how far it is ahead, the ring; empty once the last unit has left."""
+def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, int, int, int, int, int, array[int]]:
+    """head, tail, newest_us, the log's time, how far it is ahead, PUSHED_OUT or 0, the ring; empty once the last
+    unit has left."""
     start_us = now_us
     if state is not None:
         head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
+        pushed_out = PUSHED_OUT if ahead_us >= PUSHED_OUT else 0
+        ahead_us -= pushed_out
         time_us = max(now_us + ahead_us, stamp_us)
         if newest_us + limit.period_us > time_us:
             if time_us - now_us - ahead_us > MAX_CLOCK_SWING_US:
                 ahead_us = time_us - now_us
-            tail = max(tail, head - limit.amount - MAX_UNITS_BEFORE)
-            return head, tail, newest_us, time_us, ahead_us, ring
+            return head, tail, newest_us, time_us, ahead_us, pushed_out, ring
         if time_us - now_us - ahead_us <= MAX_CLOCK_SWING_US:
             start_us = time_us - ahead_us
-    return 0, 0, 0, start_us, 0, _NO_RING
+    return 0, 0, 0, start_us, 0, 0, _NO_RING
 
 
 def _first_after(instant_us: int, ring: array[int], low: int, high: int) -> int:
@@ -246,7 +254,7 @@ def refund(
     limit: SlidingLog, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
     """The state with up to `units` of the receipt's charge erased; None if it holds nothing any more."""
-    head, tail, newest_us, time_us, ahead_us, ring = _opened(limit, state, now_us)
+    head, tail, newest_us, time_us, ahead_us, pushed_out, ring = _opened(limit, state, now_us)
     if receipt.mark + limit.period_us <= time_us or (cancel and receipt.mark < time_us):
         return None
     # A log is never less ahead of the clock than it was, but for a swing: this charge stood in an earlier one.
@@ -258,16 +266,17 @@ def refund(
     if units <= 0:
         return None
     del log[stop - units : stop]
-    if newest_us > time_us and head - tail == limit.amount + MAX_UNITS_BEFORE:
-        pushed_out_us = max(0, newest_us - limit.period_us)
-        log = array("q", [min([pushed_out_us, *log[:1]])]) * units + log
-    return len(log), 0, log[-1] if log else _NEVER_US, time_us, ahead_us, log, 0
+    if pushed_out and newest_us > time_us:
+        log = array("q", log[:1] or [max(0, newest_us - limit.period_us)]) * units + log
+    newest_us = log[-1] if log else _NEVER_US
+    pushed_out = pushed_out if newest_us > time_us else 0
+    return len(log), 0, newest_us, time_us, ahead_us + pushed_out, log, 0
 
 
 def dead_at_us(limit: SlidingLog, state: State) -> int:
     """From when on the state says no more than None does."""
     _, _, newest_us, stamp_us, ahead_us, *_ = state
-    return max(newest_us + limit.period_us, stamp_us) - ahead_us + MAX_CLOCK_SWING_US
+    return max(newest_us + limit.period_us, stamp_us) - ahead_us % PUSHED_OUT + MAX_CLOCK_SWING_US
 
 
 def pack(state: State) -> str:

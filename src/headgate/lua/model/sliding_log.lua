@@ -11,6 +11,7 @@ local M = { width = 2, keep = "log" }
 
 local HORIZON_US = 366 * 86400 * 1000000
 local BEFORE = 10000 -- MAX_UNITS_BEFORE
+local PUSHED_OUT = 4503599627370496 -- is added to ahead_us if units were pushed out that a refund would bring back
 local NEVER_US = -9007199254740992
 local SWING_US = 100000
 
@@ -20,7 +21,7 @@ end
 
 function M.ttl_ms(limit, state, now_us)
   local last_us = max(state.newest_us + limit.period_us, state.stamp_us)
-  return math.ceil((last_us - state.ahead_us - now_us) / 1000) + SWING_US / 1000
+  return math.ceil((last_us - state.ahead_us % PUSHED_OUT - now_us) / 1000) + SWING_US / 1000
 end
 
 -- The first of the units low <= number < high that is later than the instant; high if none is.
@@ -39,24 +40,27 @@ local function first_after(instant_us, entry, low, high)
   return low
 end
 
--- The log's time, and by how much it is ahead of the clock: more than it was if the clock was set back.
+-- The log's time, and by how much it is ahead of the clock: more than it was if the clock was set back; by how much
+-- it was, and PUSHED_OUT or 0.
 local function times(state, now_us)
-  local time_us, ahead_us = max(now_us + state.ahead_us, state.stamp_us), state.ahead_us
+  local pushed_out = state.ahead_us >= PUSHED_OUT and PUSHED_OUT or 0
+  local was_us = state.ahead_us - pushed_out
+  local time_us, ahead_us = max(now_us + was_us, state.stamp_us), was_us
   if time_us - now_us - ahead_us > SWING_US then ahead_us = time_us - now_us end
-  return time_us, ahead_us
+  return time_us, ahead_us, was_us, pushed_out
 end
 
 function M.decide(limit, state, now_us, cost, patience_us)
   local amount, period_us = limit.amount, limit.period_us
   local head, tail, newest_us, time_us, ahead_us, size, entry = 0, 0, 0, now_us, 0, nil, nil
+  local pushed_out = 0
   if state then
-    local log_us, log_ahead_us = times(state, now_us)
+    local log_us, log_ahead_us, was_us, pushed = times(state, now_us)
     if state.newest_us + period_us > log_us then
       head, tail, newest_us, time_us, ahead_us = state.head, state.tail, state.newest_us, log_us, log_ahead_us
-      size, entry = state.size, state.entry
-      tail = max(tail, head - amount - BEFORE)
-    elseif log_us - now_us - state.ahead_us <= SWING_US then
-      time_us = log_us - state.ahead_us
+      size, entry, pushed_out = state.size, state.entry, pushed
+    elseif log_us - now_us - was_us <= SWING_US then
+      time_us = log_us - was_us
     end
   end
   local due_us = newest_us > time_us and newest_us or time_us
@@ -76,19 +80,24 @@ function M.decide(limit, state, now_us, cost, patience_us)
   end
   if passes then
     head = head + cost
-    tail = max(tail, head - amount - BEFORE)
+    if wait_us > 0 and head - amount - BEFORE > tail then
+      tail, pushed_out = head - amount - BEFORE, PUSHED_OUT
+    elseif wait_us == 0 then
+      pushed_out = 0
+    end
     if wait_us == 0 then remaining = remaining - cost end
     return { 1, remaining, 0, due_us + period_us - now_us - ahead_us, wait_us, now_us, due_us },
       { size = size, entry = entry, head = head, tail = tail, newest_us = due_us, stamp_us = time_us,
-        ahead_us = ahead_us, append = cost }
+        ahead_us = ahead_us + pushed_out, append = cost }
   end
   local allowed = (cost == 0 and wait_us == 0) and 1 or 0
   local reset_us = head > 0 and newest_us + period_us - now_us - ahead_us or 0
   local verdict = { allowed, remaining, cost > amount and -1 or wait_us, reset_us, 0, now_us, 0 }
-  if not state or head == 0 or ahead_us == state.ahead_us then return verdict, state end
-  -- The clock was set back behind the log: from here on its time goes on.
-  return verdict, { size = size, entry = entry, head = head, tail = tail, newest_us = newest_us, stamp_us = time_us,
-    ahead_us = ahead_us }
+  if not state or head == 0 or ahead_us + pushed_out == state.ahead_us then return verdict, state end
+  -- The clock was set back behind the log: from here on its time goes on. It forgets no unit, for another limit may
+  -- count it.
+  return verdict, { size = size, entry = entry, head = head, tail = state.tail, newest_us = newest_us,
+    stamp_us = time_us, ahead_us = ahead_us + pushed_out }
 end
 
 --@refund
@@ -96,28 +105,23 @@ end
 function M.refund(limit, state, now_us, units, receipt, cancel)
   if not state then return nil end
   local period_us, mark_us, entry = limit.period_us, receipt.mark, state.entry
-  local time_us, ahead_us = times(state, now_us)
+  local time_us, ahead_us, _, pushed_out = times(state, now_us)
   if mark_us + period_us <= time_us or (cancel and mark_us < time_us) then return nil end
   if state.newest_us + period_us <= time_us then return nil end
   if mark_us - receipt.at_us - receipt.delay_us > ahead_us + SWING_US then return nil end
-  local head, newest_us = state.head, state.newest_us
-  local tail = max(state.tail, head - limit.amount - BEFORE)
+  local head, tail, newest_us = state.head, state.tail, state.newest_us
   local stop = first_after(mark_us, entry, tail, head)
   units = min(units, receipt.cost - receipt.returned, stop - first_after(mark_us - 1, entry, tail, stop))
   if units <= 0 then return nil end
   local cut, fill_us = stop - units, nil
-  if newest_us > time_us and head - tail == limit.amount + BEFORE then
-    fill_us = max(0, newest_us - period_us)
-    if cut > tail then
-      fill_us = min(fill_us, entry(tail))
-    elseif stop < head then
-      fill_us = min(fill_us, entry(stop))
-    end
+  if pushed_out > 0 and newest_us > time_us then
+    fill_us = cut > tail and entry(tail) or stop < head and entry(stop) or max(0, newest_us - period_us)
   end
   if stop == head then newest_us = cut > tail and entry(cut - 1) or fill_us or NEVER_US end
   if not fill_us then head = head - units end
+  if newest_us <= time_us then pushed_out = 0 end
   return { size = state.size, entry = entry, head = head, tail = tail, newest_us = newest_us, stamp_us = time_us,
-    ahead_us = ahead_us, cut = cut, cut_count = units, fill_us = fill_us }
+    ahead_us = ahead_us + pushed_out, cut = cut, cut_count = units, fill_us = fill_us }
 end
 
 --@parity

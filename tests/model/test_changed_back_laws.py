@@ -1,0 +1,87 @@
+"""A limit that is changed and changed back finds all that was used, whatever was refused, refunded or cancelled under
+the other one; and a place that is cancelled after a change comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.model import algorithm
+from headgate.model.decision import Facts, Receipt
+from headgate.model.limit import DAY, SECOND, Limit
+from headgate.model.sliding_log import MAX_UNITS_BEFORE, SlidingLog
+
+START_US = 1_700_000_000 * SECOND
+
+
+class Count:
+    """One key under limits of one algorithm (and one pace)."""
+
+    def __init__(self) -> None:
+        self.state: Any = None
+
+    def _keep(self, limit: Limit, state: Any) -> None:
+        settle = algorithm(limit).settle
+        self.state = state if settle is None or state is None else settle(limit, state)
+
+    def take(self, limit: Limit, at: float, cost: int = 1) -> bool:
+        return self._decide(limit, at, cost, None)[0]
+
+    def reserve(self, limit: Limit, at: float, cost: int = 1) -> Facts:
+        facts = self._decide(limit, at, cost, DAY)
+        assert facts[0]
+        return facts
+
+    def _decide(self, limit: Limit, at: float, cost: int, patience_us: int | None) -> Facts:
+        now_us = START_US + round(at * SECOND)
+        facts, after = algorithm(limit).decide(limit, self.state, now_us, cost, patience_us)
+        self._keep(limit, after)
+        return facts
+
+    def give_back(self, limit: Limit, at: float, facts: Facts, cost: int, units: int, cancel: bool) -> bool:
+        now_us = START_US + round(at * SECOND)
+        after = algorithm(limit).refund(limit, self.state, now_us, units, Receipt.of(facts, cost), cancel)
+        if after is not None:
+            self._keep(limit, after)
+        return after is not None
+
+
+def test_a_log_that_pushed_units_out_knows_it_under_a_raised_limit() -> None:
+    limit, raised, count = SlidingLog(10, 1), SlidingLog(20, 1), Count()
+    assert count.take(limit, 0, 10)
+    places = [count.reserve(limit, 0, 10) for _ in range(MAX_UNITS_BEFORE // 10 + 2)]
+    assert count.give_back(raised, 0, places.pop(), 10, 10, cancel=False)
+    for place in reversed(places):
+        count.give_back(limit, 0, place, 10, 10, cancel=True)
+    assert not count.take(limit, 0)  # ten were served at this instant
+
+
+def test_a_log_gives_back_many_reserved_units_that_pushed_nothing_out() -> None:
+    limit, lowered, count = SlidingLog(20_000, 60), SlidingLog(1, 60), Count()
+    assert count.take(limit, 0, 15_000)
+    place = count.reserve(limit, 0, 10_000)
+    assert count.give_back(lowered, 0, place, 10_000, 10_000, cancel=True)
+    assert not count.take(limit, 0, 5_001)
+    assert count.take(limit, 0, 5_000)
+
+
+def test_a_refund_under_a_lowered_log_forgets_no_unit() -> None:
+    limit, lowered, count = SlidingLog(20_000, 3600), SlidingLog(1, 3600), Count()
+    taken = count.reserve(limit, 0, 20_000)
+    assert count.give_back(lowered, 0, taken, 20_000, 1, cancel=False)
+    assert not count.take(limit, 0, 2)
+    assert count.take(limit, 0)
+
+
+def test_a_log_that_refuses_after_a_step_back_forgets_no_unit_of_another_period() -> None:
+    limit, shorter, count = SlidingLog(10, 3600), SlidingLog(1, 60), Count()
+    assert count.take(limit, 0, 9)
+    assert count.take(limit, 1800)
+    assert not count.take(shorter, 1700)
+    assert not count.take(limit, 1700)
+
+
+def test_a_log_that_refuses_after_a_step_back_forgets_no_unit_of_a_larger_amount() -> None:
+    limit, lowered, count = SlidingLog(20_000, 3600), SlidingLog(1, 3600), Count()
+    assert count.take(limit, 10, 20_000)
+    assert not count.take(lowered, 9)
+    assert not count.take(limit, 9)
