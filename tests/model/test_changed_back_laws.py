@@ -9,6 +9,7 @@ from headgate.model import algorithm
 from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import DAY, SECOND, Limit
 from headgate.model.sliding_log import MAX_UNITS_BEFORE, SlidingLog
+from headgate.model.sliding_window import SlidingWindow
 
 START_US = 1_700_000_000 * SECOND
 
@@ -85,3 +86,23 @@ def test_a_log_that_refuses_after_a_step_back_forgets_no_unit_of_a_larger_amount
     assert count.take(limit, 10, 20_000)
     assert not count.take(lowered, 9)
     assert not count.take(limit, 9)
+
+
+def test_a_place_of_a_window_that_was_cut_anew_comes_back() -> None:
+    limit, other, count = SlidingWindow(7, 0.1), SlidingWindow(8, 0.05), Count()
+    assert count.take(limit, 0.003, 2)
+    place = count.reserve(other, 0.008, 8)
+    assert place[4] > 0
+    assert not count.take(other, 0.008)
+    assert count.give_back(other, 0.008, place, 8, 8, cancel=True)
+    assert not count.take(other, 0.008, 7)
+    assert count.take(other, 0.008, 6)
+
+
+def test_places_behind_one_of_a_window_that_was_cut_anew_come_back() -> None:
+    limit, other, count = SlidingWindow(7, 2, cells=5), SlidingWindow(7, 2), Count()
+    assert count.take(limit, 0, 7)
+    assert count.reserve(other, 1, 3)[4] == SECOND
+    place = count.reserve(other, 1, 7)
+    assert count.give_back(other, 1, place, 7, 7, cancel=True)
+    assert count.take(other, 2, 4)

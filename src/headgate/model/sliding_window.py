@@ -190,14 +190,15 @@ def _changed(
     at_us = _as_at(state, now_us)
     current = at_us // cell_us
     tail = min(tail, at_us // old_us + ahead)
-    held = []  # when it leaves, its cell under this limit, and the count
+    held = []  # when it leaves, its cell under this limit, none later than now if it was served, and the count
     over_us = tail * old_us
     for old, count in enumerate(counts, tail - len(counts) + 1):
         # Served by the end of its old cell; what lies after the last write is a reservation, served at its start.
-        cell = (old * old_us if old > tail - ahead else (old + 1) * old_us - 1) // cell_us
+        served = old <= tail - ahead
+        cell = ((old + 1) * old_us - 1 if served else old * old_us) // cell_us
         left_us = min((old + old_cells) * old_us, (cell + cells) * cell_us)
         if count and left_us > at_us:
-            held.append((left_us, cell, count))
+            held.append((left_us, min(cell, current) if served else cell, count))
             over_us = max(over_us, left_us)
 
     due_us = max(at_us, tail * old_us)
@@ -214,16 +215,18 @@ def _changed(
         not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
     ):
         to = -(-due_us // cell_us) if wait_us else current
-        frame = [0] * cells
+        # As _ahead() does: what leaves before `to` is put before its frame, where it leaves no earlier than it did.
+        frame = [0] * (cells + min(MAX_CELLS_BEFORE, to - current))
         for left_us, cell, count in held:
-            if left_us > max(at_us, to * cell_us):
-                frame[min(cell, to) - to - 1] += count
+            place = min(cell, to if left_us > to * cell_us else -(-left_us // cell_us) - cells)
+            if to - place < len(frame):
+                frame[place - to - 1] += count
         frame[-1] += cost
         reset_us = (to + cells) * cell_us - now_us
         return (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, to), (
             limit.cut,
             to,
-            _slid(cells, to, tuple(frame), to),
+            tuple(frame) if to > current else _slid(cells, to, tuple(frame), to),
             to - current,
         )
     retry_us = wait_us if cost <= limit.amount else None
@@ -267,8 +270,7 @@ def _slid(cells: int, tail: int, counts: tuple[int, ...], to: int) -> tuple[int,
 def _ahead(cells: int, tail: int, counts: tuple[int, ...], to: int, current: int) -> tuple[int, ...]:
     """The counts of the frame that ends with `to`, and before it those of all known cells from the current frame
     on."""
-    known = counts if tail > current else (0,) * (cells - len(counts)) + counts
-    known += (0,) * (to - tail)
+    known = (0,) * (cells - len(counts)) + counts + (0,) * (to - tail)
     if to == current or len(known) <= cells:
         return _slid(cells, tail, counts, to)
     return known[-cells - min(MAX_CELLS_BEFORE, to - current) :]

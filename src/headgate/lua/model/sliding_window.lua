@@ -91,7 +91,7 @@ end
 -- frame or ahead of it. The state's tail is where the frame's is, if that lies ahead.
 local function put_ahead(limit, state, frame, cell, current)
   local tail, cells = frame.tail, limit.cells
-  local known, n = state, state.n
+  local known, n = state, math.max(state.n, cells)
   if tail == current then known, n = frame, cells end
   local length = n + cell - tail
   if length <= cells then return slid(limit, frame, tail, cell) end
@@ -124,11 +124,13 @@ local function changed(limit, state, now_us, cost, patience_us)
   for i = 1, state.n do
     -- Served by the end of its old cell; what lies after the last write is a reservation, served at its start.
     local old = tail - state.n + i
-    local cell = over(old > tail - state.ahead and old * old_us or (old + 1) * old_us - 1, cell_us)
+    local served = old <= tail - state.ahead
+    local cell = over(served and (old + 1) * old_us - 1 or old * old_us, cell_us)
     local left_us = math.min((old + state.cells) * old_us, (cell + cells) * cell_us)
     if state[i] > 0 and left_us > at_us then
       n = n + 1
-      held[n] = { left_us = left_us, cell = cell, count = state[i] }
+      -- What was served lies in no later cell than now.
+      held[n] = { left_us = left_us, cell = served and math.min(cell, current) or cell, count = state[i] }
       over_us = math.max(over_us, left_us)
       if left_us > due_us then room = room - state[i] end
     end
@@ -143,14 +145,18 @@ local function changed(limit, state, now_us, cost, patience_us)
 
   if cost > 0 and cost <= amount and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
     local to = wait_us > 0 and over(due_us + cell_us - 1, cell_us) or current
-    local frame = { n = cells }
-    for i = 1, cells do frame[i] = 0 end
+    -- As put_ahead does: what leaves before `to` is put before its frame, where it leaves no earlier than it did.
+    local width = cells + math.min(BEFORE, to - current)
+    local after = { cell_us = cell_us, cells = cells, tail = to, n = width }
+    for i = 1, width do after[i] = 0 end
     for i = 1, n do
-      local place = math.min(held[i].cell, to) - to + cells
-      if held[i].left_us > math.max(at_us, to * cell_us) then frame[place] = frame[place] + held[i].count end
+      local left_us = held[i].left_us
+      local last = left_us > to * cell_us and to or over(left_us + cell_us - 1, cell_us) - cells
+      local place = math.min(held[i].cell, last) - to + width
+      if place > 0 then after[place] = after[place] + held[i].count end
     end
-    frame[cells] = frame[cells] + cost
-    local after = slid(limit, frame, to, to)
+    after[width] = after[width] + cost
+    if to == current then after = slid(limit, after, to, to) end
     after.ahead = to - current
     return { 1, math.max(0, remaining - cost), 0, (to + cells) * cell_us - now_us, wait_us, now_us, to }, after
   end
