@@ -10,6 +10,7 @@ from headgate.model.decision import Facts, Receipt
 from headgate.model.limit import DAY, SECOND, Limit
 from headgate.model.sliding_log import MAX_UNITS_BEFORE, SlidingLog
 from headgate.model.sliding_window import SlidingWindow
+from headgate.model.token_bucket import TokenBucket
 
 START_US = 1_700_000_000 * SECOND
 
@@ -106,3 +107,10 @@ def test_places_behind_one_of_a_window_that_was_cut_anew_come_back() -> None:
     place = count.reserve(other, 1, 7)
     assert count.give_back(other, 1, place, 7, 7, cancel=True)
     assert count.take(other, 2, 4)
+
+
+def test_a_refund_under_a_lowered_burst_forgets_nothing() -> None:
+    limit, lowered, count = TokenBucket(1, burst=10), TokenBucket(1, burst=1), Count()
+    taken = count.reserve(limit, 0, 10)
+    count.give_back(lowered, 0, taken, 10, 1, cancel=False)
+    assert not count.take(limit, 0, 2)

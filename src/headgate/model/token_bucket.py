@@ -285,6 +285,9 @@ def refund(
     after, grains = divmod(receipt.mark, limit.amount)
     if full.pace is not None or _since_us(limit, full, now_us) is not None or after > full.last_return:
         return None
+    used = _grains(limit, full.tat_us - now_us, full.grains)
+    if full.stamp_us is None and used > limit.capacity + MAX_CLOCK_SWING_US * limit.amount:
+        return None  # more was used than this limit sees: what it does not see is not to be forgotten
     now_us = _proven_us(limit, full, _level(limit, full, now_us), now_us)
     level = _level(limit, full, now_us)
     held = (receipt.cost - receipt.returned) * limit.period_us

@@ -264,6 +264,9 @@ function exactly()
     }
     if full.pace or noted_since(limit, full, now_us) or charge.after >= charge.number then return nil end
     local full_us, beyond = drain(limit.burst)
+    if not full.stamp_us and less(full_us + SWING_US, beyond, length(limit, full.tat_us - now_us, full.grains)) then
+      return nil -- more was used than this limit sees: what it does not see is not to be forgotten
+    end
     local us, grains = level(limit, full, now_us)
     now_us = proven(limit, full, us, grains, now_us)
     us, grains = level(limit, full, now_us)
