@@ -7,6 +7,7 @@ from typing import Any
 
 from headgate.model import algorithm
 from headgate.model.decision import Facts, Receipt
+from headgate.model.fixed_window import FixedWindow
 from headgate.model.limit import DAY, SECOND, Limit
 from headgate.model.sliding_log import MAX_UNITS_BEFORE, SlidingLog
 from headgate.model.sliding_window import SlidingWindow
@@ -114,3 +115,24 @@ def test_a_refund_under_a_lowered_burst_forgets_nothing() -> None:
     taken = count.reserve(limit, 0, 10)
     count.give_back(lowered, 0, taken, 10, 1, cancel=False)
     assert not count.take(limit, 0, 2)
+
+
+def test_a_place_cancelled_under_longer_windows_leaves_the_one_before_it() -> None:
+    limit, longer, count = FixedWindow(1, 1), FixedWindow(2, 2), Count()
+    assert count.take(limit, 1.9)
+    assert count.reserve(limit, 1.9)[4] == SECOND // 10  # at 2
+    last = count.reserve(limit, 1.9)
+    assert count.give_back(longer, 1.9, last, 1, 1, cancel=True)
+    assert not count.take(limit, 2.1)
+    assert count.take(limit, 3.1)
+
+
+def test_a_place_cancelled_under_a_lowered_amount_leaves_those_before_it() -> None:
+    limit, lowered, count = FixedWindow(2, 1), FixedWindow(1, 1), Count()
+    assert count.take(limit, 0, 2)
+    for _ in range(2):
+        assert count.reserve(limit, 0)[4] == SECOND
+    last = count.reserve(limit, 0)
+    assert count.give_back(lowered, 0, last, 1, 1, cancel=True)
+    assert not count.take(limit, 1)
+    assert count.take(limit, 2)

@@ -45,8 +45,8 @@ Laws (tests/model/test_fixed_window.py, test_clock_laws.py, test_change_laws.py)
     for it than MAX_CLOCK_SWING_US;
   - a refund gives back what the charge put into the tail, and nothing once that window has ended, or once
     later reservations lie in a window after it; a cancelled reservation gives nothing once served. A future
-    window that was emptied is left, and the one before it counts as full, for it is no longer known how
-    full it was;
+    window that was emptied is left, and what lies before it counts as full, under any limit, for it is no
+    longer known how full it was;
   - a changed limit counts the units of a window that has not ended yet, at most `amount`, in the window of its own
     in which the last of them was served, or a reservation of them will be: a raised limit adds room, a lowered
     one bites at once. A refused charge gives nothing back, however the limit is changed; an admitted one
@@ -273,10 +273,14 @@ def refund(
         return None
     until_us, used, stamp_us, served_us = moved
     # Not the tail's own count: what a lowered limit does not see is still there to be given back first.
-    used -= given
+    # (But of a window that counts as full, what this limit sees.)
+    used = (limit.amount if used == _MOST else used) - given
     if used <= 0 and ahead:
+        start_us = _end_us(limit, at_us, ahead - 1)
+        if served_us > start_us:  # A window of another limit: what lies before it in this one counts as full.
+            return served_us, _MOST, at_us, start_us
         served_us = _end_us(limit, at_us, ahead - 2) if ahead > 1 else at_us
-        return _end_us(limit, at_us, ahead - 1), limit.amount, at_us, served_us
+        return start_us, _MOST, at_us, served_us
     return until_us, max(0, used), stamp_us, served_us
 
 

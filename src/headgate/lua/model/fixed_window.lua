@@ -30,6 +30,7 @@ end
 function M.ttl_ms(_, state, now_us) return math.ceil((state.until_us - now_us) / 1000) + 100 end
 
 local SWING_US = 100000
+local FULL = 1e15 -- the units of a window that counts as full, under any limit
 
 -- The instant that a charge is judged as at: now, or the stamp if the clock swings.
 local function as_at(state, now_us)
@@ -145,9 +146,11 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   local ahead = tail(state)
   -- Another limit's window may end with this one, but a charge of it was served before this one began.
   if served_us + SWING_US < start_us(ahead) then return nil end
-  local used = state.used - given
+  local used = (state.used == FULL and limit.amount or state.used) - given
   if used <= 0 and ahead > 0 then
-    return written(start_us(ahead), limit.amount, at_us, ahead > 1 and start_us(ahead - 1) or at_us)
+    -- A window of another limit: what lies before it in this one counts as full.
+    if state.served_us > start_us(ahead) then return written(state.served_us, FULL, at_us, start_us(ahead)) end
+    return written(start_us(ahead), FULL, at_us, ahead > 1 and start_us(ahead - 1) or at_us)
   end
   return written(state.until_us, math.max(0, used), state.stamp_us, state.served_us)
 end
