@@ -247,7 +247,7 @@ class LocalMeter:
         with self._engine.lock:
             now_us = self._now_us()
             if cancel:
-                self._cancel(key, Cancelled(Place(self._count(key), receipt.served_us), units, receipt), now_us)
+                self._cancel(key, Cancelled(Place.of(self._count(key), receipt), units, receipt), now_us)
             else:
                 self._give_back(key, units, receipt, now_us, cancel=False)
             return self.judge(key, now_us, 0, None)[0]

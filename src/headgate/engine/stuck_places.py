@@ -18,14 +18,24 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from headgate.model.decision import Receipt
+from headgate.model.limit import EXACT
+
 MAX_PLACES = 10_000  # that are remembered
 
 
 class Place(NamedTuple):
-    """A place in a queue that is cancelled: under which key it is counted, and when it would be served."""
+    """A place in a queue that is cancelled: under which key it is counted, and when it would be served. Of those that
+    would be served at one instant the last is the one whose charge ends last."""
 
     key: Hashable
     served_us: int
+    ends: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, key: Hashable, receipt: Receipt) -> Place:
+        # A token bucket's mark is what its reset was rounded up for: none is the last of the microsecond.
+        return cls(key, receipt.served_us, (receipt.at_us + receipt.reset_after_us, receipt.mark or EXACT))
 
 
 class Cancellation(Protocol):
@@ -54,7 +64,7 @@ class StuckPlaces(Generic[C]):
         """Remember one that gave nothing, unless its time has come."""
         place = cancellation.place
         if place is not None and place.served_us > now_us:
-            insort(self._counts.setdefault(place.key, []), cancellation, key=_served_us)
+            insort(self._counts.setdefault(place.key, []), cancellation, key=_order)
             self._counts.move_to_end(place.key)
             self._places += 1
             while self._places > self._most:
@@ -91,5 +101,6 @@ class StuckPlaces(Generic[C]):
         return False
 
 
-def _served_us(cancellation: Cancellation) -> int:
-    return cancellation.place.served_us if cancellation.place is not None else 0
+def _order(cancellation: Cancellation) -> tuple[int, tuple[int, int]]:
+    place = cancellation.place
+    return (place.served_us, place.ends) if place is not None else (0, (0, 0))

@@ -224,7 +224,7 @@ class Questions:
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> Question:
         script = single("refund", self.limit.algorithm)
         question = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
-        return question._replace(place=Place(self.key(key), receipt.served_us)) if cancel else question
+        return question._replace(place=Place.of(self.key(key), receipt)) if cancel else question
 
     def retune(self, key: str) -> Question:
         return self._evalsha(single("retune", self.limit.algorithm), key, *self._numbers)
