@@ -1,4 +1,4 @@
-"""Places that would be served at one instant are given back in any order too, as those of different instants are."""
+"""Places that would be served at one instant are given back in any order, as those of different instants are."""
 
 from __future__ import annotations
 

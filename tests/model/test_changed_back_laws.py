@@ -1,5 +1,5 @@
-"""A limit that is changed and changed back finds all that was used, whatever was refused, refunded or cancelled under
-the other one; and a place that is cancelled after a change comes back."""
+"""A limit that is changed and changed back finds all that was used, whatever was refused, refunded or cancelled
+under the other one; and a place that is cancelled after a change comes back."""
 
 from __future__ import annotations
 

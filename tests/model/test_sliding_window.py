@@ -263,7 +263,8 @@ def test_a_changed_limit_serves_a_reservation_when_a_take_would_pass() -> None:
     first = key.reserve(0.1, 2)
     assert first is not None
     assert first.delay_us == 0.9 * SECOND
-    assert key.counts() == "5,0,0,0,0,0,0,0,0,0,2"  # in the first cell that begins then or later: nobody passes before
+    # In the first cell that begins then or later: nobody passes before it.
+    assert key.counts() == "5,0,0,0,0,0,0,0,0,0,2"
     assert key.take(0.1, 4) == "in 5.9"
     assert key.take(1, 4) == "in 5"
     assert key.refund(0.2, first, 1, cancel=True)

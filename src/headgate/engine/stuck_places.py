@@ -25,8 +25,8 @@ MAX_PLACES = 10_000  # that are remembered
 
 
 class Place(NamedTuple):
-    """A place in a queue that is cancelled: under which key it is counted, and when it would be served. Of those that
-    would be served at one instant the last is the one whose charge ends last."""
+    """A place in a queue that is cancelled: under which key it is counted, and when it would be served. Of several
+    at one instant the last is the one whose charge ends last."""
 
     key: Hashable
     served_us: int

@@ -27,10 +27,10 @@ newest unit lies ahead nothing remains and nothing can be taken.
 Refunds. The mark of a charge is the instant that its units carry. Units that carry the same instant are
 alike, so giving back a charge erases so many units of its instant, wherever in the ring they are by now. So
 while reservations lie ahead, the ring also holds what the `amount` newest units would push out, as long as it is
-in its window: up to MAX_UNITS_BEFORE of them. If it had to push out more, `ahead_us` says so (PUSHED_OUT is added to
-it), whatever the limit is by then. All of those were served no later than the oldest unit that is held, so that is
-where they are written in again, one for each unit erased: what is booked next can then be no earlier than the law
-allows, and no later than without the refund.
+in its window: up to MAX_UNITS_BEFORE of them. If it had to push out more, `ahead_us` says so (PUSHED_OUT is added
+to it), whatever the limit is by then. All of those were served no later than the oldest unit that is held, so that
+is where they are written in again, one for each unit erased: what is booked next can then be no earlier than the
+law allows, and no later than without the refund.
 
 Laws (tests/model/test_sliding_log.py, and test_sliding_log_laws.py, test_clock_laws.py, test_swing_refund_laws.py,
 test_change_laws.py beside it):
@@ -176,12 +176,14 @@ def _wait(
     denied = not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, 0
     if state is None or not head or ahead_us + pushed_out == state[4]:
         return denied, state
-    # The clock was set back behind the log: from here on its time goes on. It forgets no unit, for another limit may
-    # count it.
+    # The clock was set back behind the log: from here on its time goes on. It forgets no unit, for another limit
+    # may count it.
     return denied, (head, state[1], newest_us, time_us, ahead_us + pushed_out, ring, 0)
 
 
-def _opened(limit: SlidingLog, state: State | None, now_us: int) -> tuple[int, int, int, int, int, int, array[int]]:
+def _opened(
+    limit: SlidingLog, state: State | None, now_us: int
+) -> tuple[int, int, int, int, int, int, array[int]]:
     """head, tail, newest_us, the log's time, how far it is ahead, PUSHED_OUT or 0, the ring; empty once the last
     unit has left."""
     start_us = now_us

@@ -215,7 +215,7 @@ def _changed(
         not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
     ):
         to = -(-due_us // cell_us) if wait_us else current
-        # As _ahead() does: what leaves before `to` is put before its frame, where it leaves no earlier than it did.
+        # As _ahead() does: what leaves before `to` is put before its frame, and leaves no earlier than it did.
         frame = [0] * (cells + min(MAX_CELLS_BEFORE, to - current))
         for left_us, cell, count in held:
             place = min(cell, to if left_us > to * cell_us else -(-left_us // cell_us) - cells)

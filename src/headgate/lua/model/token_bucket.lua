@@ -165,7 +165,7 @@ function exactly()
   end
 
   -- The instant that a charge is judged as at: now, or later if the state proves that and the clock swings.
-  local function proven(limit, full, us, grains, now_us)
+  local function proven(limit, full, now_us, us, grains)
     local drain, minus = exact(limit)
     local full_us, beyond = drain(limit.burst)
     return max(now_us, full.stamp_us or now_us - minus(full_us, beyond, us, grains))
@@ -205,7 +205,7 @@ function exactly()
     local wait_us = room_us < 0 and -room_us or 0
 
     if cost > 0 and not never and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
-      local stamp_us = wait_us > 0 and proven(limit, before, us, grains, now_us) or nil
+      local stamp_us = wait_us > 0 and proven(limit, before, now_us, us, grains) or nil
       -- This charge knows the last refund by its number: so that is kept as long as the charge holds water.
       if returns then claims_us = max(claims_us, now_us + after_us + 1) end
       return { 1, units_in(room_us, room), 0, after_us + (after > 0 and 1 or 0), wait_us, now_us, marked + after },
@@ -255,21 +255,18 @@ function exactly()
   local function refund(limit, state, now_us, units, receipt, cancel)
     local drain, minus = exact(limit)
     local full = moved(full_of(state or now_us), now_us)
-    local mark = fmod(receipt.mark, limit.amount)
-    local returns = full.returns
+    local mark, returns = fmod(receipt.mark, limit.amount), full.returns
     local charge = {
       after = (receipt.mark - mark) / limit.amount,
       end_us = receipt.at_us + receipt.reset_after_us - (mark > 0 and 1 or 0),
       number = last_return(returns) + 1,
     }
-    if full.pace or noted_since(limit, full, now_us) or charge.after >= charge.number then return nil end
     local full_us, beyond = drain(limit.burst)
-    if not full.stamp_us and less(full_us + SWING_US, beyond, length(limit, full.tat_us - now_us, full.grains)) then
-      return nil -- more was used than this limit sees: what it does not see is not to be forgotten
-    end
+    local more = less(full_us + SWING_US, beyond, length(limit, full.tat_us - now_us, full.grains)) -- than it sees
+    if full.pace or (more and not full.stamp_us) or charge.after >= charge.number then return nil end
+    if noted_since(limit, full, now_us) then return nil end
+    now_us = proven(limit, full, now_us, level(limit, full, now_us))
     local us, grains = level(limit, full, now_us)
-    now_us = proven(limit, full, us, grains, now_us)
-    us, grains = level(limit, full, now_us)
     local held = receipt.cost - receipt.returned
     local held_us, held_grains = drain(held)
     local back_us, back = drain(min(units, held))
