@@ -186,18 +186,21 @@ def test_a_refund_cools_the_warm_up_again() -> None:
     assert key.kept == (4.0, 4_000_000)
     assert key.give_back(1, key.receipt)
     assert key.kept == (8.0, 1_000_000)
-    for costs in ((1, 1), (2,)):  # of two units, one after the other or at once, one is given back
-        key = Key(Smooth(2, warmup=4))
-        receipts = [(key.acquire(0, cost), key.receipt)[1] for cost in costs]
-        assert key.give_back(0, receipts[0], units=1)
-        assert key.kept == (7.0, 1_375_000)  # as if one had been taken, the dearest
-        assert key.give_back(1.3, receipts[0]._replace(returned=1)) is False
-    key = Key(Smooth(2, warmup=4))  # only the time that the charge itself has ahead
-    key.ask(0)
+    key = Key(Smooth(2, warmup=4))
+    key.ask(0, 2)
+    assert key.give_back(0, key.receipt, units=1)
+    assert key.kept == (7.0, 1_375_000)  # as if one had been taken, the dearest
+    assert key.give_back(1.3, key.receipt._replace(returned=1)) is False
+
+
+def test_a_refund_under_a_later_charge_opens_no_window_of_a_warm_up() -> None:
+    key = Key(Smooth(1, warmup=2, cold=1))
+    key.acquire(0, 4)
     first = key.receipt
-    key.acquire(0, 3)
-    assert [key.give_back(1.375, first), key.give_back(1, first)] == [False, True]
-    assert key.kept == (5.0, 3_625_000)
+    assert key.acquire(0, 4) == 4  # is served then, and pays until 8
+    before = key.kept
+    assert key.give_back(0, first) is False
+    assert key.kept == before
 
 
 def test_a_reservation_is_cancelled_whole_or_not_at_all() -> None:

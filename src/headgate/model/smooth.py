@@ -55,11 +55,11 @@ Laws (tests/model/test_smooth.py, test_clock_laws.py, test_refund_laws.py):
   - a clock that swings adds nothing; one that is set back keeps the debt and what is stored, and adds nothing;
     nobody waits longer for it than MAX_CLOCK_SWING_US;
   - a refund of a burst gives back what the charge still holds, oldest drained first as in the token bucket, and
-    nothing from a state of another limit; one of a warm-up takes back the time still ahead, at most the price of
-    taking the units again, and cools the limiter by as much as it had warmed it: refunding and taking again gains
-    nothing;
-  - a cancelled reservation is given back whole if nothing came after it, otherwise not at all (all that came
-    after was built on it), and not once served;
+    nothing from a state of another limit; one of a warm-up gives back the time still ahead if nothing came after
+    the charge, otherwise nothing; of a part of a charge at most the price of taking the units again. It cools the
+    limiter by at least as much as the charge had warmed it: refunding and taking again gains nothing;
+  - the time of a cancelled reservation is given back whole if nothing came after it, otherwise not at all (all that
+    came after was built on it), and not once served. A warm-up may be colder afterwards than it was, never warmer;
   - a changed limit (`retune`) is Guava's setRate: idleness until now counts at the old rate, what is stored
     keeps its share of the store, and debt already granted stays. From burst to warm-up and back one starts as
     new. A refused charge gives nothing back, however the limit is changed.
@@ -294,12 +294,11 @@ def refund(
     back_us = int(paid_us * ((returned + units) / cost)) - returned_us
     # Up to where the charge itself has shut the window.
     shut_until_us = receipt.served_us + paid_us - returned_us
-    last = free_us == shut_until_us
-    if cancel and not last:
+    if free_us != shut_until_us:  # Others came after it, and a reservation of theirs may lie ahead.
         return None
     cooled = min(limit.store, stored + units)
     back_us = min(back_us, free_us - at_us, shut_until_us - at_us)
-    if not last or units < cost:
+    if units < cost:
         back_us = min(back_us, _price_us(limit, cooled, min(units, cooled), units))
     return None if back_us <= 0 else (cooled, free_us - back_us, at_us, limit.args, 0, 0)
 

@@ -217,11 +217,10 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
   local returned_us = floor(receipt.mark * (returned / cost))
   local back_us = floor(receipt.mark * ((returned + units) / cost)) - returned_us
   local shut_until_us = served_us + receipt.mark - returned_us
-  local last = free_us == shut_until_us
-  if cancel and not last then return nil end
+  if free_us ~= shut_until_us then return nil end -- Others came after it, and a reservation of theirs may lie ahead.
   local cooled = min(limit.store, stored + units)
   back_us = min(back_us, free_us - at_us, shut_until_us - at_us)
-  if not last or units < cost then
+  if units < cost then
     back_us = min(back_us, (price(limit, cooled, min(units, cooled), units)))
   end
   if back_us <= 0 then return nil end
