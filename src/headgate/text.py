@@ -16,6 +16,7 @@ one key are joined by semicolons: "10/s; 500/hour". An amount may hold underscor
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import NoReturn
@@ -40,7 +41,17 @@ _UNITS = {
 }  # fmt: skip
 
 _KINDS = ("burst", "fixed", "sliding", "log", "queue", "smooth")
-_OPTIONS = ("cells", "cold", "delay", "in", "nodelay", "ttl", "warmup")
+_KIND_OF_OPTION = {
+    "cells": "sliding", "cold": "smooth", "delay": "queue", "in": "fixed", "nodelay": "queue", "ttl": "slots",
+    "warmup": "smooth",
+}  # fmt: skip
+_VALUE_OF_OPTION = {
+    "cells": "a whole number",
+    "delay": "a whole number",
+    "in": "a time zone, such as Europe/Berlin",
+    "ttl": "a length of time, such as 5s",
+}
+_ABBREVIATIONS = ("us", "ms", "s", "m", "h", "d", "w", "y")  # have no plural
 _CALENDAR = ("week", "month", "year")
 
 _ROUNDING = 1e-14  # 1.1ms is 1100.0000000000002 us in doubles
@@ -56,7 +67,12 @@ _bare = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 def parse_all(text: str) -> tuple[Limit, ...]:
     """Every limit in the text: "10/s; 500/hour" are two."""
     parts = [part.strip() for part in text.split(";")]
-    return tuple(parse(part) for part in parts if part) or (_fail(text, "It is empty."),)
+    written = [part for part in parts if part]
+    if not written:
+        _fail(text, "It is empty.")
+    if len(written) < len(parts):
+        _fail(text, f"A semicolon stands between two limits. Did you mean {'; '.join(written)}?")
+    return tuple(parse(part) for part in parts)
 
 
 def parse(text: str) -> Limit:
@@ -78,6 +94,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
+        self.kind = ""
 
     def limit(self) -> Limit:
         if found := _slots.match(self.text):
@@ -89,7 +106,8 @@ class _Reader:
         words = self.text[found.end() :].split()
         kind = words[0].lower() if words else "burst"
         if kind not in _KINDS:
-            self.fail(_unknown("word", words[0], _KINDS))
+            self.unexpected(words, _KINDS)
+        self.kind = kind
         unit = self.unit(found["unit"])
         period_us = self.microseconds(found["count"], unit)
         per = period_us / SECOND
@@ -108,13 +126,14 @@ class _Reader:
             cells = self.option("cells", rest)
             return SlidingWindow(self.whole(amount), per, 10 if cells is None else self.whole(cells))
         if kind == "log":
-            self.nothing_after(rest)
+            self.nothing_after("log", rest)
             return SlidingLog(self.whole(amount), per)
         if kind == "queue":
             return self._queue(amount, per, rest)
         return self._smooth(amount, per, rest)
 
     def _slots(self, found: re.Match[str]) -> Slots:
+        self.kind = "slots"
         rest = self.text[found.end() :].split()
         ttl = self.option("ttl", rest)
         amount = self.whole(self.amount(found["amount"]))
@@ -123,7 +142,8 @@ class _Reader:
     def _queue(self, amount: str, per: float, rest: list[str]) -> LeakyBucket:
         burst = self.number("queue", rest[:1])
         after = rest[1:]
-        if [word.lower() for word in after] == ["nodelay"]:
+        if after and after[0].lower() == "nodelay":
+            self.nothing_after("nodelay", after[1:])
             return LeakyBucket(self.whole(amount), per, burst, None)
         delay = self.option("delay", after)
         return LeakyBucket(self.whole(amount), per, burst, 0 if delay is None else self.whole(delay))
@@ -133,7 +153,7 @@ class _Reader:
         while rest:
             name = rest.pop(0).lower()
             if name not in ("warmup", "cold", "burst"):
-                self.fail(_unknown("word", name, ("warmup", "cold", "burst")))
+                self.unexpected([name, *rest], ("warmup", "cold", "burst"))
             if not rest:
                 what = "a number" if name == "cold" else "a length of time, such as 5s"
                 self.fail(f'After "{name}" comes {what}.')
@@ -162,25 +182,55 @@ class _Reader:
 
     def number(self, name: str, words: list[str]) -> int:
         if len(words) != 1:
+            self.check_kind(words[1:], size=words[0] if words else "")
             self.fail(f'After "{name}" comes one whole number.')
         return self.whole(self.amount(words[0]))
 
     def option(self, name: str, words: list[str]) -> str | None:
         if not words:
             return None
-        if words[0].lower() != name or len(words) != 2:
-            self.fail(_unknown("word", words[0], (name,)) if words[0].lower() != name else "")
+        if words[0].lower() != name:
+            self.unexpected(words, (name,))
+        if len(words) == 1:
+            self.fail(f'After "{name}" comes {_VALUE_OF_OPTION[name]}.')
+        self.nothing_after(f"{name} {words[1]}", words[2:])
         return words[1]
 
-    def nothing_after(self, words: list[str]) -> None:
+    def nothing_after(self, name: str, words: list[str]) -> None:
         if words:
-            self.fail(f'Nothing was expected after "log", but there is "{words[0]}".')
+            self.check_kind(words)
+            self.fail(f'Nothing was expected after "{name}", but there is "{words[0]}".')
+
+    def unexpected(self, words: list[str], expected: tuple[str, ...]) -> NoReturn:
+        """Refuses a word that means nothing there, with the one that was probably meant."""
+        self.check_kind(words)
+        near = get_close_matches(words[0].lower(), (*expected, *_KIND_OF_OPTION), 1, 0.5)
+        hint = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(expected)}."
+        self.fail(f'The word "{words[0]}" is not expected there. {hint}')
+
+    def check_kind(self, words: list[str], size: str = "") -> None:
+        """Refuses an option that goes with another kind of limit, and says with which."""
+        option = words[0].lower() if words else ""
+        kind = _KIND_OF_OPTION.get(option, self.kind)
+        if kind == self.kind:
+            return
+        why = f'"{option}" goes with "{kind}"'
+        if found := _rate.match(self.text.lower()):
+            sized = f"{kind} {size or 5}" if kind == "queue" else kind
+            proposal = f"{self.text[: found.end()]} {sized} {' '.join(words)}"
+            with suppress(InvalidRule):
+                parse(proposal)
+                why += f": write {proposal}"
+        self.fail(f"{why}.")
 
     def unit(self, word: str) -> str:
-        for name in (word, word.removesuffix("s")):
-            if name in _UNITS:
-                return name
-        near = get_close_matches(word, [name for name in _UNITS if len(name) > 3 or name == "day"], 1, 0.5)
+        singular = word.removesuffix("s")
+        if word in _UNITS:
+            return word
+        if singular in _UNITS and singular not in _ABBREVIATIONS:
+            return singular
+        known = [name for name in _UNITS if len(name) > 3 or name == "day"]
+        near = [singular] if singular in _UNITS else get_close_matches(word, known, 1, 0.5)
         if not near:
             self.fail(f'"{word}" is not a unit of time.')
         meant = re.sub(rf"(?<![a-z]){re.escape(word)}(?![a-z])", near[0], self.text, count=1, flags=re.I)
@@ -217,12 +267,6 @@ class _SpanReader(_Reader):
         raise InvalidRule(
             f'"{self.text}" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m.{hint}'
         )
-
-
-def _unknown(what: str, word: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(word.lower(), (*known, *_OPTIONS), 1, 0.5)
-    hint = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(known)}."
-    return f'The {what} "{word}" is not expected there. {hint}'
 
 
 def _fail(text: str, why: str) -> NoReturn:

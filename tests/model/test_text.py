@@ -29,6 +29,7 @@ MEANINGS: list[tuple[str, Limit, str]] = [
     ("100/m", TokenBucket(100, 60), "100/minute"),
     ("10/30s", TokenBucket(10, 30), "10/30s"),
     ("10/90 seconds", TokenBucket(10, 90), "10/90s"),
+    ("10/2 hrs", TokenBucket(10, 7200), "10/2h"),
     ("10/2 hours", TokenBucket(10, 7200), "10/2h"),
     ("10/1.5s", TokenBucket(10, 1.5), "10/1500ms"),
     ("10/100ms", TokenBucket(10, 0.1), "10/100ms"),
@@ -99,7 +100,21 @@ def test_the_shortest_length_of_time() -> None:
 
 def test_several_limits() -> None:
     assert parse_all("10/s; 500/hour") == (TokenBucket(10), TokenBucket(500, 3600))
-    assert parse_all("10/s;500/hour log;") == (TokenBucket(10), SlidingLog(500, 3600))
+    assert parse_all("10/s;500/hour log") == (TokenBucket(10), SlidingLog(500, 3600))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("10/s;;5/m", "10/s; 5/m"),
+        ("10/s;", "10/s"),
+        ("; 10/s ; 5/m", "10/s; 5/m"),
+    ],
+)
+def test_a_semicolon_without_a_limit_is_refused(text: str, meant: str) -> None:
+    with pytest.raises(InvalidRule) as refused:
+        parse_all(text)
+    assert str(refused.value) == f'"{text}" {START} A semicolon stands between two limits. Did you mean {meant}?'
 
 
 START = "is not a limit. Write AMOUNT/PERIOD, such as 10/minute or 10/30s, or N slots."
@@ -113,6 +128,9 @@ START = "is not a limit. Write AMOUNT/PERIOD, such as 10/minute or 10/30s, or N 
         ("10/hors", "Did you mean 10/hour?"),
         ("10/dya", "Did you mean 10/day?"),
         ("10/30 minits burst 5", "Did you mean 10/30 minute burst 5?"),
+        ("10/ss", "Did you mean 10/s?"),
+        ("10/hs", "Did you mean 10/h?"),
+        ("10/30mss", "Did you mean 10/30ms?"),
         ("10/xyzzy", '"xyzzy" is not a unit of time.'),
         ("10", ""),
         ("abc", ""),
@@ -141,6 +159,20 @@ START = "is not a limit. Write AMOUNT/PERIOD, such as 10/minute or 10/30s, or N 
         ("1/" + "9" * 400 + "s", "A period is at most 285 years."),
         ("10/s smooth warmup 5", '"5" is not a length of time, such as 5s or 2m.'),
         ("2 slots tll 5s", 'Did you mean "ttl"?'),
+        ("1000/day in Asia/Shanghai", '"in" goes with "fixed": write 1000/day fixed in Asia/Shanghai.'),
+        ("10/s in Asia/Shanghai", '"in" goes with "fixed".'),
+        ("10/s nodelay", '"nodelay" goes with "queue": write 10/s queue 5 nodelay.'),
+        ("10/s NODELAY", '"nodelay" goes with "queue": write 10/s queue 5 NODELAY.'),
+        ("10/s burst 20 nodelay", '"nodelay" goes with "queue": write 10/s queue 20 nodelay.'),
+        ("10/s cells 5", '"cells" goes with "sliding": write 10/s sliding cells 5.'),
+        ("10/s log cells 5", '"cells" goes with "sliding": write 10/s sliding cells 5.'),
+        ("10/s smooth cells 5", '"cells" goes with "sliding": write 10/s sliding cells 5.'),
+        ("10/s warmup 5s", '"warmup" goes with "smooth": write 10/s smooth warmup 5s.'),
+        ("10/s ttl 5s", '"ttl" goes with "slots".'),
+        ("2 slots cells 5", '"cells" goes with "sliding".'),
+        ("10/s queue 5 nodelay 3", 'Nothing was expected after "nodelay", but there is "3".'),
+        ("10/day fixed in", 'After "in" comes a time zone, such as Europe/Berlin.'),
+        ("10/s sliding cells 5 6", 'Nothing was expected after "cells 5", but there is "6".'),
     ],
 )
 def test_a_text_that_means_nothing(text: str, advice: str) -> None:
