@@ -86,6 +86,82 @@ def test_all_that_stands_alone_is_told() -> None:
         load.parse("a: 1\nb: 2\nrules: []\n")
 
 
+def problems_of(text: str) -> list[str]:
+    """Each problem of a book in its first line, with the number of its line."""
+    with pytest.raises(InvalidRulebook) as caught:
+        load.parse(text)
+    return [problem.splitlines()[0] for problem in caught.value.told]
+
+
+def test_a_rule_without_a_name_is_read_on() -> None:
+    text = "rules:\n  - nmae: login\n    limit: 10/minit\n  - name: log in\n    limt: 5/s\n"
+    assert problems_of(text) == [
+        "line 2: rule 1: The rule lacks a name.",
+        'line 2: rule 1: A rule has no field "nmae".',
+        'line 3: rule 1: "10/minit" is not a limit.',
+        'line 4: rule 2: "log in" cannot be the name of a rule.',
+        "line 4: rule 2: The rule lacks a limit.",
+        'line 5: rule 2: A rule has no field "limt".',
+    ]
+    with pytest.raises(InvalidRulebook) as caught:
+        load.parse(text)
+    assert caught.value.problems[1][1].endswith("\n  Did you mean name?")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["limit: [5/minit, 6/s, 7/sce]"], ['"5/minit" is not a limit.', '"7/sce" is not a limit.']),
+        (
+            ["limit: {by: plan, cases: {free: 5/minit, pro: 6/sce}, otherwise: 7/huor}"],
+            ['"5/minit" is not a limit.', '"6/sce" is not a limit.', '"7/huor" is not a limit.'],
+        ),
+        (
+            ["limit: 5/s", "when: {method: [], Path: /x, address: 10.0.0.999, any: [nobody, {not: {}}]}"],
+            [
+                "method is compared with an empty list.",
+                '"Path" is no attribute.',
+                '"10.0.0.999" is no network.',
+                'No condition is called "nobody".',
+                "An empty condition always holds.",
+            ],
+        ),
+        (
+            ["limit: 5/s", "lockout: {after: 0, within: 5, for: 1 our, untl: 3}"],
+            ['lockout has no field "untl".'],
+        ),
+        (
+            ["limit: 5/s", "lockout: {after: 0, within: 5, for: 1 our}"],
+            [
+                'after is a whole number from 1 to 2^53, not "0".',
+                '"5" is not a length of time.',
+                '"1 our" is not a length of time.',
+            ],
+        ),
+        (
+            ["limit: 5/s", "mode: {enforce: 101, shadow: 10%}"],
+            ['enforce is a percentage, not "101".', 'shadow is a percentage, not "10%".'],
+        ),
+        (
+            ["limit: 5/s", "refuse: {status: 99, body: [], type: x}"],
+            [
+                'status is a whole number from 200 to 599, not "99".',
+                "body is a text, not a list.",
+                '"x" is not a content type.',
+            ],
+        ),
+        (["limit: 5/s", "refuse: {stats: 429, bdy: x}"], ["stats", "bdy"]),
+        (["limit: 5/s", "key: [User, address/x, user]", "missing: skip"], ['"User"', '"address/x"']),
+    ],
+)
+def test_every_mistake_of_a_field_is_told(lines: list[str], expected: list[str]) -> None:
+    text = "rules:\n  - name: a\n" + "".join(f"    {line}\n" for line in lines)
+    problems = problems_of(text)
+    assert len(problems) == len(expected), problems
+    for problem, part in zip(problems, expected, strict=True):
+        assert part in problem
+
+
 def test_what_rests_on_a_fault_is_not_told_again() -> None:
     rules = "rules:\n- {name: x, limit: 1/s, when: b}\n- {name: y, limit: 1/s, when: a}\n"
     text = "conditions:\n  a: {method: []}\n  b: a\n" + rules

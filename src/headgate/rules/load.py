@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -205,21 +206,36 @@ class _Rules:
                 raise Fault(
                     node.place, f"A rule is a mapping, not {kind(node)}.", "Write - name: ... and limit: ..."
                 )
-            if "name" not in node.entries:
-                raise Fault(node.place, "The rule lacks a name.", "Write name: and a name of its own.")
-            name = fields.name(node.entries["name"][1], "the name of a rule")
-            return self.named(node, name, f'rule "{name}"')
+            name = self.name(node, subject)
+            if name is not None:
+                return self.named(node, name, f'rule "{name}"')
+            self.fields(node, subject)
         return None
 
-    def named(self, node: Table, name: str, subject: str) -> Rule | None:
-        before = len(self.problems.found)
-        with self.problems.under(subject):
-            self.unique(name, node.entries["name"][1])
+    def name(self, node: Table, subject: str) -> str | None:
+        """The rule's name; None if it has none, or none that can be: then that is added to the problems."""
+        entry = node.entries.get("name")
+        if entry is None:
+            fault = Fault(node.place, "The rule lacks a name.", "Write name: and a name of its own.")
+            self.problems.add(fault, subject)
+            return None
+        with suppress(Fault):  # the fields are read below, the name with them
+            return fields.name(entry[1], "the name of a rule")
+        return None
+
+    def fields(self, node: Table, subject: str) -> dict[str, Field]:
         found = load_rule.read(node, load_rule.FIELDS, subject, self.conditions, self.problems)
         if "limit" not in node.entries:
             self.problems.add(
                 Fault(node.place, "The rule lacks a limit.", "Write limit: 10/minute, or unlimited."), subject
             )
+        return found
+
+    def named(self, node: Table, name: str, subject: str) -> Rule | None:
+        before = len(self.problems.found)
+        with self.problems.under(subject):
+            self.unique(name, node.entries["name"][1])
+        found = self.fields(node, subject)
         self.replaced[name] = found["replaces"].value if "replaces" in found else ()
         if self.defaults is None or len(found) < len(node.entries) or len(self.problems.found) > before:
             return None

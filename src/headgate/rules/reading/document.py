@@ -84,6 +84,19 @@ class Fault(Exception):
         self.hint: str = legible(hint)
 
 
+class Faults(Fault):
+    """Several things that are wrong, each in its place."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        first = faults[0]
+        super().__init__(first.place, first.sentence, first.hint)
+        self.faults = faults
+
+
+class TooLarge(Fault):
+    """Nothing further is read: that would take too long."""
+
+
 class Budget:
     """How much of a tree may still be made."""
 

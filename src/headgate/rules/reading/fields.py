@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from headgate import text as words
 from headgate.model.limit import EXACT, HORIZON_US
-from headgate.rules.reading.document import Fault, Items, Node, Scalar, Table, kind, shown
-from headgate.rules.reading.problems import placed
+from headgate.rules.reading.document import Fault, Faults, Items, Node, Scalar, Table, kind, shown
+from headgate.rules.reading.problems import every, placed
 
 W = TypeVar("W", bound=str)
 
@@ -29,12 +29,16 @@ def table(node: Node, what: str, known: Collection[str], required: Collection[st
     """A mapping in which only known names stand, and the required ones do."""
     if not isinstance(node, Table):
         raise Fault(node.place, f"{what} is a mapping, not {kind(node)}.", f"It may hold: {', '.join(known)}.")
-    for key, _ in node.entries.values():
-        if key.text not in known:
-            raise Fault(key.place, f"{what} has no field {shown(key.text)}.", nearest(key.text, known))
-    for name in required:
-        if name not in node.entries:
-            raise Fault(node.place, f"{what} lacks the field {name}.")
+    faults = [
+        Fault(key.place, f"{what} has no field {shown(key.text)}.", nearest(key.text, known))
+        for key, _ in node.entries.values()
+        if key.text not in known
+    ]
+    faults += [
+        Fault(node.place, f"{what} lacks the field {name}.") for name in required if name not in node.entries
+    ]
+    if faults:
+        raise Faults(faults)
     return node
 
 
@@ -66,8 +70,7 @@ def texts(node: Node, what: str) -> list[Scalar]:
     if isinstance(node, Table):
         raise Fault(node.place, f"{what} is a text or a list of texts, not a mapping.")
     found = node.nodes if isinstance(node, Items) else [node]
-    for one in found:
-        text(one, what)
+    every(lambda one: text(one, what), found)
     return [one for one in found if isinstance(one, Scalar)]
 
 

@@ -16,7 +16,7 @@ from headgate.rules.condition import Test
 from headgate.rules.reading import fields
 from headgate.rules.reading.document import Fault, Items, Node, Place, Scalar, Table, kind, shown
 from headgate.rules.reading.possible import hidden
-from headgate.rules.reading.problems import placed
+from headgate.rules.reading.problems import every, placed
 from headgate.rules.rule import Choice, Limits
 from headgate.text import parse_all
 
@@ -61,10 +61,17 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
     if not isinstance(cases, Table) or not cases.entries:
         what_is = kind(cases) if not isinstance(cases, Table) else "an empty one"
         raise Fault(cases.place, f"cases is a mapping of texts to values, not {what_is}.")
-    found: list[tuple[Test, T]] = []
-    for key, value in cases.entries.values():
-        found.append((_case(key, attribute, [test for test, _ in found]), read(value)))
-    return Choice(read(otherwise), tuple(found))
+    tests: list[Test] = []
+
+    def read_case(name: str | None) -> T:
+        if name is None:
+            return read(otherwise)
+        key, value = cases.entries[name]
+        tests.append(_case(key, attribute, tests))
+        return read(value)
+
+    *values, last = every(read_case, [*cases.entries, None])
+    return Choice(last, tuple(zip(tests, values, strict=True)))
 
 
 def _case(key: Scalar, attribute: str, before: list[Test]) -> Test:
@@ -83,8 +90,8 @@ def _limits(node: Node) -> Limits:
         raise Fault(node.place, "An empty list is not a limit.", f"Write {UNLIMITED} if none is meant.")
     if isinstance(node, Scalar) and node.text == UNLIMITED:
         return ()
-    found = fields.texts(node, "A limit")
-    return tuple(limit for one in found for limit in placed(one, parse_all, " ".join(one.text.split())))
+    found = every(lambda one: placed(one, parse_all, " ".join(one.text.split())), fields.texts(node, "A limit"))
+    return tuple(limit for limits in found for limit in limits)
 
 
 def _cost(node: Node, uses: Uses) -> int | str:

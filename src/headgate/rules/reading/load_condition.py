@@ -12,15 +12,15 @@ is read has at most MOST_TESTS tests in it, with names and aliases written out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headgate.rules.attributes import named
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
 from headgate.rules.reading import fields
-from headgate.rules.reading.document import Fault, Items, Node, Place, Scalar, Table, kind, shown
+from headgate.rules.reading.document import Fault, Items, Node, Place, Scalar, Table, TooLarge, kind, shown
 from headgate.rules.reading.possible import contradiction
-from headgate.rules.reading.problems import Problems, Told, placed
+from headgate.rules.reading.problems import Problems, Told, every, placed
 
 MOST_TESTS = 1_000
 _MOST_NAMES = 32  # that refer to each other
@@ -91,7 +91,7 @@ class Conditions:
         else:
             condition = self._mapping(node, uses)
         if len(uses) > MOST_TESTS:
-            raise Fault(node.place, f"A condition has more than {MOST_TESTS:,} tests, with names written out.")
+            raise TooLarge(node.place, f"A condition has more than {MOST_TESTS:,} tests, with names written out.")
         return condition
 
     def _parts(self, node: Node, word: str, uses: list[tuple[str, Place]]) -> list[Condition]:
@@ -102,35 +102,38 @@ class Conditions:
                 "An empty list of conditions can never hold." if word == "any" else "all of nothing always holds."
             )
             raise Fault(node.place, holds, "Leave it out.")
-        return [self._condition(inner, uses) for inner in node.nodes]
+        return every(lambda inner: self._condition(inner, uses), node.nodes)
 
     def _mapping(self, node: Table, uses: list[tuple[str, Place]]) -> Condition:
         if not node.entries:
             raise Fault(node.place, "An empty condition always holds.", "Leave it out.")
-        parts: list[Condition] = []
-        for key, inner in node.entries.values():
-            match key.text:
-                case "all":
-                    parts.append(_possible(_joined(All, self._parts(inner, "all", uses)), inner.place))
-                case "any":
-                    parts.append(_joined(AnyOf, self._parts(inner, "any", uses)))
-                case "not":
-                    parts.append(Not(self._condition(inner, uses)))
-                case "is":
-                    parts.extend(self._condition(name, uses) for name in _some(fields.texts(inner, "is"), inner))
-                case _:
-                    parts.extend(_tests(key, inner, uses))
-        return _possible(_joined(All, parts), node.place)
+        found = every(lambda entry: self._entry(*entry, uses), node.entries.values())
+        return _possible(_joined(All, [part for parts in found for part in parts]), node.place)
+
+    def _entry(self, key: Scalar, node: Node, uses: list[tuple[str, Place]]) -> Sequence[Condition]:
+        match key.text:
+            case "all":
+                return [_possible(_joined(All, self._parts(node, "all", uses)), node.place)]
+            case "any":
+                return [_joined(AnyOf, self._parts(node, "any", uses))]
+            case "not":
+                return [Not(self._condition(node, uses))]
+            case "is":
+                return every(lambda name: self._condition(name, uses), _some(fields.texts(node, "is"), node))
+        return _tests(key, node, uses)
 
 
-def _tests(key: Scalar, node: Node, uses: list[tuple[str, Place]]) -> Iterator[Test]:
+def _tests(key: Scalar, node: Node, uses: list[tuple[str, Place]]) -> list[Test]:
     if key.text in _FAMILIES and isinstance(node, Table):
         if not node.entries:
             raise Fault(node.place, f"{key.text} names nothing to test.", f"Write {key.text}: {{name: text}}.")
-        for name, inner in node.entries.values():
-            yield _test(Scalar(name.place, f"{key.text}.{name.text}", name.quoted), inner, uses)
-    else:
-        yield _test(key, node, uses)
+
+        def read_test(entry: tuple[Scalar, Node]) -> Test:
+            name, inner = entry
+            return _test(Scalar(name.place, f"{key.text}.{name.text}", name.quoted), inner, uses)
+
+        return every(read_test, node.entries.values())
+    return [_test(key, node, uses)]
 
 
 def _test(key: Scalar, node: Node, uses: list[tuple[str, Place]]) -> Test:

@@ -12,7 +12,7 @@ from headgate.rules.keys import Dimension
 from headgate.rules.reading import fields, load_choice
 from headgate.rules.reading.document import Fault, Node, Place, Scalar, Table, shown
 from headgate.rules.reading.load_condition import Conditions, Read
-from headgate.rules.reading.problems import Problems, placed
+from headgate.rules.reading.problems import Problems, every, every_entry, placed
 from headgate.rules.rule import INSTEAD, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
 
 FIELDS = (
@@ -89,12 +89,15 @@ def _condition(node: Node, uses: load_choice.Uses, conditions: Conditions) -> An
 
 def _key(node: Node, uses: load_choice.Uses) -> tuple[Dimension, ...]:
     found: dict[str, Dimension] = {}
-    for one in fields.texts(node, "A key"):
+
+    def read_dimension(one: Scalar) -> None:
         dimension = placed(one, Dimension.parse, one.text)
         if dimension.name in found:
             raise Fault(one.place, f"The key has {dimension.name} twice.", "Once is enough.")
         found[dimension.name] = dimension
         uses.append((dimension.name, one.place))
+
+    every(read_dimension, fields.texts(node, "A key"))
     return tuple(found.values())
 
 
@@ -105,9 +108,8 @@ def _mode(node: Node) -> Modes:
     fields.table(node, "mode", ("enforce", "shadow"))
     if not node.entries:
         raise Fault(node.place, "mode has no value.", "Write enforce, shadow, off, or {enforce: 10, shadow: 50}.")
-    enforce, shadow = (
-        fields.percentage(inner, name) if (inner := node.get(name)) else 0 for name in ("enforce", "shadow")
-    )
+    found = every_entry(node, dict.fromkeys(("enforce", "shadow"), fields.percentage))
+    enforce, shadow = found.get("enforce", 0), found.get("shadow", 0)
     if enforce + shadow > 10_000:
         raise Fault(node.place, "enforce and shadow are more than 100 % together.", "What is left of 100 is off.")
     return Modes(enforce, shadow)
@@ -117,41 +119,40 @@ def _lockout(node: Node) -> Lockout | None:
     if isinstance(node, Scalar) and node.text == "off":
         return None
     table = fields.table(node, "lockout", ("after", "within", "for"), required=("after", "for"))
-    lasts_us = fields.span(table.entries["for"][1], "for")
-    within = table.get("within")
-    return Lockout(
-        fields.whole(table.entries["after"][1], "after"),
-        fields.span(within, "within") if within else lasts_us,
-        lasts_us,
-    )
+    found = every_entry(table, {"after": fields.whole, "within": fields.span, "for": fields.span})
+    return Lockout(found["after"], found.get("within", found["for"]), found["for"])
 
 
 def _prefetch(node: Node) -> Prefetch | None:
     if not isinstance(node, Table):
         return None if fields.text(node, "prefetch") == "exact" else Prefetch(fields.span(node, "prefetch"))
     fields.table(node, "prefetch", ("for", "units"), required=("for",))
-    units = node.get("units")
-    return Prefetch(fields.span(node.entries["for"][1], "for"), fields.whole(units, "units") if units else None)
+    found = every_entry(node, {"for": fields.span, "units": fields.whole})
+    return Prefetch(found["for"], found.get("units"))
 
 
 def _refuse(node: Node) -> Refusal:
     table = fields.table(node, "refuse", ("status", "body", "type", "redirect"))
-    status, body, kind, redirect = (table.get(name) for name in ("status", "body", "type", "redirect"))
+    body, kind, redirect = (table.get(name) for name in ("body", "type", "redirect"))
     if redirect and (body or kind):
         raise Fault(node.place, "refuse has a redirect and a body.", "It is one or the other.")
     if kind and not body:
         raise Fault(node.place, "refuse has a type, but no body that is of it.", "Write body, or leave type out.")
-    least, most = (300, 399) if redirect else (200, 599)
-    return Refusal(
-        fields.whole(status, "status", least, most) if status else 302 if redirect else 429,
-        fields.text(body, "body", most=100_000) if body else None,
-        _content_type(kind) if kind else None,
-        _redirect(redirect) if redirect else None,
+    least, most, status = (300, 399, 302) if redirect else (200, 599, 429)
+    found = every_entry(
+        table,
+        {
+            "status": lambda inner, name: fields.whole(inner, name, least, most),
+            "body": lambda inner, name: fields.text(inner, name, most=100_000),
+            "type": _content_type,
+            "redirect": _redirect,
+        },
     )
+    return Refusal(found.get("status", status), found.get("body"), found.get("type"), found.get("redirect"))
 
 
-def _content_type(node: Node) -> str:
-    found = fields.text(node, "type")
+def _content_type(node: Node, name: str) -> str:
+    found = fields.text(node, name)
     if not _type.fullmatch(found):
         raise Fault(
             node.place,
@@ -161,8 +162,8 @@ def _content_type(node: Node) -> str:
     return found
 
 
-def _redirect(node: Node) -> str:
-    found = fields.text(node, "redirect")
+def _redirect(node: Node, name: str) -> str:
+    found = fields.text(node, name)
     if not _url.fullmatch(found):
         raise Fault(
             node.place,
@@ -173,7 +174,8 @@ def _redirect(node: Node) -> str:
 
 
 def _replaces(node: Node) -> tuple[tuple[str, Place], ...]:
-    return tuple((fields.name(one, "the name of a rule"), one.place) for one in fields.texts(node, "replaces"))
+    names = fields.texts(node, "replaces")
+    return tuple(every(lambda one: (fields.name(one, "the name of a rule"), one.place), names))
 
 
 _READERS: dict[str, Callable[[Node, load_choice.Uses, Conditions], Any]] = {

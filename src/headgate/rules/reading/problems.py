@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.rules.reading.document import Fault, Node, Place
+from headgate.rules.reading.document import Fault, Faults, Node, Place, Table, TooLarge
 
 T = TypeVar("T")
+N = TypeVar("N")
 
 
 class Told(Fault):
@@ -25,10 +26,9 @@ class Problems:
         """Faults in here are told of this subject, and end only what is in here."""
         try:
             yield
-        except Told:
-            pass
         except Fault as fault:
-            self.add(fault, subject)
+            for each in _each(fault):
+                self.add(each, subject)
 
     def add(self, fault: Fault, subject: str = "") -> None:
         sentence = f"{subject}: {fault.sentence}" if subject else fault.sentence
@@ -48,6 +48,37 @@ class Problems:
             for place, sentence in self.found
         ]
         return sorted(told, key=lambda problem: problem[0] or 0)
+
+
+def every(read: Callable[[N], T], nodes: Iterable[N]) -> list[T]:
+    """Reads all of them; raises the faults of all together."""
+    found: list[T] = []
+    faults: list[Fault] = []
+    failed: Fault | None = None
+    for node in nodes:
+        try:
+            found.append(read(node))
+        except TooLarge:
+            raise
+        except Fault as fault:
+            failed = failed or fault
+            faults += _each(fault)
+    if failed is not None:
+        raise Faults(faults) if faults else failed
+    return found
+
+
+def every_entry(table: Table, readers: dict[str, Callable[[Node, str], Any]]) -> dict[str, Any]:
+    """Reads all entries of a mapping, each by the reader of its name; raises the faults of all together."""
+    values = every(lambda name: readers[name](table.entries[name][1], name), table.entries)
+    return dict(zip(table.entries, values, strict=True))
+
+
+def _each(fault: Fault) -> list[Fault]:
+    """The faults in it that nobody was told of."""
+    if isinstance(fault, Faults):
+        return fault.faults
+    return [] if isinstance(fault, Told) else [fault]
 
 
 def placed(node: Node, make: Callable[..., T], *args: object) -> T:
