@@ -126,6 +126,8 @@ def test_every_case_begins_anew_and_every_file_is_played(prompt: Prompt, write: 
         (table("times: 0, expect: allowed"), "times is a whole number from 1"),
         (table("attributes: {Big: 1}, expect: allowed"), '"Big" is no attribute'),
         (table("expect: allowed", head="start: tomorrow"), "start is an instant"),
+        ("rules: rules.yaml\ncases: []", "t.yaml:2: A table without cases tests nothing."),
+        ("rules: rules.yaml\ncases: [{calls: []}]", "t.yaml:2: case 1: A case without calls tests nothing."),
     ],
 )
 def test_a_table_that_cannot_be_played_is_told_with_its_line(
@@ -134,3 +136,23 @@ def test_a_table_that_cannot_be_played_is_told_with_its_line(
     assert prompt("rules", "test", write(text, "t.yaml")) == 2
     assert told in prompt.err
     assert "Traceback" not in prompt.err
+
+
+def test_every_mistake_of_a_table_is_told(prompt: Prompt, write: Write) -> None:
+    calls = (
+        "times: 0, cost: x, expect: maybe",
+        "at: 5 minits, expect: {remaining: -1, status: much}",
+        "at: 5s, exepct: allowed",
+    )
+    text = table(*calls, head="start: tomorrow") + "\n  - {naem: two, calls: 3}\n"
+    assert prompt("rules", "test", write(text, "t.yaml")) == 2
+    problems = [line for line in prompt.err.removeprefix("headgate: ").splitlines() if line.startswith("t.yaml:")]
+    assert [problem.split(": ", 2)[:2] for problem in problems] == [
+        ["t.yaml:4", "case 1"],
+        *[["t.yaml:6", "case 1"]] * 3,
+        *[["t.yaml:7", "case 1"]] * 3,
+        *[["t.yaml:8", "case 1"]] * 2,
+        ["t.yaml:9", "case 2"],
+    ]
+    assert 'A call has no field "exepct".' in prompt.err
+    assert 'A case has no field "naem".' in prompt.err

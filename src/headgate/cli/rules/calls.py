@@ -29,7 +29,7 @@ from headgate.rules import load
 from headgate.rules.attributes import Attributes, folded, named, request
 from headgate.rules.reading import fields, read_json, read_toml, read_yaml
 from headgate.rules.reading.document import Fault, Items, Node, Scalar, Table, kind
-from headgate.rules.reading.problems import Problems, placed
+from headgate.rules.reading.problems import Problems, every, every_entry, placed
 from headgate.rules.reading.read_python import Written
 from headgate.rules.rule import Rulebook
 
@@ -61,7 +61,7 @@ def read(path: Path) -> tuple[Rulebook, list[Case]]:
     with problems.under(""):
         root = fields.table(_READERS.get(path.suffix.lower(), read_yaml.read)(file_text(path)), "A test", *_FILE)
         book = _book(root.entries["rules"][1], path)
-        for number, node in enumerate(_items(root.entries["cases"][1], "cases"), 1):
+        for number, node in enumerate(_items(root.entries["cases"][1], "cases", "A table"), 1):
             with problems.under(f"case {number}"):
                 cases.append(_case(node, number))
     problems.raise_any(str(path))
@@ -76,68 +76,93 @@ def _book(node: Node, path: Path) -> Rulebook:
 
 def _case(node: Node, number: int) -> Case:
     table = fields.table(node, "A case", ("name", "start", "calls"), ("calls",))
-    named, start = table.get("name"), table.get("start")
-    calls: list[Call] = []
-    for each in _items(table.entries["calls"][1], "calls"):
-        calls.append(_call(each, calls[-1].at_us if calls else 0))
-    name = f"case {number}" if named is None else fields.text(named, "name")
-    return Case(name, ManualClock().now_us() if start is None else _instant(start), tuple(calls))
+    found = every_entry(table, {"name": fields.text, "start": _instant, "calls": lambda inner, _: _calls(inner)})
+    start_us = found["start"] if "start" in found else ManualClock().now_us()
+    return Case(found.get("name", f"case {number}"), start_us, found["calls"])
+
+
+def _calls(node: Node) -> tuple[Call, ...]:
+    earliest_us = 0
+
+    def read_call(each: Node) -> Call:
+        nonlocal earliest_us
+        call = _call(each, earliest_us)
+        earliest_us = call.at_us
+        return call
+
+    return tuple(every(read_call, _items(node, "calls", "A case")))
 
 
 def _call(node: Node, earliest_us: int) -> Call:
     table = fields.table(node, "A call", _CALL, ("expect",))
-    at, times, cost = table.get("at"), table.get("times"), table.get("cost")
-    at_us = earliest_us if at is None else _span(at, "at")
-    if at is not None and at_us < earliest_us:
-        raise Fault(at.place, f"Time goes forward: this call comes at {long(at_us)}, the one before it later.")
-    return Call(
-        node.place.line,
-        at_us,
-        1 if times is None else fields.whole(times, "times", 1, 1_000_000),
-        _attributes(table),
-        None if cost is None else fields.whole(cost, "cost", 0),
-        _expected(table.entries["expect"][1]),
+    found = every_entry(
+        table,
+        {
+            "at": lambda inner, _: _at(inner, earliest_us),
+            "times": lambda inner, name: fields.whole(inner, name, 1, 1_000_000),
+            "attributes": lambda inner, _: _attributes(inner),
+            "request": lambda inner, _: _request(inner),
+            "cost": lambda inner, name: fields.whole(inner, name, 0),
+            "expect": lambda inner, _: _expected(inner),
+        },
     )
+    attributes: Attributes = found.get("request", Attributes())
+    for name, value in found.get("attributes", {}).items():
+        attributes[name] = value
+    at_us = found.get("at", earliest_us)
+    return Call(node.place.line, at_us, found.get("times", 1), attributes, found.get("cost"), found["expect"])
 
 
-def _attributes(table: Table) -> Attributes:
-    asked, others = table.get("request"), table.get("attributes")
-    found = Attributes()
-    if asked is not None:
-        known = _mapping(asked, "request")
-        headers = known.pop("headers", {})
-        target = known.pop("url", None) or known.pop("path", "/")
-        if not isinstance(headers, dict):
-            raise Fault(asked.place, "headers is a mapping of names to texts.")
-        found = request(known.pop("method", "GET"), target, headers, known.pop("address", None))
-        found.update({placed(asked, named, name): value for name, value in known.items()})
-    if others is not None:
-        for name, value in _mapping(others, "attributes").items():
-            found[folded(placed(others, named, name))] = value
+def _at(node: Node, earliest_us: int) -> int:
+    at_us = _span(node, "at")
+    if at_us < earliest_us:
+        raise Fault(node.place, f"Time goes forward: this call comes at {long(at_us)}, the one before it later.")
+    return at_us
+
+
+def _request(node: Node) -> Attributes:
+    given = _mapping(node, "request")
+    headers = given.pop("headers", {})
+    target = given.pop("url", None) or given.pop("path", "/")
+    if not isinstance(headers, dict):
+        raise Fault(node.place, "headers is a mapping of names to texts.")
+    found = request(given.pop("method", "GET"), target, headers, given.pop("address", None))
+    names = every(lambda name: placed(node, named, name), given)
+    found.update(dict(zip(names, given.values(), strict=True)))
     return found
+
+
+def _attributes(node: Node) -> dict[str, Any]:
+    given = _mapping(node, "attributes")
+    names = every(lambda name: folded(placed(node, named, name)), given)
+    return dict(zip(names, given.values(), strict=True))
 
 
 def _expected(node: Node) -> dict[str, Any]:
     if isinstance(node, Scalar):
         return {"allowed": fields.word(node, "expect", _VERDICTS) == "allowed"}
+    table = fields.table(node, "expect", _EXPECT)
     found: dict[str, Any] = {}
-    for key, value in fields.table(node, "expect", _EXPECT).entries.values():
-        name = key.text
-        if name == "allowed":
-            found["allowed"] = fields.flag(value, name)
-        elif name == "refused":
-            yes = fields.truth(value)
-            found["allowed"] = False if yes is None else not yes
-            found |= {"rule": fields.text(value, name)} if yes is None else {}
-        elif name in ("retry_after", "delay"):
-            never = isinstance(value, Scalar) and value.text == "never"
-            found[name] = None if never else _span(value, name)
-        elif name in ("remaining", "status"):
-            found[name] = fields.whole(value, name, 0)
-        else:
-            inner = fields.table(value, name, tuple(value.entries) if isinstance(value, Table) else ())
-            found[name] = {rule: fields.word(said, name, _VERDICTS) for rule, (_, said) in inner.entries.items()}
+    for part in every_entry(table, dict.fromkeys(_EXPECT, _expectation)).values():
+        found |= part
     return found
+
+
+def _expectation(node: Node, name: str) -> dict[str, Any]:
+    """One entry of what is expected; `refused` says two things."""
+    if name == "allowed":
+        return {"allowed": fields.flag(node, name)}
+    if name == "refused":
+        yes = fields.truth(node)
+        return {"allowed": False, "rule": fields.text(node, name)} if yes is None else {"allowed": not yes}
+    if name in ("retry_after", "delay"):
+        never = isinstance(node, Scalar) and node.text == "never"
+        return {name: None if never else _span(node, name)}
+    if name in ("remaining", "status"):
+        return {name: fields.whole(node, name, 0)}
+    table = fields.table(node, name, tuple(node.entries) if isinstance(node, Table) else ())
+    rules = dict.fromkeys(table.entries, lambda inner, _: fields.word(inner, name, _VERDICTS))
+    return {name: every_entry(table, rules)}
 
 
 def plain(node: Node) -> Any:
@@ -161,9 +186,11 @@ def _mapping(node: Node, what: str) -> dict[str, Any]:
     return found
 
 
-def _items(node: Node, what: str) -> list[Node]:
+def _items(node: Node, what: str, owner: str) -> list[Node]:
     if not isinstance(node, Items):
         raise Fault(node.place, f"{what} is a list, not {kind(node)}.")
+    if not node.nodes:
+        raise Fault(node.place, f"{owner} without {what} tests nothing.")
     return node.nodes
 
 
@@ -173,8 +200,8 @@ def _span(node: Node, what: str) -> int:
     return 0 if zero else fields.span(node, what)
 
 
-def _instant(node: Node) -> int:
-    text = fields.text(node, "start")
+def _instant(node: Node, name: str) -> int:
+    text = fields.text(node, name)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
