@@ -122,3 +122,14 @@ def test_an_address_that_is_none_is_said_to_be_left_out(prompt: Prompt, book: st
 def test_an_address_that_is_one_is_not_warned_of(prompt: Prompt, book: str) -> None:
     assert prompt("rules", "explain", book, "--address", "::ffff:192.0.2.7") == 0
     assert prompt.err == ""
+
+
+def test_a_refusal_without_a_limit_shows_none(prompt: Prompt, book: str) -> None:
+    words = ("rules", "explain", book, "--method", "POST", "--path", "/login")
+    (verdict,) = prompt.json(*words)["decision"]["verdicts"]
+    assert (verdict["rule"], verdict["allowed"]) == ("login", False)
+    assert (verdict["limit"], verdict["remaining"]) == (None, None)
+    assert prompt(*words) == 0
+    assert "unlimited" not in prompt.out
+    row = prompt.out.splitlines()[-1].split()
+    assert row == ["login", "address=", "-", "refused", "-", "-"]

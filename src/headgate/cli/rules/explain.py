@@ -18,6 +18,7 @@ from headgate.engine.local import LocalEngine
 from headgate.explain import long
 from headgate.limiter import Limiter
 from headgate.model.decision import Verdict
+from headgate.model.limit import UNLIMITED
 from headgate.ruled.decision import RuledDecision
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, folded, named, normal, request
@@ -141,13 +142,22 @@ def decided(decision: RuledDecision) -> dict[str, Any]:
     }
 
 
+def _limit(verdict: Verdict) -> str | None:
+    """The limit that spoke; None: the rule refused without it, as where its key is missing."""
+    return None if verdict.limit is UNLIMITED else verdict.limit.text
+
+
+def _remaining(verdict: Verdict) -> int | None:
+    return None if verdict.limit is UNLIMITED else verdict.remaining
+
+
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {
         "rule": verdict.rule,
         "key": verdict.key,
-        "limit": verdict.limit.text,
+        "limit": _limit(verdict),
         "allowed": verdict.allowed,
-        "remaining": verdict.remaining,
+        "remaining": _remaining(verdict),
         "retry_after": verdict.retry_after,
         "reset_after": verdict.reset_after,
     }
@@ -161,12 +171,12 @@ def _counts(decision: RuledDecision) -> list[Table]:
             (
                 verdict.rule,
                 verdict.key,
-                verdict.limit.text,
+                _limit(verdict),
                 Cell(
                     ("allowed" if yes else "refused") + (f" ({verdict.aside})" if verdict.aside else ""),
                     "green" if yes else "red",
                 ),
-                verdict.remaining,
+                _remaining(verdict),
                 long(verdict.retry_after_us) if verdict.retry_after_us else None,
             )
         )
