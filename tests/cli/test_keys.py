@@ -149,6 +149,21 @@ def test_nothing_is_counted(prompt: Prompt, server: RedisServer) -> None:
     assert prompt.out == "Nothing is counted.\n"
 
 
+def test_a_rule_that_is_nowhere_is_refused(prompt: Prompt, server: RedisServer, book: str) -> None:
+    assert (
+        prompt.json("keys", "--engine", server.url, "--rule", "lgoin")["counts"] == 0
+    )  # no book says what there is
+    assert prompt("rules", "push", book, "--engine", server.url) == 0
+    for words in ((), ("--rules", book)):
+        error = prompt.told("keys", "--engine", server.url, "--rule", "lgoin", *words)
+        assert error.startswith('There is no rule "lgoin" in ')
+        assert error.endswith("Did you mean login? Nothing is counted under that name either.")
+    for name in ("login", "login#1", "items@ann"):
+        assert prompt.json("keys", "--engine", server.url, "--rule", name)["counts"] == 0
+    fill(server.url, "10/hour", {"user=ann": 5}, name="gone")  # a rule that the book had once
+    assert prompt.json("keys", "--engine", server.url, "--rule", "gone")["counts"] == 1
+
+
 def test_in_a_cluster_all_masters_are_asked(prompt: Prompt, cluster: Cluster) -> None:
     fill(cluster.url, "10/hour", {f"k{number}": 1 for number in range(50)})
     assert prompt.json("keys", "--engine", cluster.url)["counts"] == 50

@@ -103,3 +103,47 @@ def test_without_a_rulebook_it_is_set_with_a_warning(prompt: Prompt, server: Red
     assert prompt.err.startswith("headgate: No rulebook is known (--rules FILE)")
     assert prompt("overrides", "list", "other", "--engine", server.url) == 0
     assert prompt.out == "other: no key has a limit of its own\n"
+
+
+@pytest.mark.parametrize("pushed", [True, False])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["list", "lgoin"], 'There is no rule "lgoin" in .*Did you mean login?'),
+        (["list", "nope"], 'There is no rule "nope" in .*Known: login, month, plain.'),
+        (["get", "lgoin", "user=ann"], 'There is no rule "lgoin" in .*Did you mean login?'),
+        (["unset", "lgoin", "user=ann"], 'There is no rule "lgoin" in .*Did you mean login?'),
+        (["get", "login", "usr=ann"], '"usr=ann" is no key of rule "login". .*Write user=VALUE.'),
+        (["unset", "login", "usr=ann"], '"usr=ann" is no key of rule "login". .*Write user=VALUE.'),
+    ],
+)
+def test_an_unknown_rule_or_key_is_refused_where_a_rulebook_is_known(
+    prompt: Prompt, server: RedisServer, where: tuple[str, ...], words: list[str], sentence: str, pushed: bool
+) -> None:
+    if pushed:
+        assert prompt("rules", "push", where[-1], "--engine", server.url) == 0
+        where = ("--engine", server.url)
+    error = prompt.told("overrides", *words, *where)
+    start, _, end = sentence.partition(".*")
+    assert start in error
+    assert error.endswith(end)
+
+
+def test_overrides_of_a_rule_that_was_removed_can_be_read_and_unset(
+    prompt: Prompt, server: RedisServer, where: tuple[str, ...]
+) -> None:
+    assert prompt("overrides", "set", "gone", "user=ann", "50/hour", "--engine", server.url) == 0
+    assert prompt.json("overrides", "get", "gone", "user=ann", *where)["limit"] == "50/hour"
+    assert len(prompt.json("overrides", "list", "gone", *where)["overrides"]) == 1
+    assert prompt.json("overrides", "unset", "gone", "user=ann", *where)["unset"]
+    assert 'There is no rule "gone"' in prompt.told("overrides", "get", "gone", "user=ann", *where)
+
+
+def test_a_rulebook_that_cannot_be_read_changes_nothing(
+    prompt: Prompt, server: RedisServer, where: tuple[str, ...]
+) -> None:
+    assert prompt("overrides", "set", "login", "user=ann", "50/hour", *where) == 0
+    for words in (["get", "login", "user=ann"], ["unset", "login", "user=ann"], ["list", "login"]):
+        error = prompt.told("overrides", *words, "--engine", server.url, "--rules", "nope.yaml")
+        assert error.startswith("nope.yaml: The rulebook cannot be read")
+    assert prompt.json("overrides", "get", "login", "user=ann", *where)["limit"] == "50/hour"

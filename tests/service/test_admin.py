@@ -134,6 +134,9 @@ async def test_keys_of_the_embedded_engine_busiest_first(operator: Operator) -> 
     ]
     assert {each["name"]: each["counts"] for each in told["rules"]} == {"login": 3, "jobs": 1}
     assert [each["key"] for each in (await operator("GET", "/keys?rule=jobs")).json["keys"]] == ["all"]
+    missing = await operator("GET", "/keys?rule=lgoin")
+    assert (missing.status, "Did you mean login?" in sentence(missing)) == (404, True)
+    assert (await operator("GET", "/keys?rule=plans")).json["keys"] == []
 
 
 async def test_a_call_is_peeked_at_and_charged_nothing(operator: Operator) -> None:

@@ -14,7 +14,7 @@ from headgate.cli.parser import Commands, command, whole
 from headgate.cli.table import Table, Value
 from headgate.explain import long
 from headgate.model.decision import REMAINING, RESET_AFTER_US
-from headgate.operating.standing import SCAN_LIMIT, Standing, Surveyed, surveyed, walk
+from headgate.operating.standing import SCAN_LIMIT, Standing, Surveyed, check_rule, surveyed, walk
 
 
 def add(commands: Commands) -> None:
@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     with server(args, "nothing is counted there between two commands") as engine:
         book, survey = known_book(args, engine), walk(engine, args.rule, args.scan_limit)
         found = surveyed(engine, survey, book, args.rule, args.top)
+    check_rule(found, book, args.rule)
     if not found.complete:
         told = f"Stopped at {args.scan_limit:,}; there are more. Raise --scan-limit to see all of them."
         warn(told, as_json=args.json)

@@ -2,7 +2,8 @@
 
 They hold from the next call on, in every process. If a rulebook is known (--rules, or pushed to the engine), an
 override that would decide nothing is refused: one of a rule that does not exist, that takes none, or whose
-limits are of other algorithms. Without a rulebook it is set all the same, with a warning.
+limits are of other algorithms. Without a rulebook it is set all the same, with a warning. What is there can be read
+and unset, also of a rule that the book has no more; where nothing is there, the rule and the key must be the book's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from headgate.cli.table import Table
 from headgate.engine.overrides import checked
 from headgate.model.limit import Limit
 from headgate.ruled.overrides import check_override
+from headgate.rules.lookup import attributes_of, rule_of
+from headgate.rules.rule import Rulebook
 
 if TYPE_CHECKING:
     from headgate.engine.redis.blocking import RedisEngine
@@ -84,18 +87,31 @@ def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tupl
     check_override(book, args.rule, key, limits)
 
 
+def _check_names(book: Rulebook | None, name: str, key: str | None = None) -> None:
+    """InvalidRule if the book has no such rule, or the rule no such key."""
+    if book is not None:
+        rule = rule_of(book, name)
+        if key is not None:
+            attributes_of(rule, key)
+
+
 def _get(args: argparse.Namespace) -> Answer:
     with server(args) as engine:
+        book = known_book(args, engine)
         text = engine.overrides(args.rule).get(args.key)
     document = {"rule": args.rule, "key": args.key, "limit": text}
     if text is None:
+        _check_names(book, args.rule, args.key)
         return Answer(document, [f"{args.rule}: {args.key} has no limit of its own"], NO)
     return Answer(document, [text])
 
 
 def _unset(args: argparse.Namespace) -> Answer:
     with server(args) as engine:
+        book = known_book(args, engine)
         done = engine.overrides(args.rule).unset(args.key)
+    if not done:
+        _check_names(book, args.rule, args.key)
     told = "goes by the rule again" if done else "had no limit of its own"
     return Answer(
         {"rule": args.rule, "key": args.key, "unset": done},
@@ -106,8 +122,10 @@ def _unset(args: argparse.Namespace) -> Answer:
 
 def _list(args: argparse.Namespace) -> Answer:
     with server(args) as engine:
+        book = known_book(args, engine)
         rows = sorted(islice(engine.overrides(args.rule).list(), args.top))
     document = {"rule": args.rule, "overrides": [{"key": key, "limit": text} for key, text in rows]}
     if not rows:
+        _check_names(book, args.rule)
         return Answer(document, [f"{args.rule}: no key has a limit of its own"])
     return Answer(document, [Table(("key", "limit"), rows)])

@@ -25,7 +25,7 @@ from headgate.model.slots import Slots
 from headgate.operating.counts import of_limits, untold
 from headgate.ruled.ruling import cases_of
 from headgate.rules.attributes import Attributes
-from headgate.rules.lookup import attributes_of
+from headgate.rules.lookup import NoSuchRule, attributes_of, rule_of
 from headgate.rules.rule import Limits, Rule, Rulebook
 from headgate.text import parse
 
@@ -135,6 +135,17 @@ def surveyed(engine: Any, survey: Walk, book: Rulebook | None, rule: str | None,
     finally:
         survey.close()
     return Surveyed(tallies, busiest, not survey.stopped)
+
+
+def check_rule(found: Surveyed, book: Rulebook | None, rule: str | None) -> None:
+    """NoSuchRule if nothing is counted under this name and the book has no such rule. Counts of a rule that was
+    removed from the book are there until they expire, and those of a limit by itself are of no rule."""
+    if rule is None or book is None or found.counts or not found.complete:
+        return
+    try:
+        rule_of(book, _rule(rule)[0])
+    except NoSuchRule as error:
+        raise NoSuchRule(f"{error} Nothing is counted under that name either.") from None
 
 
 def _of(rule: str | None, survey: Iterable[Counted], tallies: dict[str, Tally]) -> Iterator[Counted]:

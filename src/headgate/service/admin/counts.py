@@ -24,7 +24,7 @@ from headgate.operating.counts import (
     of_key,
     of_limits,
 )
-from headgate.operating.standing import Walk, surveyed, walk
+from headgate.operating.standing import Walk, check_rule, surveyed, walk
 from headgate.ruled.limiter import AsyncRuledLimiter
 from headgate.rules.lookup import form_of, rule_of
 from headgate.rules.match import Matcher
@@ -97,7 +97,10 @@ class Counts:
     def _walked(self, rule: str | None, top: int) -> dict[str, Any]:
         with self._lines.blocking() as engine:
             self._walk = walk(engine, rule)
-            return surveyed(engine, self._walk, self._limiter.rulebook, rule, top).document()
+            book = self._limiter.rulebook
+            found = surveyed(engine, self._walk, book, rule, top)
+        check_rule(found, book, rule)
+        return found.document()
 
     def stop(self) -> None:
         """End a walk that is under way."""

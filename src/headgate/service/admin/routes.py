@@ -146,7 +146,7 @@ ROUTES: tuple[Route, ...] = (
         "What is counted, the busiest first.",
         schema.Keys,
         queries=("rule", "top"),
-        troubles=(503,),
+        troubles=(404, 503),
     ),
     Route(
         "POST",
