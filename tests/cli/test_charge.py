@@ -120,7 +120,18 @@ def test_the_engine_is_asked_itself_whatever_the_url_puts_around_it(prompt: Prom
         ),
         (["--limit", "3/hour", "--engine", "memory://"], "nothing is remembered between two commands"),
         (["--engine", "redis://127.0.0.1:1"], "Say which count: --limit"),
-        (["--limit", "1/s", "--rule", "x", "--engine", "redis://127.0.0.1:1"], "Say which count: --limit"),
+        (
+            ["--limit", "1/s", "--rule", "x", "--engine", "redis://127.0.0.1:1"],
+            "--limit and --rule are both given: a count is of a limit by itself, or of a rule. Leave one",
+        ),
+        (
+            ["--limit", "1/s", "--rules", "nope.yaml", "--engine", "redis://127.0.0.1:1"],
+            "A limit by itself is in no rulebook: --rules goes with --rule.",
+        ),
+        (
+            ["--limit", "1/s", "--attribute", "plan=x", "--engine", "redis://127.0.0.1:1"],
+            "A limit by itself is the same for all: --attribute goes with --rule.",
+        ),
         (["--limit", "3/huor", "--engine", "redis://127.0.0.1:1"], "Did you mean 3/hour?"),
         (["--limit", "3/hour", "--cost", "0"], "a whole number of at least 1, not '0'"),
     ],
@@ -192,6 +203,7 @@ def test_a_reset_of_a_rule_forgets_the_counts_of_every_limit_it_may_choose(
     words = ("user=ann|sku=7", "--rule", "items", *ruled)
     for plan in ("pro", "log", ""):
         prompt.json("take", *words, "--attribute", f"plan={plan}")
+    assert '"--attribute" is not an option' in prompt.told("reset", *words, "--attribute", "plan=pro")
     assert prompt.json("reset", *words)["reset"] == ["items@pro", "items#1@pro", "items@log", "items"]
     remaining = [
         prompt.json("peek", *words, "--attribute", f"plan={plan}")["remaining"] for plan in ("pro", "log", "")
@@ -212,6 +224,18 @@ def test_a_reset_of_a_rule_forgets_the_counts_of_every_limit_it_may_choose(
         (["all", "--rule", "here"], "is counted in each process (where: node)"),
         (["all", "--rule", "logn"], "Did you mean login?"),
         (["all", "--rule", "login", "--name", "x"], "--name goes with --limit"),
+        (
+            ["user=a|sku=7", "--rule", "items", "--attribute", "plan=pro", "--attribute", "pln=x"],
+            'Rule "items" chooses its limit by plan, not by "pln". Did you mean plan?',
+        ),
+        (
+            ["user=a|sku=7", "--rule", "items", "--attribute", "plan=pro", "--attribute", "tenant=x"],
+            'Rule "items" chooses its limit by plan, not by "tenant". Leave --attribute tenant=x out.',
+        ),
+        (
+            ["address=192.0.2.7", "--rule", "login", "--attribute", "plan=x"],
+            'Rule "login" has the same limit for all. Leave --attribute plan=x out.',
+        ),
     ],
 )
 def test_of_a_rule_nothing_is_guessed(prompt: Prompt, ruled: tuple[str, ...], words: list[str], told: str) -> None:

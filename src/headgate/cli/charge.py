@@ -51,7 +51,9 @@ def add(commands: Commands) -> None:
         more="The newest first, and at most what is counted now.",
     )
     refunding.add_argument("--cost", type=whole(1), default=1, metavar="N", help="units to give back (1)")
-    _verb(commands, "reset", _reset, "forget a key", 'headgate reset ann --limit "10/minute"')
+    resetting = command(commands, "reset", _reset, "forget a key", 'headgate reset ann --limit "10/minute"')
+    add_counts(resetting, attributes=False)
+    add_engine(resetting)
 
 
 def _verb(commands: Commands, name: str, run: Run, about: str, *examples: str, more: str | None = None) -> Parser:

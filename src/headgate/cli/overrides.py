@@ -2,8 +2,8 @@
 
 They hold from the next call on, in every process. If a rulebook is known (--rules, or pushed to the engine), an
 override that would decide nothing is refused: one of a rule that does not exist, that takes none, or whose
-limits are of other algorithms. Without a rulebook it is set all the same, with a warning. What is there can be read
-and unset, also of a rule that the book has no more; where nothing is there, the rule and the key must be the book's.
+limits are of other algorithms. Without a rulebook it is set all the same, with a warning. Overrides of a rule that
+was removed from the book can be read and unset. Where there is none, the rule and the key must be the book's.
 """
 
 from __future__ import annotations
