@@ -101,9 +101,11 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def header(text: str) -> tuple[str, str]:
-    """NAME=VALUE, or NAME: VALUE as it stands in a request."""
+    """NAME:VALUE, as it stands in a request."""
     name, colon, value = text.partition(":")
-    return (name.strip(), value.strip()) if colon and "=" not in name else pair(text)
+    if not colon or not name.strip() or "=" in name:
+        raise argparse.ArgumentTypeError(f"NAME:VALUE, not {text!r}")
+    return name.strip(), value.strip()
 
 
 def span(text: str) -> float:

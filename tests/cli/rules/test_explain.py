@@ -62,7 +62,7 @@ def test_people_get_tables_and_a_sentence(prompt: Prompt, book: str) -> None:
 def test_a_rule_that_was_replaced_says_by_which(prompt: Prompt, book: str) -> None:
     documents = [
         prompt.json("rules", "explain", book, "--path", "/items/7", "--header", header)
-        for header in ("X_Staff=yes", "X-Staff: yes")
+        for header in ("X_Staff:yes", "X-Staff: yes")
     ]
     assert documents[0] == documents[1]
     document = documents[0]
@@ -102,7 +102,7 @@ def test_on_an_engine_the_counts_are_as_they_are(prompt: Prompt, book: str, serv
 
 def test_an_attribute_that_cannot_be_is_told(prompt: Prompt, book: str) -> None:
     assert '"Big" is no attribute' in prompt.told("rules", "explain", book, "--attribute", "Big=1")
-    assert "NAME=VALUE, not 'x'" in prompt.told("rules", "explain", book, "--header", "x")
+    assert "NAME:VALUE, not 'x'" in prompt.told("rules", "explain", book, "--header", "x")
 
 
 @pytest.mark.parametrize("given", ["999.1.1.1", "10.0.0.1:80", "localhost"])
@@ -122,6 +122,15 @@ def test_an_address_that_is_none_is_said_to_be_left_out(prompt: Prompt, book: st
 def test_an_address_that_is_one_is_not_warned_of(prompt: Prompt, book: str) -> None:
     assert prompt("rules", "explain", book, "--address", "::ffff:192.0.2.7") == 0
     assert prompt.err == ""
+
+
+def test_a_header_that_is_none_is_refused_in_the_words_of_the_help(prompt: Prompt, book: str) -> None:
+    for given in ("foo", "=foo", ": foo"):
+        assert f"NAME:VALUE, not {given!r}" in prompt.told("rules", "explain", book, "--header", given)
+    for given in ("x-plan: pro", "x-plan:pro", "x-plan:a=b"):
+        attributes = prompt.json("rules", "explain", book, "--header", given)["attributes"]
+        assert attributes["header.x-plan"] == given.partition(":")[2].strip()
+    assert "NAME:VALUE, not 'x-plan=pro'" in prompt.told("rules", "explain", book, "--header", "x-plan=pro")
 
 
 def test_a_refusal_without_a_limit_shows_none(prompt: Prompt, book: str) -> None:

@@ -34,7 +34,7 @@ def add(verbs: Commands) -> None:
         run,
         "which rules apply to a call, why the others do not, and what is decided",
         "headgate rules explain rules.yaml --method POST --path /login --address 203.0.113.9",
-        "headgate rules explain rules.yaml --url '/items/7?page=2' --user ann --header x-plan=pro",
+        "headgate rules explain rules.yaml --url '/items/7?page=2' --user ann --header x-plan:pro",
     )
     parser.add_argument("file", metavar="FILE", help="the rulebook")
     parser.add_argument("--method", help="GET, if there is a path and no method")
