@@ -264,3 +264,16 @@ def test_without_nginx_it_is_told_what_to_install(
     assert "apt install nginx libnginx-mod-http-lua" in told
     assert prompt("nginx", "conf", "rules.yaml") == 0
     assert "# load_module /usr/share/nginx/modules/ngx_http_lua_module.so;" in prompt.out
+
+
+def test_attributes_that_look_misspelled_are_warnings(prompt: Prompt, write: Write) -> None:
+    book = write("rules:\n  - {name: a, when: {pth: /login}, key: usr, missing: skip, limit: 10/hour}\n")
+    assert prompt("rules", "validate", book) == 0
+    expected = [line.removeprefix("warning: ") for line in prompt.out.splitlines() if line.startswith("warning: ")]
+    assert len(expected) == 2
+    assert prompt("nginx", "conf", book, "--engine", "redis://10.0.0.7") == 0
+    assert prompt.err.splitlines() == [f"headgate: {warning}" for warning in expected]
+    assert prompt("nginx", "conf", book, "--shared", "--plate", "rules.plate.json") == 0
+    assert json.loads(Path("rules.plate.json").read_text())["warnings"] == expected
+    assert prompt("nginx", "check", book, "--engine", "redis://10.0.0.7") == 0
+    assert prompt.err.splitlines() == [f"headgate: {warning}" for warning in expected]

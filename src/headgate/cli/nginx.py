@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from headgate.cli.answer import DONE, INVALID, Answer, warn
+from headgate.cli.book import print_warnings
 from headgate.cli.engine import VARIABLE, url_of
 from headgate.cli.parser import Commands, Misuse, Parser, command, group, whole
 from headgate.cli.rules.compile import compile_to
@@ -81,6 +82,7 @@ def _add_choices(parser: Parser) -> None:
 
 def _conf(args: argparse.Namespace) -> Answer:
     book = divisible(load.read(args.rulebook))
+    print_warnings(book, as_json=args.json)  # it keeps them: nginx logs those of its plate
     path = _plate_of(args, Path(args.rulebook))
     gate = _gate(args, path, args.rulebook)
     text = conf(book, gate)
@@ -176,6 +178,7 @@ def _check(args: argparse.Namespace) -> Answer:
             raise InvalidRule(f"{path} is not a file.")
         return _tested(args, program, ["-c", str(path.absolute())])
     book = divisible(load.read(path))
+    print_warnings(book, as_json=args.json)
     with TemporaryDirectory(prefix="headgate-nginx-") as folder:
         return _tested(args, program, _made(args, book, Path(folder)))
 
