@@ -38,7 +38,7 @@ def test_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert passes(limiter, domain="edge", descriptor="plan/user", plan="free", user="ann") == 1
         assert passes(limiter, domain="mail", descriptor="user", user="ann") == 5
         assert limiter.check({"domain": "edge", "descriptor": "user", "user": "ann"}).rule == "calm"
-    assert f"{path}: line 8: detailed_metric is about metrics: it is left out." in caplog.messages
+    assert f"{path}:8: detailed_metric is about metrics: it is left out." in caplog.messages
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -90,19 +90,19 @@ def test_what_cannot_be_read_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidRule, match=r"more\.yaml: the domain edge is in .*edge\.yaml already"):
         Limiter.from_rules(tmp_path)
     (tmp_path / "more.yaml").write_text("domain: mail\ndescriptors:\n  - key: a\n    ratelimit: {unit: day}\n")
-    with pytest.raises(InvalidRule, match=r'more\.yaml: line 4: "ratelimit" is not a key of a descriptor'):
+    with pytest.raises(InvalidRule, match=r'more\.yaml:4: "ratelimit" is not a key of a descriptor'):
         Limiter.from_rules(tmp_path)
     (tmp_path / "more.yaml").write_text("domain: mail\ndescriptors:\n  - value: x\n")
-    with pytest.raises(InvalidRule, match=r"more\.yaml: line 3: this descriptor has no key"):
+    with pytest.raises(InvalidRule, match=r"more\.yaml:3: this descriptor has no key"):
         Limiter.from_rules(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("domain: mail\nratelimit: [{key: a}]\n", r'line 2: "ratelimit" is not a key of the file'),
-        ("domain: mail\ndescriptor: [{key: a}]\n", r"line 2: .* Did you mean descriptors\?"),
-        ("domian: mail\ndescriptors: [{key: a}]\n", r"line 1: .* Did you mean domain\?"),
+        ("domain: mail\nratelimit: [{key: a}]\n", r'\.yaml:2: "ratelimit" is not a key of the file'),
+        ("domain: mail\ndescriptor: [{key: a}]\n", r"\.yaml:2: .* Did you mean descriptors\?"),
+        ("domian: mail\ndescriptors: [{key: a}]\n", r"\.yaml:1: .* Did you mean domain\?"),
     ],
 )
 def test_a_file_with_a_misspelled_key_is_refused(tmp_path: Path, text: str, sentence: str) -> None:

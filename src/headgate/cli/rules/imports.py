@@ -9,7 +9,7 @@ from headgate.cli.answer import Answer, warn
 from headgate.cli.book import file_text
 from headgate.cli.parser import Commands, command
 from headgate.rules import load, write
-from headgate.rules.imports import KINDS, translate
+from headgate.rules.imports import KINDS, located, translate
 from headgate.rules.imports.rates import STRATEGIES
 
 
@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> Answer:
     path = Path(args.file)
     chosen = {"domain": args.domain or None, "strategy": args.strategy}
     given = {name: value for name, value in chosen.items() if value is not None}
-    translated = translate(file_text(path), args.kind, path.stem, **given)
+    translated = translate(file_text(path), args.kind, path.stem, source=args.file, **given)
     load.of(translated.document)  # what we write, we can read
     for note in () if args.json else translated.notes:
-        warn(f"{args.file}: {note}", as_json=False)
+        warn(located(str(note), args.file), as_json=False)
     notes = [{"line": note.line, "note": note.sentence} for note in translated.notes]
     return Answer(
         {"document": translated.document, "notes": notes},

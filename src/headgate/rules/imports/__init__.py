@@ -23,7 +23,7 @@ from headgate.errors import InvalidRule
 from headgate.rules.imports import envoy, nginx, rates, spring
 from headgate.rules.imports.draft import Note, Translated
 
-__all__ = ["KINDS", "Note", "Translated", "guess", "looks_like", "translate"]
+__all__ = ["KINDS", "Note", "Translated", "guess", "located", "looks_like", "translate"]
 
 _TRANSLATORS: dict[str, Callable[..., Translated]] = {
     "envoy": envoy.translate,
@@ -42,20 +42,43 @@ _RULES = r"""^[\s{]*["']?rules["']?\s*:"""  # a rulebook of our own: its conditi
 
 _OPTIONS = {"envoy": "domain", "limits": "strategy"}
 
+_line = re.compile(r"line (\d+): ")
 
-def translate(text: str, kind: str | None = None, name: str | None = None, **options: Any) -> Translated:
-    """The text as a rulebook called `name`. Its kind is guessed unless given.
+
+class WrongOption(InvalidRule):
+    """An option that is for another kind of file."""
+
+
+def translate(
+    text: str, kind: str | None = None, name: str | None = None, *, source: str | None = None, **options: Any
+) -> Translated:
+    """The text as a rulebook called `name`. Its kind is guessed unless given; errors name the file `source`.
 
     Options: for envoy `domain=True` (rules are for calls with the attribute `domain` of this file), for limits
     `strategy="moving-window"`.
     """
+    if source is not None:
+        try:
+            return translate(text, kind, name, **options)
+        except WrongOption:
+            raise
+        except InvalidRule as error:
+            raise InvalidRule(located(str(error), source)) from None
     chosen = guess(text) if kind is None else kind
     if chosen not in _TRANSLATORS:
         raise InvalidRule(f'"{chosen}" cannot be imported. Known are {", ".join(KINDS)}.')
     for option in options:
         if option != _OPTIONS.get(chosen):
-            raise InvalidRule(f'"{option}" says nothing about {chosen}.')
+            known = [each for each, its in _OPTIONS.items() if its == option]
+            why = f"is for files of {known[0]}; this one is of {chosen}" if known else "is no option of an import"
+            raise WrongOption(f"--{option} (in a program {option}=) {why}.")
     return _TRANSLATORS[chosen](text, name, **options)
+
+
+def located(sentence: str, source: str) -> str:
+    """Puts the file before a sentence: FILE:3: where it begins with its line."""
+    found = _line.match(sentence)
+    return f"{source}:{found[1]}: {sentence[found.end() :]}" if found else f"{source}: {sentence}"
 
 
 def looks_like(kind: str, text: str) -> bool:

@@ -66,12 +66,9 @@ class FolderSource:
 
 
 def _translated(paper: Paper) -> dict[str, Any]:
-    try:
-        translated = imports.translate(paper.plain[0], "envoy", domain=True)
-    except InvalidRule as error:
-        raise InvalidRule(f"{paper.name}: {error}") from None
+    translated = imports.translate(paper.plain[0], "envoy", source=paper.name, domain=True)
     for note in translated.notes:
-        _log.info("%s: %s", paper.name, note)
+        _log.info("%s", imports.located(str(note), paper.name))
     return translated.document
 
 
