@@ -46,7 +46,7 @@ def _serve(args: argparse.Namespace) -> int:
     from headgate.service.run import run
 
     completed = settings.completed()
-    token = None if settings.admin_token else completed.admin_token
+    token = None if settings.admin_token or settings.admin is None else completed.admin_token
     return run(completed, lambda: _tell(completed, token, as_json=args.json or settings.log == JSON))
 
 
@@ -57,7 +57,7 @@ def logs_json(words: Sequence[str]) -> bool:
     chosen = _said(words, "--log") or os.environ.get(f"{ENVIRONMENT}LOG")
     config = _said(words, "--config") or os.environ.get(f"{ENVIRONMENT}CONFIG")
     if chosen is None and config:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             chosen = tomllib.loads(Path(config).read_text("utf-8")).get("log")
     return chosen == JSON
 
