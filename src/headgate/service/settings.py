@@ -31,6 +31,7 @@ from headgate.errors import HeadgateError, InvalidRule, InvalidSetting
 from headgate.extras import ENVOY_MODULES, missing
 from headgate.http.address import Proxies
 from headgate.model.slots import Slots
+from headgate.rules.reading import read_toml
 from headgate.text import parse, parse_span
 
 ENVIRONMENT = "HEADGATE_"
@@ -342,8 +343,9 @@ def _of_file(path: str) -> dict[str, tuple[str, str]]:
     text = _text(path, "--config")
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSetting(f"{path}: this is not TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:
+        fault = read_toml.complaint(text, str(error))
+        raise InvalidSetting(f"{path}:{fault.place.line}: {fault.sentence}") from None
     found = {}
     for name, value in document.items():
         source = f"{path}:{_line(text, name)}"

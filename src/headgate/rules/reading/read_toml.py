@@ -23,7 +23,7 @@ def read(text: str) -> Node:
     try:
         tree = tomllib.loads(text, parse_float=Written)
     except (ValueError, RecursionError) as error:
-        raise _complaint(text, str(error)) from None
+        raise complaint(text, str(error)) from None
     if not tree:
         raise empty()
 
@@ -33,7 +33,8 @@ def read(text: str) -> Node:
     return read_python.read(tree, locate)
 
 
-def _complaint(text: str, problem: str) -> Fault:
+def complaint(text: str, problem: str) -> Fault:
+    """What tomllib says of a text, with its line."""
     found = _where.fullmatch(problem)
     if not found:  # a number with more digits than Python reads
         digits = _long_number.search(text)
