@@ -15,6 +15,9 @@ Client and AsyncClient are the same but for the await. Where no answer comes wit
 cannot decide, EngineUnavailable is raised; or with `fallback` "allow" or "deny" that is the answer, marked as
 degraded. What is answered with a receipt can be given back; ask for one with receipt=True.
 
+`url` is the service's base URL, and `timeout` seconds. What cannot be one, or cannot be sent, is InvalidCharge; so
+is a URL at which something else answers (401, 403, 404, 405, a redirect), with or without a fallback.
+
 hold renews its slots while the block runs. `answer.lost` tells if that failed, and somebody else may hold them;
 then leaving the block raises LeaseLost, unless it raised something itself.
 
@@ -23,6 +26,8 @@ then leaving the block raises LeaseLost, unless it raised something itself.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -90,6 +95,10 @@ class Refused(HeadgateError):
         return type(self), (self.answer,), vars(self)
 
 
+MAX_TIMEOUT_S = 86_400.0  # sockets take no more than 24 days
+_EXAMPLE_URL = "http://127.0.0.1:8080"
+_NO_SUCH_PATH = "See /openapi.json"  # how a service's answer begins at a path that it does not have
+
 _KNOWN = frozenset(field.name for field in fields(Answer)) - {"held"}
 
 
@@ -97,25 +106,114 @@ class _Question(NamedTuple):
     verb: str
     body: dict[str, Any]
 
-    def answered(self, response: httpx.Response) -> Any:
-        """The document of an answer; an error if it is none."""
-        if response.status_code == 200:
-            return response.json()
+    def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        """The request that asks it; InvalidCharge names what JSON cannot hold."""
         try:
-            detail = str(response.json()["detail"])
-        except (ValueError, KeyError, TypeError):
-            detail = f"The service answered {response.status_code} to {self.verb}."
-        if response.status_code in (400, 404, 409, 413):
+            return http.build_request("POST", f"/v1/{self.verb}", json=self.body)
+        except (TypeError, ValueError, RecursionError):
+            raise InvalidCharge(_not_sendable(self.body)) from None
+
+    def answered(self, response: httpx.Response) -> dict[str, Any]:
+        """The document of an answer; an error if it is none."""
+        status, document = response.status_code, _document(response)
+        path = response.request.url.path
+        detail = str(document["detail"]) if document is not None and "detail" in document else None
+        if status == 200:
+            if document is None or not _EXPECTED[self.verb] <= document.keys():
+                raise EngineUnavailable(
+                    _elsewhere(response, f"its answer to POST {path} is not one of a check service")
+                )
+            return document
+        no_receipt = status == 404 and detail is not None and not detail.startswith(_NO_SUCH_PATH)
+        if (status in (401, 403, 404, 405) and not no_receipt) or response.is_redirect:
+            to = f"see {response.headers.get('location')}" if response.is_redirect else detail or ""
+            why = f" ({to.rstrip('.')})" if to else ""
+            raise InvalidCharge(_elsewhere(response, f"it answered {status} to POST {path}{why}"))
+        detail = detail or f"The service answered {status} to {self.verb}."
+        if status in (400, 404, 409, 413):
             raise InvalidCharge(detail)
         raise EngineUnavailable(detail)
 
 
+# What an answer to each verb has at least.
+_EXPECTED: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("check", "peek", "reserve"), frozenset(("allowed",))),
+    "checks": frozenset(("answers",)),
+    **dict.fromkeys(("renew", "release"), frozenset(("held",))),
+    **dict.fromkeys(("refund", "commit", "cancel"), frozenset()),
+}
+
+
+def _document(response: httpx.Response) -> dict[str, Any] | None:
+    """The JSON object of a response, if it has one."""
+    try:
+        document = response.json()
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _elsewhere(response: httpx.Response, why: str) -> str:
+    """The sentence for a URL that does not lead to a check service."""
+    url = response.request.url
+    base = f"{url.scheme}://{url.netloc.decode()}{url.path.rpartition('/v1/')[0]}"
+    hint = (
+        "Leave out /v1."
+        if base.endswith("/v1")
+        else f"Give the URL that headgate serve prints, such as {_EXAMPLE_URL}."
+    )
+    return f"{base} is not the base URL of a check service: {why}. {hint}"
+
+
+def _not_sendable(body: Mapping[str, Any]) -> str:
+    """The sentence for a body that JSON cannot hold: it names the first such attribute, or field."""
+    for each in body.get("checks", [body]):
+        for name, value in each.get("attributes", {}).items():
+            if not isinstance(name, str):
+                return f"The name of an attribute is a text, not {_shown(name)}."
+            if (why := _json_error({name: value})) is not None:
+                return f'The attribute "{name[:60]}" cannot be sent: {why}. Give a text, a number, a bool or None.'
+    for name, value in body.items():
+        if (why := _json_error(value)) is not None:
+            return f"{name} cannot be sent: {why}."
+    return "This call cannot be sent as JSON."
+
+
+def _json_error(value: Any) -> str | None:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    except (TypeError, ValueError, RecursionError) as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:60]
+
+
+def _attributes(attributes: object) -> dict[str, Any]:
+    if not isinstance(attributes, Mapping):
+        raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {_shown(attributes)}.')
+    return dict(attributes)
+
+
 def _check(verb: str, attributes: Attributes, cost: int | None, **more: Any) -> _Question:
     body: dict[str, Any] = {
-        "attributes": dict(attributes),
+        "attributes": _attributes(attributes),
         **{name: value for name, value in more.items() if value},
     }
     return _Question(verb, body if cost is None else {**body, "cost": cost})
+
+
+def _together(calls: object, receipt: bool) -> _Question:
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
+        raise InvalidCharge(
+            f'Calls are a list of attributes such as [{{"user": "ann"}}, {{"user": "bob"}}], not {_shown(calls)}.'
+        )
+    checks = [{"attributes": _attributes(each), "receipt": receipt} for each in calls]
+    return _Question("checks", {"checks": checks, "together": True})
 
 
 def _redeem(verb: str, answer: Answer | str, cost: int | None = None) -> _Question:
@@ -148,6 +246,8 @@ class _Asking:
     def __init__(self, url: str, timeout: float, fallback: Fallback | None) -> None:
         if fallback not in (None, "allow", "deny"):
             raise InvalidCharge(f"fallback is None, allow or deny; not {fallback!r}.")
+        _check_timeout(timeout)
+        _check_url(url)
         self.url: str = url.rstrip("/")
         self._timeout = timeout
         self._fallback = fallback
@@ -161,8 +261,38 @@ class _Asking:
         )
 
     def _silent(self, error: httpx.TransportError) -> EngineUnavailable:
-        why = str(error) or type(error).__name__
-        return EngineUnavailable(f"The service at {self.url} gave no answer: {why}.")
+        why = str(error).rstrip(".") or type(error).__name__
+        return EngineUnavailable(f"The service at {_without_login(self.url)} gave no answer: {why}.")
+
+
+def _check_timeout(timeout: object) -> None:
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and math.isfinite(timeout)
+    if not number or not 0 < timeout <= MAX_TIMEOUT_S:  # type: ignore[operator]
+        raise InvalidCharge(
+            f"timeout is a number of seconds above 0 and at most a day, such as 0.05; not {_shown(timeout)}."
+        )
+
+
+def _check_url(url: object) -> None:
+    """Refuses what is not the base URL of an HTTP service."""
+    hint = ""
+    if isinstance(url, str):
+        try:
+            parsed = httpx.URL(url)
+            more = parsed.query or parsed.fragment or not 0 < (80 if parsed.port is None else parsed.port) < 65_536
+            if parsed.scheme in ("http", "https") and parsed.host and not more:
+                return
+            completed = "" if "://" in url or not url else httpx.URL(f"http://{url}").host
+            hint = f" Write http://{_without_login(url)}." if completed else ""
+        except (httpx.InvalidURL, ValueError):
+            pass
+    shown = _without_login(url) if isinstance(url, str) else url
+    raise InvalidCharge(f"A check service's URL is such as {_EXAMPLE_URL}, not {_shown(shown)}.{hint}")
+
+
+def _without_login(url: str) -> str:
+    scheme, colon, rest = url.rpartition("://")
+    return f"{scheme}{colon}{rest.rpartition('@')[2]}"
 
 
 class Client(_Asking):
@@ -206,9 +336,9 @@ class Client(_Asking):
         >>> [answer.allowed for answer in gate.together([{"user": "bob"}, {"user": "cat"}])]
         [True, True]
         """
-        asked = [{"attributes": dict(each), "receipt": receipt} for each in calls]
+        question = _together(calls, receipt)
         try:
-            document = self._ask(_Question("checks", {"checks": asked, "together": True}))
+            document = self._ask(question)
         except EngineUnavailable as error:
             return [self._instead(error) for _ in calls]
         return [_answer(each) for each in document["answers"]]
@@ -296,8 +426,9 @@ class Client(_Asking):
             return self._instead(error)
 
     def _ask(self, question: _Question) -> Any:
+        request = question.request(self._http)
         try:
-            response = self._http.post(f"/v1/{question.verb}", json=question.body)
+            response = self._http.send(request)
         except httpx.TransportError as error:
             raise self._silent(error) from error
         return question.answered(response)
@@ -347,9 +478,9 @@ class AsyncClient(_Asking):
 
     async def together(self, calls: Sequence[Attributes], *, receipt: bool = False) -> list[Answer]:
         """Decides several calls: one answer for each; all of them pass and are charged, or none is."""
-        asked = [{"attributes": dict(each), "receipt": receipt} for each in calls]
+        question = _together(calls, receipt)
         try:
-            document = await self._ask(_Question("checks", {"checks": asked, "together": True}))
+            document = await self._ask(question)
         except EngineUnavailable as error:
             return [self._instead(error) for _ in calls]
         return [_answer(each) for each in document["answers"]]
@@ -410,8 +541,9 @@ class AsyncClient(_Asking):
             return self._instead(error)
 
     async def _ask(self, question: _Question) -> Any:
+        request = question.request(self._http)
         try:
-            response = await self._http.post(f"/v1/{question.verb}", json=question.body)
+            response = await self._http.send(request)
         except httpx.TransportError as error:
             raise self._silent(error) from error
         return question.answered(response)
