@@ -48,7 +48,7 @@ def check_engine(engine: object, *, awaited: bool) -> None:
         hint = ": give its URL" if name in ("Redis", "Valkey", "RedisCluster", "ValkeyCluster") else ""
         raise InvalidRule(
             "An engine is a URL such as memory:// or redis://host:6379/0, or what "
-            f"{'open_async_engine' if awaited else 'open_engine'} returns; not {_a(engine)}{hint}."
+            f"{'open_async_engine' if awaited else 'open_engine'} returns; not {describe(engine)}{hint}."
         )
     if _awaited(engine, "decide_all", "close") != awaited:
         if awaited:
@@ -60,7 +60,9 @@ def check_decision(decision: object, *, awaited: bool | None = None) -> Decision
     """Refuses what is no decision, and one that only a limiter of the other kind can give back."""
     if not isinstance(decision, Decision):
         hint = ". Give its .decision" if isinstance(getattr(decision, "decision", None), Decision) else ""
-        raise InvalidCharge(f"A decision is expected, as take or check returns it; not {_a(decision)}{hint}.")
+        raise InvalidCharge(
+            f"A decision is expected, as take or check returns it; not {describe(decision)}{hint}."
+        )
     for part in (*decision.parts, *decision.beside):
         if isinstance(part.source, Unbound):
             raise InvalidCharge(
@@ -82,8 +84,8 @@ def _awaited(thing: object, *verbs: str) -> bool:
     return any(iscoroutinefunction(getattr(thing, verb, None)) for verb in verbs)
 
 
-def _a(thing: object) -> str:
-    """A value as a sentence names it: plain ones by themselves, others by their class."""
+def describe(thing: object) -> str:
+    """Names a value in a sentence: a plain one by itself, any other by its class."""
     if thing is None or isinstance(thing, str | bytes | int | float | dict | list | tuple):
         return repr(thing)[:60]
     name = getattr(thing, "__qualname__", None) or type(thing).__name__

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from headgate import steps
-from headgate.asking import check_cost, check_decision, check_engine, check_units
+from headgate.asking import check_cost, check_decision, check_engine, check_units, describe
 from headgate.clock import Clock, SystemClock
 from headgate.engine import options
 from headgate.engine.awaited import AwaitedEngine
@@ -35,7 +35,7 @@ from headgate.engine.deadlines import set_deadline
 from headgate.engine.local import LocalEngine
 from headgate.engine.port import AsyncEngine, Engine
 from headgate.engine.url import open_async_engine, open_engine
-from headgate.errors import InvalidCharge
+from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
 from headgate.model.decision import Decision, Facts
 from headgate.renewal import AsyncHolding, Hold, Holding
@@ -88,6 +88,11 @@ class _Ruled:
         >>> str(limiter.check({"user": "ann"}))
         'allowed: no limit applies'
         """
+        if not isinstance(rulebook, Rulebook):
+            raise InvalidRule(
+                "A Rulebook is expected, as headgate.rules.load.read(path) or load.of(mapping) returns it; "
+                f"not {describe(rulebook)}."
+            )
         ruling = Ruling(rulebook, self.engine, self._local, self._chosen)
         if self._opened:
             set_deadline(self.engine, ruling.deadline)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from headgate.asking import describe
 from headgate.engine.awaited import AwaitedMeter, AwaitedSlotMeter
 from headgate.engine.local import LocalMeter, LocalSlotMeter
 from headgate.errors import InvalidCharge, InvalidRule
@@ -53,6 +54,8 @@ def written(decision: Decision) -> list[Written]:
 
 def redeemed(receipts: Sequence[Written], ruling: Ruling) -> RuledDecision:
     """The decision of which they were written, as far as giving back goes."""
+    if not isinstance(receipts, list | tuple) or not all(isinstance(each, Written) for each in receipts):
+        raise InvalidCharge(f"Receipts are a list, as receipts(decision) returns it; not {describe(receipts)}.")
     heads: list[Head] = []
     charges: list[Charged] = []
     answers: list[Facts] = []

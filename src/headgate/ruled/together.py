@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headgate.asking import check_cost
+from headgate.asking import check_cost, describe
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
 from headgate.model.decision import ALLOWED, REMAINING, Facts, with_remaining
@@ -28,6 +28,8 @@ from headgate.model.slots import Slots
 from headgate.receipt import give_back
 from headgate.ruled.decision import RuledDecision
 from headgate.ruled.ruling import THERE, Call, Ruling
+
+EXAMPLE_ASK = 'Ask({"user": "ann"}, cost=2)'
 
 
 class Ask(NamedTuple):
@@ -46,6 +48,8 @@ class Together:
     __slots__ = ("asked", "call", "meeting")
 
     def __init__(self, ruling: Ruling, asks: Sequence[Ask]) -> None:
+        if not isinstance(asks, list | tuple) or isinstance(asks, Ask):
+            raise InvalidCharge(f"Calls are a list of Asks, such as [{EXAMPLE_ASK}]; not {describe(asks)}.")
         self.call: Call = Call(ruling)
         join = self.call.join
         self.asked: list[tuple[Call, list[int]]] = [
@@ -78,7 +82,7 @@ class Together:
 
 def giving_back(ruling: Ruling, ask: Ask, units: int) -> Flow[RuledDecision]:
     """Units of a call whose decision nobody has any more; how things stand after that."""
-    call, answers = call_of(ruling, ask._replace(cost=units)), []
+    call, answers = call_of(ruling, check_ask(ask)._replace(cost=units)), []
     for meter, key, cost in call.charges:
         if isinstance(meter.limit, Slots):
             facts = yield partial(meter.free, key)
@@ -90,8 +94,18 @@ def giving_back(ruling: Ruling, ask: Ask, units: int) -> Flow[RuledDecision]:
     return call.decision(answers)
 
 
+def check_ask(ask: object) -> Ask:
+    """Refuses what is no Ask."""
+    if not isinstance(ask, Ask):
+        raise InvalidCharge(
+            f"A call is an Ask, such as {EXAMPLE_ASK} of headgate.ruled.together; not {describe(ask)}."
+        )
+    return ask
+
+
 def call_of(ruling: Ruling, ask: Ask) -> Call:
     """What one of them asks."""
+    check_ask(ask)
     if not isinstance(ask.attributes, Mapping):
         raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {ask.attributes!r}.')
     cost = None if ask.cost is None else check_cost(ask.cost)
@@ -103,6 +117,12 @@ def call_of(ruling: Ruling, ask: Ask) -> Call:
             call.charges = [(meter, key, units if closed else 0) for closed, (meter, key, units) in charges]
         return call
     call = Call(ruling)
+    if not isinstance(ask.limit, Limit):
+        raise InvalidCharge(f'An Ask\'s limit is a Limit, such as parse("10/minute"); not {describe(ask.limit)}.')
+    if not isinstance(ask.name, str):
+        raise InvalidCharge(f"An Ask's name is a text, not {describe(ask.name)}.")
+    if not isinstance(ask.key, str):
+        raise InvalidCharge(f"A key is a string, not {describe(ask.key)}.")
     meter = ruling.brought(ask.limit, ask.name)
     call.add((THERE, (ask.name, None), [meter]), ask.key, 1 if cost is None else cost)
     return call

@@ -1,0 +1,97 @@
+"""What is no Ask, no receipt and no Rulebook is refused by a sentence that says what is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import Any
+
+import pytest
+
+from headgate import AsyncLimiter, InvalidCharge, InvalidRule, Limiter
+from headgate.ruled.receipts import Written
+from headgate.ruled.together import Ask
+from headgate.text import parse
+
+BOOK = {"rules": [{"name": "all", "limit": "3/minute"}]}
+both = pytest.mark.parametrize("make", [Limiter.from_rules, AsyncLimiter.from_rules], ids=["sync", "async"])
+
+
+def call(verb: Callable[..., Any], *args: Any) -> Any:
+    """Calls a verb of either limiter."""
+
+    async def awaited() -> Any:
+        result = verb(*args)
+        return await result if isawaitable(result) else result
+
+    return asyncio.run(awaited())
+
+
+@both
+@pytest.mark.parametrize("given", [{"path": "/"}, "x", None, 3, ({"path": "/"},)], ids=repr)
+def test_what_is_no_ask(make: Callable[..., Any], given: Any) -> None:
+    limiter = make(BOOK)
+    sentence = r'^A call is an Ask, such as Ask\(\{"user": "ann"\}, cost=2\) of headgate\.ruled\.together; not '
+    with pytest.raises(InvalidCharge, match=sentence):
+        call(limiter.check_together, [Ask({}), given])
+    with pytest.raises(InvalidCharge, match=sentence):
+        call(limiter.give_back, given, 1)
+    assert call(limiter.peek, {}).remaining == 3
+
+
+@both
+def test_asks_are_a_list(make: Callable[..., Any]) -> None:
+    limiter = make(BOOK)
+    for given in (Ask({"user": "ann"}), {"path": "/"}, "x", None, 3):
+        with pytest.raises(InvalidCharge, match=r"^Calls are a list of Asks, such as \[Ask\(.*\)\]; not "):
+            call(limiter.check_together, given)
+    assert [bool(each) for each in call(limiter.check_together, (Ask({}), Ask({})))] == [True, True]
+
+
+@both
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"limit": "3/minute"},
+        {"limit": 7},
+        {"name": 3},
+        {"key": 3},
+    ],
+    ids=repr,
+)
+def test_an_ask_with_a_limit_of_its_own(make: Callable[..., Any], wrong: dict[str, Any]) -> None:
+    limiter = make(BOOK)
+    ask = Ask({}, **{"limit": parse("3/minute"), "name": "own", "key": "ann", **wrong})
+    for verb, args in ((limiter.check_together, ([ask],)), (limiter.give_back, (ask, 1))):
+        with pytest.raises(InvalidCharge, match=r"^(An Ask's (limit|name) is|A key is a string)"):
+            call(verb, *args)
+
+
+@both
+@pytest.mark.parametrize("given", ["x", [1], [None], None, 3, {"rule": "all"}, [("all", None)]], ids=repr)
+def test_what_are_no_receipts(make: Callable[..., Any], given: Any) -> None:
+    sentence = r"^Receipts are a list, as receipts\(decision\) returns it; not "
+    with pytest.raises(InvalidCharge, match=sentence):
+        make(BOOK).redeemed(given)
+
+
+@both
+def test_one_receipt_is_put_into_a_list(make: Callable[..., Any]) -> None:
+    limiter = make(BOOK)
+    receipts = limiter.receipts(call(limiter.check, {}))
+    assert isinstance(receipts[0], Written)
+    with pytest.raises(InvalidCharge, match=r"^Receipts are a list"):
+        limiter.redeemed(receipts[0])
+    call(limiter.refund, limiter.redeemed(tuple(receipts)))
+    assert call(limiter.peek, {}).remaining == 3
+
+
+@both
+@pytest.mark.parametrize("given", ["x", "rules.yaml", None, 3, BOOK], ids=type)
+def test_what_is_no_rulebook(make: Callable[..., Any], given: Any) -> None:
+    limiter = make(BOOK)
+    book = limiter.rulebook
+    with pytest.raises(InvalidRule, match=r"^A Rulebook is expected, as headgate\.rules\.load.* not "):
+        limiter.replace(given)
+    assert limiter.rulebook is book
