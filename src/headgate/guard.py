@@ -8,6 +8,9 @@ renewed meanwhile; `decision.lost` tells if that failed, and leaving the block r
 
 A generator is guarded from its first value until it ends or is closed. A Limiter does not guard coroutine
 functions: it would block their loop, and let go of its slot before they run. AsyncLimiter does.
+
+A bare @limiter.guard has no key: the function itself would have to form it. It is refused at once where the
+function cannot do so (it is awaited, a generator, or annotated to return no text), otherwise when it is called.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, get_origin, overload
 
 from headgate import steps
+from headgate.asking import check_key
 from headgate.errors import InvalidCharge
 from headgate.flow import arun, run
 from headgate.lease import AsyncLease, Lease
@@ -33,12 +37,53 @@ I = TypeVar("I", bound=AsyncIterator[Any])  # noqa: E741
 L = TypeVar("L", bound="Limiter | AsyncLimiter")
 H = TypeVar("H", Lease, AsyncLease)
 
+C = TypeVar("C", bound=Callable[..., Any])
+
 Key = str | Callable[..., str]
+
+
+NO_KEY = (
+    'A guard needs a key: write @limiter.guard("key"), or @limiter.guard(lambda user: user) '
+    "to form it of what the function is called with."
+)
+_NOT_TEXTS = (bool, bytes, dict, float, frozenset, int, list, set, tuple)
+
+
+def _check_key(key: object) -> None:
+    """Refuses what neither is a key nor can return one."""
+    if not callable(key):
+        check_key(key)
+    elif _is(key, iscoroutinefunction, isasyncgenfunction, isgeneratorfunction) or not _may_return_text(key):
+        raise InvalidCharge(NO_KEY)
+
+
+def _may_return_text(function: object) -> bool:
+    """Whether its annotation, if it has one, leaves room for a text."""
+    annotations = getattr(function, "__annotations__", {})
+    returned = annotations.get("return", str) if isinstance(annotations, dict) else str
+    if isinstance(returned, str):  # from __future__ import annotations
+        return returned.partition("[")[0] not in ("None", *(kind.__name__ for kind in _NOT_TEXTS))
+    return returned is not None and (get_origin(returned) or returned) not in _NOT_TEXTS
+
+
+def _decorator(decorate: C) -> C:
+    """Lets __call__ refuse whatever is not one function: a guard that was not given a key is called like that."""
+
+    @wraps(decorate)
+    def checked(self: object, *args: object, **kwargs: object) -> Any:
+        functions = (*args, *kwargs.values())
+        if len(functions) != 1 or not callable(functions[0]) or not kwargs.keys() <= {"function"}:
+            raise InvalidCharge(NO_KEY)
+        return decorate(self, functions[0])
+
+    return cast(C, checked)
 
 
 class _Around(Generic[L, H]):
     def __init__(self, limiter: L, key: Key, cost: int, timeout: float) -> None:
         self.limiter = limiter
+        if key.__class__ is not str or not key:
+            _check_key(key)
         self.key = key
         self.cost = cost
         self.timeout = timeout
@@ -74,6 +119,7 @@ class Guard(_Around["Limiter", Lease]):
         if self._held:
             self._held.pop().__exit__(kind, error, trace)
 
+    @_decorator
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if _is(function, iscoroutinefunction, isasyncgenfunction):
             raise InvalidCharge(
@@ -120,6 +166,7 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
     @overload
     def __call__(self, function: Callable[P, I]) -> Callable[P, I]: ...
 
+    @_decorator
     def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
         if _is(function, isgeneratorfunction):
             raise InvalidCharge(
