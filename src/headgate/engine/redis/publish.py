@@ -50,7 +50,8 @@ class Published(NamedTuple):
 
 def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Published]:
     """Load every published script, and store its SHA1 and its text. EngineUnavailable says what stood in the way,
-    CorruptState which key holds something else, and then nothing was stored; `warn` is given a sentence for each replica that did not get the scripts."""
+    CorruptState which key holds something else, and then nothing was stored; `warn` is given a sentence for each
+    replica that did not get the scripts."""
     engine = RedisEngine(url)
     scripts = {name: published(name) for name in NAMES}
     packed = [script.load for script in scripts.values()]
