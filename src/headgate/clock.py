@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
+
+from headgate.errors import InvalidRule
 
 _now_ns = time.time_ns
+_VERBS = "now_us", "sleep_us", "asleep_us"
 
 
 class Clock(Protocol):
@@ -38,6 +41,17 @@ class SystemClock:
     async def asleep_us(self, duration_us: int) -> None:
         """Sleeps so many microseconds, awaited."""
         await asyncio.sleep(duration_us / 1_000_000)
+
+
+def check_clock(clock: object) -> Clock:
+    """Refuses what is no clock; None is the machine's."""
+    if clock is None:
+        return SystemClock()
+    if isinstance(clock, type) or not all(callable(getattr(clock, verb, None)) for verb in _VERBS):
+        raise InvalidRule(
+            f"A clock has now_us, sleep_us and asleep_us, as ManualClock() has; not {repr(clock)[:60]}."
+        )
+    return cast(Clock, clock)
 
 
 def nanoseconds(clock: Clock) -> Callable[[], int]:

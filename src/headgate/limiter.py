@@ -18,7 +18,7 @@ from types import TracebackType
 
 from headgate import slot_steps, steps
 from headgate.asking import Asked, Asking, LimitLike, check_decision, check_engine, check_key, limits_of, names_of
-from headgate.clock import Clock, SystemClock
+from headgate.clock import Clock, check_clock
 from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engine.url import open_async_engine, open_engine
 from headgate.explain import page
@@ -53,7 +53,7 @@ class Limiter:
         prefix: str = "hg",
         name: str | None = None,
     ) -> None:
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = check_clock(clock)
         if isinstance(engine, str):
             engine = open_engine(engine, prefix=prefix, clock=self.clock)
         else:
@@ -254,7 +254,7 @@ class AsyncLimiter:
         prefix: str = "hg",
         name: str | None = None,
     ) -> None:
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = check_clock(clock)
         if isinstance(engine, str):
             engine = open_async_engine(engine, prefix=prefix, clock=self.clock)
         else:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from headgate.clock import Clock, SystemClock
+from headgate.clock import Clock, SystemClock, check_clock
 from headgate.engine import options
 from headgate.engine.awaited import AwaitedEngine
 from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
@@ -71,7 +71,7 @@ def open_engine(
     A server's may have options: open_engine("redis://localhost:6379/0", deadline="50ms", fallback="local").
 
     prefix           what keys on the server begin with
-    clock            whose time memory:// counts by
+    clock            whose time memory:// counts by; a server has its own, and another one is refused
     ruled            for a limiter that follows a rulebook: rules choose fallback and prefetch
     deadline         how long a decision may take: seconds, or a text such as "50ms"
     fallback         "allow", "deny" or "local": what is done when no answer comes by then
@@ -84,7 +84,7 @@ def open_engine(
     deadline and fallback have nothing to do, and are accepted, so that one program runs with either URL.
     """
     plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
-    clock = clock or SystemClock()
+    clock = _clock(clock, url)
     ruled = ruled and plain is not None
     engine: Engine = LocalEngine(clock)
     members = Members(count=chosen.nodes)
@@ -127,7 +127,7 @@ def open_async_engine(
     >>> limiter = AsyncLimiter("3/s", open_async_engine("memory://"))
     """
     plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
-    clock = clock or SystemClock()
+    clock = _clock(clock, url)
     ruled = ruled and plain is not None
     engine: AsyncEngine = AwaitedEngine(LocalEngine(clock))
     members = AsyncMembers(count=chosen.nodes)
@@ -162,6 +162,18 @@ def open_archive(url: str, prefix: str = "hg") -> tuple[Archive, Callable[[], No
 
     engine = RedisEngine(plain, prefix=prefix, deadline=max(chosen.deadline or 0, _LARGE))
     return Archive(engine), engine.close
+
+
+def _clock(clock: Clock | None, url: str) -> Clock:
+    """The clock to sleep by, and for memory:// to count by. A server has its own."""
+    checked = check_clock(clock)
+    scheme = scheme_of(url)
+    if scheme != MEMORY and not isinstance(checked, SystemClock):
+        raise InvalidRule(
+            f"{scheme}://… counts by the server's clock, and {type(checked).__name__} would not move it. "
+            "Leave clock out, or use memory://, which counts by any clock."
+        )
+    return checked
 
 
 def _read(url: str, ruled: bool = False, given: Given | None = None) -> tuple[str | None, Options]:

@@ -28,7 +28,7 @@ from typing import Any, cast
 
 from headgate import steps
 from headgate.asking import check_cost, check_decision, check_engine, check_units, describe
-from headgate.clock import Clock, SystemClock
+from headgate.clock import Clock, check_clock
 from headgate.engine import options
 from headgate.engine.awaited import AwaitedEngine
 from headgate.engine.deadlines import set_deadline
@@ -180,7 +180,7 @@ class RuledLimiter(_Ruled):
         clock: Clock | None = None,
         prefix: str = "hg",
     ) -> None:
-        clock = clock or SystemClock()
+        clock = check_clock(clock)
         url = engine if isinstance(engine, str) else None
         if isinstance(engine, str):
             engine = open_engine(engine, prefix=prefix, clock=clock, ruled=True)
@@ -376,7 +376,7 @@ class AsyncRuledLimiter(_Ruled):
         clock: Clock | None = None,
         prefix: str = "hg",
     ) -> None:
-        clock = clock or SystemClock()
+        clock = check_clock(clock)
         url = engine if isinstance(engine, str) else None
         if isinstance(engine, str):
             engine = open_async_engine(engine, prefix=prefix, clock=clock, ruled=True)
