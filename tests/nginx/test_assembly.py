@@ -13,9 +13,12 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("rule = 1", 'init knows no option "rule". It knows attributes, denial_cache, dict, engine, keep, prefix'),
+        ("rule = 1", 'init knows no option "rule". Did you mean rules? It knows attributes, denial_cache, dict, eng'),
+        ('redsi = "redis://h"', 'init knows no option "redsi". Did you mean redis? It knows attributes, '),
+        ("colour = 1", 'init knows no option "colour". It knows attributes, denial_cache, dict, engine, keep, prefix'),
         ("denial_cache = 1", "denial_cache is a boolean, not 1."),
         ("memo = false", 'init knows no option "memo". Write denial_cache = false.'),
+        ("memo = true", 'init knows no option "memo". Write denial_cache = true.'),
         ('engine = "redis"', 'where is Redis? Write redis = "redis://127.0.0.1:6379/0".'),
         ('engine = "memory"', 'engine is "redis" or "shared", not "memory".'),
         ('redis = "http://127.0.0.1"', "http://… is not an engine URL"),

@@ -12,6 +12,7 @@ local holding = require "resty.headgate.holding"
 local lease = require "resty.headgate.lease"
 local members = require "resty.headgate.members"
 local memo = require "resty.headgate.memo"
+local nearest = require "resty.headgate.nearest"
 local own = require "resty.headgate.own"
 local redis_engine = require "resty.headgate.redis.engine"
 local seen = require "resty.headgate.seen"
@@ -24,17 +25,24 @@ local KNOWN = {
   redis = "string", engine = "string", rules = "string", keep = "string", dict = "string", prefix = "string",
   attributes = "table", denial_cache = "boolean", shed = "boolean",
 }
-local INSTEAD = { memo = "denial_cache = false", lease = "prefetch: 100ms into the rule" }
+local INSTEAD = {
+  memo = function(value) return "denial_cache = " .. tostring(value) end,
+  lease = function() return "prefetch: 100ms into the rule" end,
+}
 local LONGEST = 60 -- seconds that anything is waited for
 local PROMPT = 0.05 -- seconds that an answer is waited for, unless somebody says
 
 local function fail(...) error("headgate: " .. table.concat { ... }, 0) end
 
-local function names()
-  local found = {}
-  for name in pairs(KNOWN) do found[#found + 1] = name end
-  table.sort(found)
-  return table.concat(found, ", ")
+local NAMES = {}
+for name in pairs(KNOWN) do NAMES[#NAMES + 1] = name end
+table.sort(NAMES)
+
+-- What to write in place of an option that is not known.
+local function hint_for(name, value)
+  if INSTEAD[name] then return "Write " .. INSTEAD[name](value) .. "." end
+  local near = nearest.nearest(tostring(name), NAMES)
+  return (near and "Did you mean " .. near .. "? " or "") .. "It knows " .. table.concat(NAMES, ", ") .. "."
 end
 
 -- Whether workers may write there is not known yet: the master is somebody else.
@@ -52,8 +60,7 @@ local function check(options)
   for name, value in pairs(options) do
     local kind = KNOWN[name]
     if not kind then
-      local hint = INSTEAD[name] and "Write " .. INSTEAD[name] or "It knows " .. names()
-      fail('init knows no option "', tostring(name), '". ', hint, ".")
+      fail('init knows no option "', tostring(name), '". ', hint_for(name, value))
     end
     if type(value) ~= kind then fail(name, " is a ", kind, ", not ", tostring(value), ".") end
   end

@@ -14,6 +14,7 @@
 -- here.
 
 local duration = require "resty.headgate.duration"
+local nearest = require "resty.headgate.nearest"
 local split = require "resty.headgate.split"
 
 local concat, find, gsub, lower = table.concat, string.find, string.gsub, string.lower
@@ -56,11 +57,22 @@ local function set_of(list)
 end
 local IS_NAME, IS_SENTINEL, IS_TLS = set_of(NAMES), set_of(SENTINEL), set_of(TLS)
 
+local function add(names, more)
+  for _, name in ipairs(more) do names[#names + 1] = name end
+end
+
 local function known_to(plain, kind)
-  local found = { concat(NAMES, ", ") }
-  if kind == "sentinel" then found[#found + 1] = concat(SENTINEL, ", ") end
-  if plain == "rediss" then found[#found + 1] = concat(TLS, ", ") end
-  return concat(found, ", ")
+  local names = {}
+  add(names, NAMES)
+  if kind == "sentinel" then add(names, SENTINEL) end
+  if plain == "rediss" then add(names, TLS) end
+  return names
+end
+
+local function hint_for(name, plain, kind)
+  local names = known_to(plain, kind)
+  local near = nearest.nearest(name, names)
+  return near and "Did you mean " .. near .. "?" or "Known: " .. concat(names, ", ") .. "."
 end
 
 -- A sentence if there is no such option of this URL.
@@ -73,7 +85,7 @@ local function refused(name, plain, kind)
   if IS_SENTINEL[name] then return what .. "belongs to redis+sentinel://." end
   if ELSEWHERE[name] and plain == "rediss" then return what .. "nginx has elsewhere: " .. ELSEWHERE[name] .. "." end
   if IS_TLS[name] or ELSEWHERE[name] then return what .. "belongs to rediss://." end
-  return what .. "is no option. " .. (INSTEAD[name] or "Known: " .. known_to(plain, kind) .. ".")
+  return what .. "is no option. " .. (INSTEAD[name] or hint_for(name, plain, kind))
 end
 
 local SWITCH = { on = true, ["1"] = true, ["true"] = true, yes = true }
