@@ -258,12 +258,26 @@ class _Reader:
 class _SpanReader(_Reader):
     """A length of time by itself."""
 
+    def microseconds(self, count: str, unit: str, least: int = 1) -> int:
+        if count and not float(count):
+            self.nothing()
+        return super().microseconds(count, unit, least)
+
+    def nothing(self) -> NoReturn:
+        raise InvalidRule(
+            f'"{self.text}" must be more than 0. Write a number and a unit, such as 50ms, 30s or 10m.'
+        )
+
     def fail(self, why: str = "") -> NoReturn:
-        if _bare.fullmatch(self.text):
+        bare = _bare.fullmatch(self.text)
+        if bare and not float(self.text):
+            self.nothing()
+        if bare:
             raise InvalidRule(
                 f'"{self.text}" is not a length of time. It has no unit: write {self.text}ms or {self.text}s.'
             )
-        hint = f" {why}" if why.startswith(("Did", "A period")) else ""
+        counted = self.text[:1] in "0123456789."  # a word alone is no misspelled unit
+        hint = f" {why}" if why.startswith("A period") or (counted and why.startswith("Did")) else ""
         raise InvalidRule(
             f'"{self.text}" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m.{hint}'
         )

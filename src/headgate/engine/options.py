@@ -34,7 +34,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlencode
 
-from headgate.engine.schemes import MEMORY, is_tls, kind_of, scheme_of, unreadable
+from headgate.engine.schemes import MEMORY, fragment, is_tls, kind_of, scheme_of, unreadable
 from headgate.errors import InvalidRule
 from headgate.model.limit import EXACT, HORIZON_US, SECOND, microseconds
 from headgate.text import parse_span
@@ -106,12 +106,19 @@ def split(url: str) -> tuple[str, Options]:
     is given twice, has no effect with this scheme, or cannot be what it says."""
     scheme = scheme_of(url)
     plain, _, query = url.partition("?")
-    if "#" in url or "@" in query:  # a password whose special characters are not escaped: name no part of it
-        raise unreadable(scheme) if scheme != MEMORY else _of_memory()
     if scheme == MEMORY:
         if query:
-            raise _of_memory()
+            raise InvalidRule(
+                "memory:// takes no options: it counts in this process, and answers at once. Write memory://."
+            )
+        if plain != f"{MEMORY}://":
+            raise InvalidRule("memory:// has nothing behind it: it counts in this process. Write memory://.")
         return plain, Options()
+    behind = url.partition("#")[2]
+    if "@" in behind or "@" in query:  # a password whose special characters are not escaped: name no part of it
+        raise unreadable(scheme)
+    if "#" in url:
+        raise fragment(scheme)
     ours: dict[str, Any] = {}
     rest: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -139,12 +146,6 @@ def split_for_rulebook(url: str) -> tuple[str, Options]:
                 "rule, or into defaults."
             )
     return plain, chosen
-
-
-def _of_memory() -> InvalidRule:
-    return InvalidRule(
-        "memory:// takes no options: it counts in this process, and answers at once. Write memory://."
-    )
 
 
 def _check_name(name: str, scheme: str) -> None:

@@ -31,6 +31,9 @@ FORMS: dict[Kind, str] = {
 }
 
 _word = re.compile(r"[A-Za-z0-9+.-]*")
+_host = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]*)(?::(?P<port>[^:\[\]]*))?")
+_digits = re.compile(r"[0-9]+")
+_port = re.compile(r"0*[0-9]{1,5}")
 _place = re.compile(r"[A-Za-z0-9._-]+:[0-9]+(?:/[0-9]+)?")
 
 
@@ -66,3 +69,67 @@ def unreadable(scheme: str, why: str = "") -> InvalidRule:
         f"The engine's URL {scheme}://… cannot be read{why}. Write {scheme}://{FORMS[kind_of(scheme)]}, "
         "with / and other special characters of the password as %2F and so on."
     )
+
+
+def check_parts(url: str) -> None:
+    """Refuses a URL whose hosts or path cannot be read, by a sentence that names the part and shows none."""
+    scheme = scheme_of(url)
+    kind = kind_of(scheme)
+    rest = url.partition("://")[2]
+    end = authority_end(rest)
+    path = rest[end:].partition("?")[0].partition("#")[0]
+    if "@" in path:
+        raise unreadable(scheme)
+    places = rest[:end].rpartition("@")[2]
+    if kind == "unix":
+        if places or not path:
+            raise _refusal(scheme, "The engine's URL {} needs the path of a socket, which begins with /.")
+        return
+    hosts = places.split(",")
+    if kind == "one" and len(hosts) > 1:
+        raise InvalidRule(
+            f"{scheme}:// is one server, and this URL has several hosts. "
+            f"Write {scheme}+cluster://{FORMS['cluster']} or {scheme}+sentinel://{FORMS['sentinel']}."
+        )
+    for place in hosts:
+        _check_host(scheme, place)
+    database = path.strip("/") or "0"
+    if kind == "one" and not _digits.fullmatch(database):
+        raise _refusal(scheme, "The path of the engine's URL {} is not the number of a database.")
+    if kind == "cluster" and database.strip("0"):
+        raise no_database(scheme)
+
+
+def no_database(scheme: str) -> InvalidRule:
+    """The error for a cluster's URL that names a database."""
+    return InvalidRule(f"A cluster has no database but 0: write {scheme}://host:6379 without a number.")
+
+
+def fragment(scheme: str) -> InvalidRule:
+    """The error for a URL that goes on behind a #."""
+    return InvalidRule(
+        f"The engine's URL {scheme}://… has a # and something behind it. Leave it out, or write # in a password "
+        f"as %23: {scheme}://{FORMS[kind_of(scheme)]}."
+    )
+
+
+def authority_end(rest: str) -> int:
+    """Where the hosts end. urlsplit refuses several hosts of which one is in brackets, since Python 3.11.12."""
+    return min((rest.index(mark) for mark in "/?#" if mark in rest), default=len(rest))
+
+
+def _check_host(scheme: str, place: str) -> None:
+    found = _host.fullmatch(place)
+    if not found:
+        raise _refusal(
+            scheme, "The host in the engine's URL {} cannot be read.", ", an IPv6 address in brackets: [::1]"
+        )
+    if not found["host"] and kind_of(scheme) != "one":
+        raise _refusal(scheme, "The engine's URL {} lacks a host.")
+    port = found["port"] or "6379"
+    if not _port.fullmatch(port) or not 0 < int(port) < 65_536:
+        raise _refusal(scheme, "The port in the engine's URL {} is not a number from 1 to 65535.")
+
+
+def _refusal(scheme: str, what: str, more: str = "") -> InvalidRule:
+    return InvalidRule(f"{what.format(f'{scheme}://…')} Write {scheme}://{FORMS[kind_of(scheme)]}{more}.")

@@ -187,5 +187,9 @@ def _read(url: str, ruled: bool = False, given: Given | None = None) -> tuple[st
         )
     if scheme_of(url) == MEMORY:
         return None, chosen
+    if given is not None and not ruled and chosen.nodes is not None and chosen.fallback != "local":
+        raise InvalidRule(
+            f"nodes has no effect without fallback=local. Write fallback=local&nodes={chosen.nodes}."
+        )
     require("The Redis engine", "redis", "redis", "hiredis")
     return plain, chosen

@@ -13,6 +13,7 @@ from headgate.engine.redis.address import Address
 from headgate.engine.redis.topology import Cluster, One, Sentinels, topology
 from headgate.errors import InvalidRule
 from tests.engine.test_topology import BAD
+from tests.engine.test_url_parts import PARTS
 from tests.nginx.redis.room import Gate, Trouble
 
 
@@ -120,7 +121,27 @@ LENGTHS = [
     *("50ms", "s", "2s", "0.05s", ".5s", "1.1ms", "2.3ms", "7us", "1.5minutes", "2+min", "%202s%20", "1H"),
     *("3hrs", "1day", "1w", "month", "366d", "50S", "5Milliseconds", "us"),
     *("50", "0.05", "0", "", ".5", "5.", "5.s", "0s", "0ms", "0.5us", "1.0004ms", "367d", "1y", "2years"),
-    *("-5s", "5x", "5ss", "s5", "1e3s", "5s5s", "1_000ms", "1,5s", "%C2%B5s", "%D9%A5s", "ms50", "soon"),
+    *(
+        "-5s",
+        "5x",
+        "5ss",
+        "s5",
+        "1e3s",
+        "0.0ms",
+        "0 s",
+        "00",
+        "0x",
+        ".0s",
+        "on",
+        "yes",
+        "5s5s",
+        "1_000ms",
+        "1,5s",
+        "%C2%B5s",
+        "%D9%A5s",
+        "ms50",
+        "soon",
+    ),
     "9" * 400 + "s",
 ]
 
@@ -147,9 +168,11 @@ URLS = {
     "redis://h?prefetch=100ms": "",
     "redis://h?prefetch_units=500": "",
     "redis://h?prefetch=100ms&prefetch_units=500": "",
-    "redis://h?dedline=1s": "Did you mean",
+    "redis://h?dedline=1s": "",
+    "redis://h?falback=local": "",
+    "redis+sentinel://h/m?sentinel_pasword=x": "",
     "redis://h?max_connections=10": "Known:",
-    "redis://h?DEADLINE=1s": "Did you mean",
+    "redis://h?DEADLINE=1s": "",
     "redis://h?=1s": "Known:",
     "redis://h?deadline=1s&deadline=1s": "",
     "redis://h?denial_cache=off&fallback=deny&denial_cache=off": "",
@@ -209,6 +232,19 @@ URLS = {
     "redis://me:99?deadline=hunter2@h/0": "",
     "redis://me:99?hunter2&x@h": "",
     "redis://h?sentinel_password=hunter2@x": "",
+    **{url: "" for url, _ in PARTS},
+    "redis://h:00006379": "",
+    "redis://h:": "",
+    "redis://:1": "",
+    "redis://,": "",
+    "redis+cluster://h/0": "",
+    "redis+cluster://h//": "",
+    "redis+cluster://h/0/1": "",
+    "redis+cluster://h:1/a@b": "",
+    "redis://h/a@b": "",
+    "redis+sentinel://h,h2:0/m": "",
+    "redis+sentinel://h/m/0/1": "",
+    "redis://me:hunter2@h1,h2#hunter2@": "",
     "localhost:6379": ", or memory",
     "cache.example.com:6379/2": ", or memory",
     "me:hunter2@localhost:6379": ", or memory",
@@ -253,8 +289,8 @@ def test_both_say_the_same(gate: Gate, url: str) -> None:
         ("memory://", 'engine = "shared"'),
         ("redis://h?lease=50ms", "Write prefetch: 100ms into the rule, or into defaults."),
         (
-            "redis://h?dedline=1s",
-            'has "dedline", which is no option. Known: deadline, fallback, denial_cache, nodes, db.',
+            "redis://h?max_connections=9",
+            'has "max_connections", which is no option. Known: deadline, fallback, denial_cache, nodes, db.',
         ),
         ("rediss://h?ssl_ca_certs=/a", "lua_ssl_trusted_certificate"),
         ("rediss://h?ssl_password=hunter2", "name a key file that has no password"),

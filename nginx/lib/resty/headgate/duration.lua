@@ -21,6 +21,10 @@ local function is_count(text)
   return text == "" or find(text, "^%d+$") ~= nil or find(text, "^%d*%.%d+$") ~= nil
 end
 
+local function nothing(text)
+  return '"' .. text .. '" must be more than 0. Write a number and a unit, such as 50ms, 30s or 10m.'
+end
+
 -- In microseconds; nil and a sentence if it is none.
 function M.parse(given)
   local text = match(given, "^%s*(.-)%s*$")
@@ -28,12 +32,14 @@ function M.parse(given)
   local size = unit and (UNITS[unit] or UNITS[match(unit, "^(.-)s?$")])
   if size and is_count(count) then
     local length = (count == "" and 1 or tonumber(count)) * size
+    if length == 0 then return nil, nothing(text) end
     local us = length < EXACT and floor(length + 0.5) or 0
     if us >= 1 and math.abs(length - us) <= us * ROUNDING then return us end
     return nil, '"' .. text .. '" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m. '
       .. "A period is " .. (length < EXACT and "a whole number of microseconds, at least one." or "at most 285 years.")
   end
   if text ~= "" and find(text, "^%d+%.?%d*$") and is_count(text) then
+    if tonumber(text) == 0 then return nil, nothing(text) end
     return nil, '"' .. text .. '" is not a length of time. It has no unit: write ' .. text .. "ms or " .. text .. "s."
   end
   return nil, '"' .. text .. '" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m.'

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from headgate.engine.redis.address import Address
 from headgate.engine.redis.trouble import Elsewhere, Trouble, Unreached
 from headgate.engine.redis.wire import command
-from headgate.engine.schemes import FORMS, Kind, kind_of, scheme_of, unreadable
+from headgate.engine.schemes import FORMS, authority_end, check_parts, kind_of, no_database, scheme_of, unreadable
 from headgate.errors import InvalidRule
 from headgate.flow import Flow
 
@@ -67,8 +67,10 @@ def topology(url: str) -> Topology:
     rest = url.partition("://")[2]
     base = scheme.partition("+")[0] if kind in ("cluster", "sentinel") else scheme
     plain = f"{_SCHEMES.get(base, base)}://"
+    if "#" in url or "@" in url.partition("?")[2]:
+        raise unreadable(scheme)
+    check_parts(url)
     try:
-        _check_escapes(plain, rest, kind)
         if kind in ("one", "unix"):
             return One(Address.read(plain + rest))
         hosts, address, path, options = _several(plain, rest, 6379 if kind == "cluster" else 26379)
@@ -77,7 +79,7 @@ def topology(url: str) -> Topology:
         raise unreadable(scheme, f" ({error})" if isinstance(error, OSError) else "") from None
     if kind == "cluster":
         if address.db:
-            raise InvalidRule(f"A cluster has no database but 0: write {scheme}://host:6379 without a number.")
+            raise no_database(scheme)
         return Cluster([address.at(*host) for host in hosts])
     name, _, db = path.strip("/").partition("/")
     if not name or not (db or "0").isdecimal():
@@ -90,33 +92,15 @@ def topology(url: str) -> Topology:
     return Sentinels(watchers, unquote(name), master)
 
 
-def _check_escapes(plain: str, rest: str, kind: Kind) -> None:
-    """A password's / or ? that is not escaped would make a part of it the host, and show it."""
-    several = kind in ("cluster", "sentinel")
-    parts = urlsplit(f"{plain}localhost{rest[_authority_end(rest) :]}" if several else plain + rest)
-    path = parts.path.strip("/") if kind == "one" else ""
-    if not (path or "0").isdigit() or "@" in parts.query or parts.fragment:
-        raise ValueError
-    if kind == "unix" and (parts.hostname or not parts.path):
-        raise ValueError
-
-
-def _authority_end(rest: str) -> int:
-    """Where the hosts end. urlsplit refuses several hosts of which one is in brackets, since Python 3.11.12."""
-    return min((rest.index(mark) for mark in "/?#" if mark in rest), default=len(rest))
-
-
 def _several(plain: str, rest: str, port: int) -> tuple[list[tuple[str, int]], Address, str, dict[str, str]]:
     """The hosts of a URL that names several, how they let us in, its path, and its options."""
-    end = _authority_end(rest)
+    end = authority_end(rest)
     login, at, places = rest[:end].rpartition("@")
     parts = urlsplit(f"{plain}localhost{rest[end:]}")
     hosts = [urlsplit(f"//{place}") for place in places.split(",")]
     given = dict(parse_qsl(parts.query))
     query = urlencode({name: value for name, value in given.items() if not name.startswith("sentinel_")})
     db = parts.path if parts.path.strip("/").isdigit() else ""
-    if not all(host.hostname for host in hosts):
-        raise ValueError
     address = Address.read(f"{plain}{login}{at}localhost{db}?{query}")
     return [(host.hostname or "", host.port or port) for host in hosts], address, parts.path, given
 

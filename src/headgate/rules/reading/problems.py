@@ -91,7 +91,7 @@ def placed(node: Node, make: Callable[..., T], *args: object) -> T:
 
 def _in_two(message: str) -> tuple[str, str]:
     """What is wrong, and what to write."""
-    for mark in (" is not a limit. ", " is not a length of time. "):
+    for mark in (" is not a limit. ", " is not a length of time. ", " must be more than 0. "):
         if mark in message:
             head, _, hint = message.rpartition(mark)
             return head + mark.rstrip(), hint

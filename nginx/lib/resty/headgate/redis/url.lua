@@ -60,24 +60,36 @@ local function scheme_of(url)
     .. " unix, and with +cluster or +sentinel all of them but unix."
 end
 
-local function host_of(text, port)
-  local host, given = match(text, "^%[([%x:.%%]+)%](.*)$")
-  if not host then host, given = match(text, "^([^:%[%]]*)(.*)$") end
-  if not host then return nil end
-  if given ~= "" then
-    local digits = match(given, "^:(%d*)$")
-    if not digits or tonumber(filled(digits) or 0) > 65535 then return nil end
-    port = tonumber(filled(digits)) or port
-  end
-  return lower(host), port
+-- A sentence about one part of a URL, which it names and does not show.
+local function refusal(said, before, after, more)
+  return before .. said.scheme .. "://…" .. after .. " Write " .. said.scheme .. "://" .. FORMS[said.kind]
+    .. (more or "") .. "."
 end
 
-local function hosts_of(text, port)
+local function host_of(said, text, port)
+  local host, given = match(text, "^%[([%x:.%%]+)%](.*)$")
+  if not host then host, given = match(text, "^([^:%[%]]*)(.*)$") end
+  local digits = match(given, "^:([^:%[%]]*)$")
+  if given ~= "" and not digits then
+    local ipv6 = ", an IPv6 address in brackets: [::1]"
+    return nil, refusal(said, "The host in the engine's URL ", " cannot be read.", ipv6)
+  end
+  if host == "" and said.kind ~= "one" then return nil, refusal(said, "The engine's URL ", " lacks a host.") end
+  if filled(digits) then
+    port = match(digits, "^0*(%d%d?%d?%d?%d?)$") and tonumber(digits) or 0
+    if port < 1 or port > 65535 then
+      return nil, refusal(said, "The port in the engine's URL ", " is not a number from 1 to 65535.")
+    end
+  end
+  return { host = lower(host), port = port }
+end
+
+local function hosts_of(said, port)
   local found = {}
-  for i, one in ipairs(split.split(text, ",")) do
-    local host, at = host_of(one, port)
-    if not filled(host) then return nil end
-    found[i] = { host = host, port = at }
+  for i, one in ipairs(split.split(said.places, ",")) do
+    local place, why = host_of(said, one, port)
+    if not place then return nil, why end
+    found[i] = place
   end
   return found
 end
@@ -101,27 +113,36 @@ local function db_of(text)
 end
 
 local function unix(said)
-  if not filled(said.path) or said.places ~= "" then return nil end
+  if not filled(said.path) or said.places ~= "" then
+    return nil, refusal(said, "The engine's URL ", " needs the path of a socket, which begins with /.")
+  end
   return { address = address.new {
     path = decoded(said.path), user = said.user, password = said.password, db = said.options.db or 0,
   } }
 end
 
 local function one(said)
-  local host, port = host_of(said.places, 6379)
+  if find(said.places, ",", 1, true) then
+    local scheme = said.scheme
+    return nil, scheme .. ":// is one server, and this URL has several hosts. Write " .. scheme .. "+cluster://"
+      .. FORMS.cluster .. " or " .. scheme .. "+sentinel://" .. FORMS.sentinel .. "."
+  end
+  local place, why = host_of(said, said.places, 6379)
+  if not place then return nil, why end
   local in_path = db_of(gsub(said.path, "^/+", ""):gsub("/+$", ""))
-  if not host or not in_path then return nil end
+  if not in_path then
+    return nil, refusal(said, "The path of the engine's URL ", " is not the number of a database.")
+  end
   return { address = address.new {
-    host = filled(host) or "localhost", port = port, user = said.user, password = said.password,
+    host = filled(place.host) or "localhost", port = place.port, user = said.user, password = said.password,
     db = said.options.db or in_path, tls = said.tls,
   } }
 end
 
 local function cluster(said)
-  local hosts = hosts_of(said.places, 6379)
-  local in_path = match(said.path, "^/?(%d*)/?$")
-  if not hosts or not in_path then return nil end
-  if (said.options.db or db_of(in_path)) ~= 0 then
+  local hosts, why = hosts_of(said, 6379)
+  if not hosts then return nil, why end
+  if (said.options.db or db_of(match(said.path, "^/*(.-)/*$"))) ~= 0 then
     return nil, "A cluster has no database but 0: write " .. said.scheme .. "://host:6379 without a number."
   end
   for i, place in ipairs(hosts) do
@@ -132,8 +153,8 @@ local function cluster(said)
 end
 
 local function sentinel(said)
-  local hosts = hosts_of(said.places, 26379)
-  if not hosts then return nil end
+  local hosts, why = hosts_of(said, 26379)
+  if not hosts then return nil, why end
   local name, db = split.cut(match(said.path, "^/*(.-)/*$"), "/")
   db = db_of(db)
   if name == "" or not db then
@@ -161,17 +182,25 @@ function M.read(url)
   local authority, behind = match(rest, "^([^/?#]*)(.*)$")
   local path, query = split.cut(behind, "?")
   -- A password whose special characters are not escaped: no part of it is named.
-  if find(behind, "#", 1, true) or find(query or "", "@", 1, true) then return nil, unreadable(scheme, kind) end
+  local fragment = match(behind, "#(.*)$")
+  if find(fragment or query or "", "@", 1, true) or find(query or "", "@", 1, true) then
+    return nil, unreadable(scheme, kind)
+  end
+  if fragment then
+    return nil, "The engine's URL " .. scheme .. "://… has a # and something behind it. Leave it out, or write # in a"
+      .. " password as %23: " .. scheme .. "://" .. FORMS[kind] .. "."
+  end
   local chosen, why = options.read(query, plain, kind)
   if not chosen then return nil, why end
-  local said = { scheme = scheme, plain = plain, path = path, options = chosen }
+  if find(path, "@", 1, true) then return nil, unreadable(scheme, kind) end
+  local said = { scheme = scheme, kind = kind, plain = plain, path = path, options = chosen }
   if plain == "rediss" then said.tls = tls_of(chosen) end
   local login, places = match(authority, "^(.*)@([^@]*)$")
   said.places = places or authority
   said.user, said.password = login_of(login)
   local found
   found, why = READ[kind](said)
-  if not found then return nil, why or unreadable(scheme, kind) end
+  if not found then return nil, why end
   found.kind, found.deadline, found.fallback = kind == "unix" and "one" or kind, chosen.deadline, chosen.fallback
   found.nodes, found.patience, found.denial_cache = chosen.nodes, chosen.patience, chosen.denial_cache
   return found
