@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Generic, Protocol, TypeVar
 
+from headgate.calendar import time_zone
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.model.decision import Charge, Decision, Facts, JointDecision, Unbound
+from headgate.model.fixed_window import FixedWindow
 from headgate.model.limit import Limit
 from headgate.model.slots import Slots
 from headgate.text import parse_all
@@ -38,7 +40,15 @@ def limits_of(limit: LimitLike) -> tuple[Limit, ...]:
     limits = [limit] if isinstance(limit, Limit) else limit
     if not isinstance(limits, list | tuple) or not limits or not all(isinstance(one, Limit) for one in limits):
         raise InvalidRule(f"A limit is a Limit or its text, such as 10/minute; not {limit!r}.")
+    for one in limits:
+        check_zone(one)
     return tuple(limits)
+
+
+def check_zone(limit: Limit) -> None:
+    """Refuses a time zone that does not exist. The model cannot: it knows no zones."""
+    if isinstance(limit, FixedWindow) and limit.zone is not None:
+        time_zone(limit.zone)
 
 
 def check_engine(engine: object, *, awaited: bool) -> None:

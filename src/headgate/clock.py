@@ -7,6 +7,7 @@ everywhere: windows are cut on the epoch, and an integer of microseconds is exac
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -59,6 +60,15 @@ def nanoseconds(clock: Clock) -> Callable[[], int]:
     return _now_ns if type(clock) is SystemClock else lambda: clock.now_us() * 1000
 
 
+def _instant(now_us: object) -> int:
+    if type(now_us) is not int:
+        raise InvalidRule(
+            "A ManualClock is set to whole microseconds since 1970, such as 1_700_000_000_000_000; "
+            f"not {repr(now_us)[:60]}."
+        )
+    return now_us
+
+
 class ManualClock:
     """A clock that moves only when told, or when somebody sleeps on it: for tests.
 
@@ -69,7 +79,7 @@ class ManualClock:
     """
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
-        self._now_us = now_us
+        self._now_us = _instant(now_us)
 
     def now_us(self) -> int:
         """Returns microseconds since 1970, as they were set.
@@ -87,7 +97,7 @@ class ManualClock:
         >>> clock.now_us()
         7
         """
-        self._now_us = now_us
+        self._now_us = _instant(now_us)
 
     def advance(self, seconds: float) -> None:
         """Moves the clock by so many seconds.
@@ -97,6 +107,8 @@ class ManualClock:
         >>> clock.now_us()
         1500000
         """
+        if type(seconds) not in (int, float) or not math.isfinite(seconds):
+            raise InvalidRule(f"A ManualClock advances by a number of seconds, such as 1.5; not {seconds!r}.")
         self._now_us += round(seconds * 1_000_000)
 
     def sleep_us(self, duration_us: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import fill
 from typing import Protocol, runtime_checkable
 
+from headgate.errors import InvalidRule
 from headgate.model.fixed_window import FixedWindow
 from headgate.model.leaky_bucket import LeakyBucket
 from headgate.model.limit import DAY, HOUR, MINUTE, SECOND, Limit
@@ -34,6 +35,8 @@ class Lawful(Protocol):
 
 def page(limits: Sequence[Limit], engine: object = None, nodes: int = 1, width: int = 100) -> str:
     """Limits, and what the engine promises for each, to be read by people."""
+    if type(nodes) is not int or nodes < 1:
+        raise InvalidRule(f"nodes is a whole number, at least 1; not {nodes!r}.")
     lines = []
     for limit in limits:
         lines.append(limit.text)

@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from headgate.asking import check_zone
 from headgate.engine.fallback.share import Place, fresh
 from headgate.engine.options import Options
 from headgate.engine.terms import Terms
@@ -128,6 +129,7 @@ class Ruling:
         if meter is None:
             if len(self._brought) >= MANY:
                 self._brought.clear()
+            check_zone(limit)
             meter = self._brought[limit, name] = self.engine.meter(limit, name)
         return meter
 
