@@ -273,8 +273,10 @@ def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> N
     assert raised.value is GONE
     with pytest.raises(EngineUnavailable):
         begin(source, load)
-    with pytest.raises(InvalidRule, match=r"No rulebook has been pushed to here yet\."):
+    sentence = r"^No rulebook has been pushed to here yet\. Push one: headgate rules push FILE --engine URL\.$"
+    with pytest.raises(InvalidRule, match=sentence) as refused:
         begin(Fake(None), load, Keep("here", tmp_path / "book"))
+    assert type(refused.value) is InvalidRule
     with pytest.raises(InvalidRule, match="!x is no limit"):
         begin(Fake("!x"), load)
     with pytest.raises(InvalidRule, match=r"rules.yaml cannot be read: No such file or directory\."):

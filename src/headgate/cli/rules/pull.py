@@ -10,6 +10,7 @@ from headgate.cli.engine import add_engine, server
 from headgate.cli.parser import Commands, command, whole
 from headgate.errors import InvalidRule
 from headgate.operating.publishing import told
+from headgate.rules.living.watch import PUSH_ONE
 
 
 def add(verbs: Commands) -> None:
@@ -31,11 +32,11 @@ def run(args: argparse.Namespace) -> Answer:
     with server(args, "no rulebook can be pushed there") as engine:
         editions = editions_of(engine)
         edition = editions.current() if args.version is None else editions.get(args.version)
+        empty = edition is None and editions.current() is None
+    if empty:
+        raise InvalidRule(f"No rulebook was pushed to this engine yet. {PUSH_ONE}")
     if edition is None:
-        which = (
-            "rulebook was pushed to this engine yet" if args.version is None else f"edition {args.version} is kept"
-        )
-        raise InvalidRule(f"No {which}. See headgate rules history.")
+        raise InvalidRule(f"No edition {args.version} is kept. See headgate rules history.")
     return Answer(
         told(edition) | {"format": edition.format, "text": edition.text}, [edition.text.removesuffix("\n")]
     )

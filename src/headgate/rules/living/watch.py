@@ -36,13 +36,11 @@ Book = TypeVar("Book")
 INTERVAL = 0.4  # seconds between two looks
 _PATIENCE = 1.0  # seconds that close waits for a look to end
 
+PUSH_ONE = "Push one: headgate rules push FILE --engine URL."
+
 _log = logging.getLogger("headgate")
 _never = object()
 _SPANS = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
-
-
-class _Nothing(InvalidRule):
-    """There is no rulebook at all."""
 
 
 class Watch(Generic[Book]):
@@ -82,11 +80,13 @@ class Watch(Generic[Book]):
     def begin(self) -> Book:
         """The book to start with: the source's, or the kept one."""
         signature: Hashable = _never
+        empty = False
         try:
             signature = self.source.signature()
             paper = self.source.read()
             if paper is None:
-                raise _Nothing(f"No rulebook has been pushed to {self.source.name} yet.")
+                empty = True
+                raise InvalidRule(f"No rulebook has been pushed to {self.source.name} yet. {PUSH_ONE}")
             book = self._load(paper)
         except (HeadgateError, OSError) as why:
             kept = self._kept(why)
@@ -98,7 +98,7 @@ class Watch(Generic[Book]):
             self.away = not isinstance(why, InvalidRule)
             if not self.away:
                 self._seen = signature
-            if not self.away and not isinstance(why, _Nothing):
+            if not self.away and not empty:
                 self.error = str(why)
                 self.refused += 1
         else:
