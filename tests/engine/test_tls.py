@@ -126,3 +126,16 @@ async def test_a_unix_socket(server: RedisServer) -> None:
     async with AsyncLimiter("50/day", apart) as awaited:
         assert (await awaited.take("key")).remaining == 48
     assert threading.active_count() < 50
+
+
+@pytest.mark.parametrize("options", ["", "?deadline=200ms"])
+async def test_a_server_that_does_not_speak_tls(redis_server: RedisServer, options: str) -> None:
+    """It takes a handshake for the beginning of a command, and waits for the rest, or answers with an error."""
+    url = f"rediss://127.0.0.1:{redis_server.port}{options}"
+    sentence = r"TLS.* Write redis://127\.0\.0\.1:[0-9]+ if .* without TLS\.$"
+    for _ in range(2):
+        with Limiter("5/day", url) as limiter, pytest.raises(EngineUnavailable, match=sentence):
+            limiter.take("key")
+        async with AsyncLimiter("5/day", url) as awaited:
+            with pytest.raises(EngineUnavailable, match=sentence):
+                await awaited.take("key")

@@ -72,6 +72,14 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"redis{'' if self.tls is None else 's'}{kind}://{host}:{self.port}"
 
+    @property
+    def without_tls(self) -> str | None:
+        """The URL that leads there without TLS; None unless a handshake was begun, and none was ever finished."""
+        stats = {} if self.tls is None else self.tls.session_stats()
+        if not stats.get("connect") or stats.get("connect_good"):
+            return None
+        return replace(self, tls=None).url()
+
     def __str__(self) -> str:
         return self.text
 

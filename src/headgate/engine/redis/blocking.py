@@ -217,7 +217,7 @@ class RedisEngine:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, trouble: Trouble) -> EngineUnavailable | CorruptState:
-        return failure(self.topology.text, self.prefix, trouble, self.topology.instead)
+        return failure(self.topology.text, self.prefix, trouble, self.topology.instead, self.topology.without_tls)
 
     def set_deadline(self, seconds: float) -> None:
         """Another deadline of the engine's own from now on."""

@@ -48,6 +48,10 @@ class Topology(Protocol):
         """The URL to write if it turns out to be a node of a cluster, or to be none."""
 
     @property
+    def without_tls(self) -> str | None:
+        """The URL to write if the server turns out not to speak TLS, as far as that can be told."""
+
+    @property
     def servers(self) -> Sequence[Address]:
         """Every server that is known to answer for keys, now or should another one fail."""
 
@@ -116,6 +120,10 @@ class One:
         self.text: str = address.text
         self.instead: str = address.url("+cluster")
 
+    @property
+    def without_tls(self) -> str | None:
+        return self._address.without_tls
+
     def node(self, tag: bytes) -> Address | None:
         return self._address
 
@@ -144,6 +152,7 @@ class Sentinels:
     joins = True
     moves = True
     instead = None
+    without_tls = None  # which of them was asked is not known here
 
     def __init__(self, watchers: Sequence[Address], name: str, address: Address) -> None:
         self._watchers = list(watchers)
@@ -183,6 +192,7 @@ class Cluster:
     """The nodes of a cluster, and which of them answers for which slot."""
 
     joins = False
+    without_tls = None  # which of them was asked is not known here
     moves = True
 
     def __init__(self, seeds: Sequence[Address]) -> None:

@@ -112,17 +112,18 @@ _keys = re.compile(r"access (at least )?(one of the keys|the key|a key)|key.* me
 _rights = re.compile(r"NOPERM|ACL failure|no permission|can't (run|access)", re.I)
 _one_of_many = re.compile(r"^(MOVED|ASK|CROSSSLOT|CLUSTERDOWN) ")
 _no_cluster = re.compile(r"cluster support disabled")
+_no_tls = re.compile(r"did not take the connection in time|did not open in time|wrong.version|record.layer", re.I)
 _login = re.compile(r"WRONGPASS|NOAUTH|invalid username-password|Authentication", re.I)
 
 
 def failure(
-    where: str, prefix: str, trouble: Trouble, instead: str | None = None
+    where: str, prefix: str, trouble: Trouble, instead: str | None = None, without_tls: str | None = None
 ) -> EngineUnavailable | CorruptState:
     """The engine's failure, told; the cause is chained by the caller. `instead` is the URL to write if the server
-    says that it is a node of a cluster, or is none."""
+    says that it is a node of a cluster, or is none; `without_tls` if it never finished a handshake."""
     if isinstance(trouble, WrongType):
         return CorruptState(f"Redis at {where} gave no decision: {_not_ours(str(trouble))}")
-    error = EngineUnavailable(f"Redis at {where} gave no decision: {_why(prefix, trouble, instead)}")
+    error = EngineUnavailable(f"Redis at {where} gave no decision: {_why(prefix, trouble, instead, without_tls)}")
     error.key = trouble.key
     return error
 
@@ -145,8 +146,13 @@ def _not_ours(text: str) -> str:
     return f"a key under our prefix holds a value that headgate did not write ({text}). Choose another prefix."
 
 
-def _why(prefix: str, trouble: Trouble, instead: str | None) -> str:
+def _why(prefix: str, trouble: Trouble, instead: str | None, without_tls: str | None) -> str:
     text = str(trouble).strip()
+    if without_tls and (isinstance(trouble, Late) or _no_tls.search(text)):
+        return (
+            f"it finished no TLS handshake ({text}), and may not speak TLS. Write {without_tls} if it is to be "
+            "reached without TLS."
+        )
     if isinstance(trouble, Late):
         return f"no answer within the timeout ({text})."
     if _login.search(text):
