@@ -758,3 +758,8 @@ def scripts_run(server: RedisServer) -> int:
     assert isinstance(stats, bytes)
     line = next(line for line in stats.decode().splitlines() if line.startswith("cmdstat_evalsha:"))
     return int(line.partition("calls=")[2].partition(",")[0])
+
+
+def test_its_law_says_for_how_long_a_refusal_is_repeated() -> None:
+    words = " ".join(Limiter("3/minute", MemoEngine(LocalEngine(ManualClock()))).explain().split())
+    assert "a refusal is repeated here for at most min(retry_after, 1 s)" in words

@@ -78,8 +78,8 @@ class _Memo:
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield (
             "denial cache",
-            "a refusal is repeated here until its retry_after: never more is admitted, and what another process "
-            "has freed meanwhile is refused for at most min(retry_after, 1 s)",
+            "a refusal is repeated here for at most min(retry_after, 1 s): never more is admitted, and what "
+            "another process has freed meanwhile is refused for as long",
         )
 
     def set_deadline(self, seconds: float) -> None:

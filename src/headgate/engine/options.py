@@ -4,7 +4,7 @@
 
     deadline         how long a decision may take: 1s, and 50ms where a fallback is chosen
     fallback         what is done when the engine gives no answer in time: allow, deny, or local
-    denial_cache     on: a refusal is answered again here until its retry_after
+    denial_cache     on: a refusal is answered again here for at most min(retry_after, 1 s)
     prefetch         how long units of hot keys may be held ahead; prefetch_units bounds how many
     nodes            how many processes share the limits when the engine is gone, if that is known beforehand: each
                      has the rate divided by it, and at least one unit

@@ -75,13 +75,13 @@ def open_engine(
     ruled            for a limiter that follows a rulebook: rules choose fallback and prefetch
     deadline         how long a decision may take: seconds, or a text such as "50ms"
     fallback         "allow", "deny" or "local": what is done when no answer comes by then
-    denial_cache     answer a refusal again here until its retry_after
+    denial_cache     answer a refusal again here for at most min(retry_after, 1 s)
     prefetch         how long units of hot keys may be held ahead: seconds, or a text such as "100ms"
     prefetch_units   how many of them at most
     nodes            how many processes share the limits while the server is gone, if that is known
 
     The last six may stand in the URL instead (?deadline=50ms&fallback=local); a keyword goes first. With memory://
-    deadline and fallback have nothing to do, and are accepted, so that one program runs with either URL.
+    all six are accepted, so that one program runs with either URL; deadline, fallback and nodes change nothing.
     """
     plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
     clock = _clock(clock, url)
