@@ -37,8 +37,9 @@ log_by_lua_block { require("resty.headgate").log() }
 location / { content_by_lua_block { ngx.say("ok") } }
 """
 
-# On a busy machine an answer may take longer than the 50 ms that a gate waits: then its fallback decides, and a test
-# that is not about fallbacks fails. One that is says its own deadline, or breaks the server so that it shows at once.
+# On a busy machine an answer may take longer than the 50 ms that a gate waits: then its fallback decides, and a
+# test that is not about fallbacks fails. One that is says its own deadline, or breaks the server so that it shows
+# at once.
 UNHURRIED = "deadline=10s"
 
 Book = dict[str, Any]
