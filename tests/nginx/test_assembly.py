@@ -13,9 +13,9 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("rule = 1", 'init knows no option "rule". Did you mean rules? It knows attributes, denial_cache, dict, eng'),
+        ("rule = 1", 'init knows no option "rule". Did you mean rules? It knows attributes, denial_cache, '),
         ('redsi = "redis://h"', 'init knows no option "redsi". Did you mean redis? It knows attributes, '),
-        ("colour = 1", 'init knows no option "colour". It knows attributes, denial_cache, dict, engine, keep, prefix'),
+        ("colour = 1", 'init knows no option "colour". It knows attributes, denial_cache, dict, engine, keep'),
         ("denial_cache = 1", "denial_cache is a boolean, not 1."),
         ("memo = false", 'init knows no option "memo". Write denial_cache = false.'),
         ("memo = true", 'init knows no option "memo". Write denial_cache = true.'),
