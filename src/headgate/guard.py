@@ -10,7 +10,7 @@ A generator is guarded from its first value until it ends or is closed. A Limite
 functions: it would block their loop, and let go of its slot before they run. AsyncLimiter does.
 
 A bare @limiter.guard has no key: the function itself would have to form it. It is refused at once where the
-function cannot do so (it is awaited, a generator, or annotated to return no text), otherwise when it is called.
+function cannot do so (it is awaited, or a generator), otherwise when it is called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, get_origin, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from headgate import steps
 from headgate.asking import check_key
@@ -46,24 +46,14 @@ NO_KEY = (
     'A guard needs a key: write @limiter.guard("key"), or @limiter.guard(lambda user: user) '
     "to form it of what the function is called with."
 )
-_NOT_TEXTS = (bool, bytes, dict, float, frozenset, int, list, set, tuple)
 
 
 def _check_key(key: object) -> None:
     """Refuses what neither is a key nor can return one."""
     if not callable(key):
         check_key(key)
-    elif _is(key, iscoroutinefunction, isasyncgenfunction, isgeneratorfunction) or not _may_return_text(key):
+    elif _is(key, iscoroutinefunction, isasyncgenfunction, isgeneratorfunction):
         raise InvalidCharge(NO_KEY)
-
-
-def _may_return_text(function: object) -> bool:
-    """Whether its annotation, if it has one, leaves room for a text."""
-    annotations = getattr(function, "__annotations__", {})
-    returned = annotations.get("return", str) if isinstance(annotations, dict) else str
-    if isinstance(returned, str):  # from __future__ import annotations
-        return returned.partition("[")[0] not in ("None", *(kind.__name__ for kind in _NOT_TEXTS))
-    return returned is not None and (get_origin(returned) or returned) not in _NOT_TEXTS
 
 
 def _decorator(decorate: C) -> C:

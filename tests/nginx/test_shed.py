@@ -1,8 +1,8 @@
 """Floods of some 10,000 requests a second on real gateways with a real Redis: what is asked, and who gets it.
 
-A flood shares two cores with whatever else runs there, so the bars leave room: seen are 0.9 to 1.2 questions for each
-unit, 0.98 to 1.01 of the limit used, and 0.0003 as the smallest of 72 chances. Without shedding most floods miss that
-bar, and all ask too much.
+A flood shares two cores with whatever else runs there, so the bars leave room: seen are 0.9 to 1.2 questions for
+each unit, 0.98 to 1.01 of the limit used, and 0.0003 as the smallest of 72 chances. Without shedding most floods
+miss that bar, and all ask too much.
 """
 
 import time

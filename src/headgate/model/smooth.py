@@ -58,8 +58,8 @@ Laws (tests/model/test_smooth.py, test_clock_laws.py, test_refund_laws.py):
     nothing from a state of another limit; one of a warm-up gives back the time still ahead if nothing came after
     the charge, otherwise nothing; of a part of a charge at most the price of taking the units again. It cools the
     limiter by at least as much as the charge had warmed it: refunding and taking again gains nothing;
-  - the time of a cancelled reservation is given back whole if nothing came after it, otherwise not at all (all that
-    came after was built on it), and not once served. A warm-up may be colder afterwards than it was, never warmer;
+  - the time of a cancelled reservation is given back whole if nothing came after it, otherwise not at all (all
+    that came after was built on it), and not once served. A warm-up may be colder afterwards, never warmer;
   - a changed limit (`retune`) is Guava's setRate: idleness until now counts at the old rate, what is stored
     keeps its share of the store, and debt already granted stays. From burst to warm-up and back one starts as
     new. A refused charge gives nothing back, however the limit is changed.
