@@ -27,7 +27,7 @@ from benchmarks.rounds import (
     ratio,
 )
 from benchmarks.servers import pinned_server
-from headgate.engine.redis.wire import Questions
+from headgate.engines.redis.protocol import Questions
 from tests.servers import RedisServer
 
 KEYS = (1, 10, 1_000, 1_000_000)

@@ -32,7 +32,7 @@ from benchmarks.rounds import (
     tell,
 )
 from benchmarks.servers import pinned_server
-from headgate.engine.lease import bound, law
+from headgate.engines.layers.prefetch.engines import bound, law
 from tests.servers import RedisServer
 
 LIMIT, AMOUNT, SECONDS = "100000000/day", 100_000_000, 86_400

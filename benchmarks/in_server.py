@@ -18,8 +18,8 @@ from benchmarks.report import Report, figure, thousands
 from benchmarks.rounds import Samples, median, ratio
 from benchmarks.servers import pinned_server, requests_per_second, server_cpu_us, usec_per_call
 from headgate import parse
-from headgate.engine.redis.script import Script
-from headgate.engine.redis.wire import Questions
+from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.script_assembly import Script
 from tests.servers import RedisServer
 
 OURS, MINIMAL = "token bucket", "floor: minimal GCRA"

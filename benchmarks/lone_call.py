@@ -77,7 +77,7 @@ async def async_take(url: str) -> AsyncTake:
 
 async def async_bare(url: str) -> AsyncTake:
     """The connection itself, with nothing around it."""
-    from headgate.engine.redis.connection import Connection
+    from headgate.engines.redis.async_connection import Connection
 
     await headgate.AsyncLimiter(LIMIT, url).take("the server knows the script now")
     loop, (address, questions) = asyncio.get_running_loop(), _way(url)
@@ -94,7 +94,7 @@ async def async_bare(url: str) -> AsyncTake:
 
 
 def bare(url: str) -> Callable[[str], Any]:
-    from headgate.engine.redis.sync_connection import SyncConnection
+    from headgate.engines.redis.sync_connection import SyncConnection
 
     headgate.Limiter(LIMIT, url).take("the server knows the script now")
     address, questions = _way(url)
@@ -104,8 +104,8 @@ def bare(url: str) -> Callable[[str], Any]:
 
 def _way(url: str) -> tuple[Any, Any]:
     """Where the server is, and what is asked."""
-    from headgate.engine.redis.topology import topology
-    from headgate.engine.redis.wire import Questions
+    from headgate.engines.redis.protocol import Questions
+    from headgate.engines.redis.topology import topology
 
     return topology(url).node(b""), Questions(headgate.parse(LIMIT), LIMIT, "hg")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.report import Report, figure
 from benchmarks.rounds import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
-from headgate.engine.local import LocalEngine
+from headgate.engines.memory.engine import LocalEngine
 from headgate.limiter import Limiter
 from headgate.rules import load
 from headgate.rules.attributes import request

@@ -4,7 +4,7 @@ One service, of one worker or two, has a core of its own (with two: both); wrk o
 other. Each round starts what it measures anew; those who are compared run side by side and take turns of a second.
 The floors are empty: the same granian with an application that answers nothing, the same grpc with a servicer that
 reads the request and says OK; each in a process as Python makes it, and in one that is tuned as the service's are
-(service/run.py). Ratios are formed within each round.
+(service/supervisor.py). Ratios are formed within each round.
 """
 
 import os

@@ -13,10 +13,10 @@ import uvloop
 from headgate.service.asgi import Receive, Send
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
 from headgate.service.envoy.rls import PATH
-from headgate.service.grpcs import Grpc
-from headgate.service.run import listening, looped
-from headgate.service.servers import Granian
+from headgate.service.grpc_server import Grpc
+from headgate.service.http_server import Granian
 from headgate.service.settings import Settings, address
+from headgate.service.supervisor import listening, looped
 
 
 async def empty(scope: Any, receive: Receive, send: Send) -> None:

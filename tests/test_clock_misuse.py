@@ -9,7 +9,7 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidRule, Limiter, ManualClock, open_async_engine, open_engine
 from headgate.clock import SystemClock
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 
 RULES = {"rules": [{"name": "all", "limit": "3/minute"}]}
 MAKERS: list[Callable[..., Any]] = [

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headgate import InvalidCharge, InvalidRule, Limiter, ManualClock, parse
+from headgate.algorithms.limit import EXACT
 from headgate.cli import main
-from headgate.model.limit import EXACT
 from tests.servers import RedisServer
 
 LIMITS = {

@@ -2,12 +2,12 @@
 
 import pytest
 
+from headgate.algorithms.decision import Decision, Facts
+from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engine.slot_table import SlotTable
+from headgate.engines.memory.slot_table import SlotTable
 from headgate.errors import EngineUnavailable
 from headgate.lease import AsyncLease, Lease
-from headgate.model.decision import Decision, Facts
-from headgate.model.slots import Slots
 
 BASE = 1_700_000_000
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Charge, FixedWindow, InvalidRule, Limiter, ManualClock
-from headgate.ruled.together import Ask
+from headgate.enforcement.check_together import Ask
 
 MARS = FixedWindow(10, per="day", zone="Mars")
 NOT_A_ZONE = r'^"Mars" is not a time zone\. '

@@ -30,10 +30,10 @@ from headgate import (
 )
 from headgate.client import Answer, Refused
 from headgate.errors import InvalidSetting
-from headgate.renewal import Hold
 from headgate.rules import load
-from headgate.rules.living.editions import Overtaken
+from headgate.rules.distribution.versions import Overtaken
 from headgate.rules.lookup import NoSuchRule
+from headgate.slot_renewal import Hold
 from tests.servers import RedisServer
 
 LIMITS = (

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ManualClock
-from headgate.engine.local import LocalEngine
+from headgate.algorithms.slots import Slots
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import InvalidCharge
 from headgate.flow import run
-from headgate.model.slots import Slots
-from headgate.receipt import give_back
-from headgate.text import parse
+from headgate.limit_syntax import parse
+from headgate.untracked_refund import give_back
 
 LIMITS = [
     *("10/s", "7/s burst 3", "700000/s burst 5", "3/minute burst 6"),

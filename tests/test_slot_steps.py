@@ -2,13 +2,13 @@
 
 import pytest
 
+from headgate.algorithms.decision import Facts
+from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engine.slot_table import SlotTable
+from headgate.engines.memory.slot_table import SlotTable
 from headgate.errors import EngineUnavailable, RateLimited
 from headgate.flow import run
-from headgate.model.decision import Facts
-from headgate.model.slots import Slots
-from headgate.slot_steps import acquire
+from headgate.slot_queue import acquire
 
 SECOND = 1_000_000
 

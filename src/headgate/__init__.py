@@ -3,8 +3,19 @@
 In one process, across a cluster through Redis or Valkey, and always by the same exact arithmetic.
 """
 
+from headgate.algorithms.decision import Charge, Decision, Verdict
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.slots import Slots
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock, SystemClock
-from headgate.engine.url import open_async_engine, open_engine
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import (
     CorruptState,
     EngineUnavailable,
@@ -17,21 +28,10 @@ from headgate.errors import (
     RateLimited,
 )
 from headgate.lease import AsyncLease, Lease
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge, Decision, Verdict
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import Limit
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.slots import Slots
-from headgate.model.smooth import Smooth
-from headgate.model.token_bucket import TokenBucket
 from headgate.reservation import AsyncReservation, Reservation
-from headgate.ruled.decision import RuledDecision
-from headgate.ruled.limiter import AsyncRuledLimiter, RuledLimiter
 from headgate.rules.rule import Rule, Rulebook
-from headgate.text import parse
 
 __all__ = [
     "AsyncLease",

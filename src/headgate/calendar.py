@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from headgate.algorithms.fixed_window import BOUNDARIES, FixedWindow
+from headgate.algorithms.limit import SECOND, Limit
 from headgate.errors import InvalidRule
-from headgate.model.fixed_window import BOUNDARIES, FixedWindow
-from headgate.model.limit import SECOND, Limit
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo

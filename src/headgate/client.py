@@ -37,7 +37,7 @@ from typing import Any, Literal, NamedTuple
 
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidCharge
 from headgate.extras import require
-from headgate.renewal import AsyncHolding, Hold, Holding
+from headgate.slot_renewal import AsyncHolding, Hold, Holding
 
 require("headgate.client", "client", "httpx")
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.model.decision import Decision
+    from headgate.algorithms.decision import Decision
 
 
 class HeadgateError(Exception):

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from textwrap import fill
 from typing import Protocol, runtime_checkable
 
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import DAY, HOUR, MINUTE, SECOND, Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.slots import Slots
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import DAY, HOUR, MINUTE, SECOND, Limit
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.slots import Slots
-from headgate.model.smooth import Smooth
-from headgate.model.token_bucket import TokenBucket
 
 Lines = Iterator[tuple[str, str]]
 

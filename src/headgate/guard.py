@@ -21,12 +21,12 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from headgate import steps
-from headgate.asking import check_key
+from headgate import limiter_flows
+from headgate.algorithms.decision import Decision
 from headgate.errors import InvalidCharge
 from headgate.flow import arun, run
 from headgate.lease import AsyncLease, Lease
-from headgate.model.decision import Decision
+from headgate.validation import check_key
 
 if TYPE_CHECKING:
     from headgate.limiter import AsyncLimiter, Limiter
@@ -100,7 +100,7 @@ class Guard(_Around["Limiter", Lease]):
         if self.timeout:
             return self.limiter.wait(key, self.cost, self.timeout).or_raise()
         decision = self.limiter.take(key, self.cost).or_raise()
-        run(steps.serve(decision, self.limiter.clock.sleep_us))
+        run(limiter_flows.serve(decision, self.limiter.clock.sleep_us))
         return decision
 
     def __exit__(
@@ -142,7 +142,7 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
         if self.timeout:
             return (await self.limiter.wait(key, self.cost, self.timeout)).or_raise()
         decision = (await self.limiter.take(key, self.cost)).or_raise()
-        await arun(steps.serve(decision, self.limiter.clock.asleep_us))
+        await arun(limiter_flows.serve(decision, self.limiter.clock.asleep_us))
         return decision
 
     async def __aexit__(

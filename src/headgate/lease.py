@@ -18,10 +18,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
-from headgate.model.decision import Decision
-from headgate.model.limit import SECOND
-from headgate.model.slots import Slots, renewed_us
-from headgate.renewal import AsyncHolding, Hold, Holding
+from headgate.algorithms.decision import Decision
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.slots import Slots, renewed_us
+from headgate.slot_renewal import AsyncHolding, Hold, Holding
 
 
 class Keeper(Protocol):

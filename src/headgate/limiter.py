@@ -16,19 +16,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from headgate import slot_steps, steps
-from headgate.asking import Asked, Asking, LimitLike, check_decision, check_engine, check_key, limits_of, names_of
+from headgate import limiter_flows, slot_queue
+from headgate.algorithms.decision import Charge, Decision
 from headgate.clock import Clock, check_clock
-from headgate.engine.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
-from headgate.engine.url import open_async_engine, open_engine
+from headgate.enforcement.open_rulebook import Rules
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
+from headgate.engines.url import open_async_engine, open_engine
 from headgate.explain import page
 from headgate.flow import arun, run
 from headgate.guard import AsyncGuard, Guard
 from headgate.lease import AsyncLease, Lease
-from headgate.model.decision import Charge, Decision
 from headgate.reservation import AsyncReservation, Reservation
-from headgate.ruled.limiter import AsyncRuledLimiter, RuledLimiter
-from headgate.ruled.opening import Rules
+from headgate.validation import (
+    Asked,
+    Asking,
+    LimitLike,
+    check_decision,
+    check_engine,
+    check_key,
+    limits_of,
+    names_of,
+)
 
 
 class Limiter:
@@ -128,7 +137,7 @@ class Limiter:
         (0.0, 0.1)
         """
         asked = self._asking.of(key, cost, spends=True)
-        return run(steps.wait(self._take_all, asked, timeout, self.clock.sleep_us))
+        return run(limiter_flows.wait(self._take_all, asked, timeout, self.clock.sleep_us))
 
     def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> Reservation:
         """Takes a place now; the caller sleeps `delay` before going on, or cancels.
@@ -138,7 +147,7 @@ class Limiter:
         [0.0, 1.0, 2.0]
         """
         asked = self._asking.of(key, cost, spends=True)
-        return Reservation(self._take_all(asked, steps.patience_us(timeout)))
+        return Reservation(self._take_all(asked, limiter_flows.patience_us(timeout)))
 
     def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Gives back what the decision charged, or `cost` of it: at most what that charge still holds.
@@ -149,7 +158,7 @@ class Limiter:
         >>> limiter.peek("ann").remaining
         2
         """
-        run(steps.refund(check_decision(decision, awaited=False), cost))
+        run(limiter_flows.refund(check_decision(decision, awaited=False), cost))
 
     def reset(self, key: str) -> None:
         """Deletes the counts of the key.
@@ -188,7 +197,7 @@ class Limiter:
         19
         """
         meter = self._asking.slots_of(key)
-        flow = slot_steps.acquire(meter, key, steps.patience_us(timeout), self.clock.sleep_us)
+        flow = slot_queue.acquire(meter, key, limiter_flows.patience_us(timeout), self.clock.sleep_us)
         return Lease(meter, key, run(flow))
 
     @property
@@ -309,16 +318,16 @@ class AsyncLimiter:
         away.
         """
         asked = self._asking.of(key, cost, spends=True)
-        return await arun(steps.wait(self._take_all, asked, timeout, self.clock.asleep_us))
+        return await arun(limiter_flows.wait(self._take_all, asked, timeout, self.clock.asleep_us))
 
     async def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> AsyncReservation:
         """Takes a place now; the caller sleeps `delay` before going on, or cancels."""
         asked = self._asking.of(key, cost, spends=True)
-        return AsyncReservation(await self._take_all(asked, steps.patience_us(timeout)))
+        return AsyncReservation(await self._take_all(asked, limiter_flows.patience_us(timeout)))
 
     async def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Gives back what the decision charged, or `cost` of it: at most what that charge still holds."""
-        await arun(steps.refund(check_decision(decision, awaited=True), cost))
+        await arun(limiter_flows.refund(check_decision(decision, awaited=True), cost))
 
     async def reset(self, key: str) -> None:
         """Deletes the counts of the key."""
@@ -340,7 +349,7 @@ class AsyncLimiter:
     async def acquire(self, key: str, timeout: float = 0) -> AsyncLease:
         """Holds a slot; raises RateLimited if none comes free within `timeout`. Use it in a with statement."""
         meter = self._asking.slots_of(key)
-        flow = slot_steps.acquire(meter, key, steps.patience_us(timeout), self.clock.asleep_us)
+        flow = slot_queue.acquire(meter, key, limiter_flows.patience_us(timeout), self.clock.asleep_us)
         return AsyncLease(meter, key, await arun(flow))
 
     @property

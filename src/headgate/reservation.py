@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headgate import steps
+from headgate import limiter_flows
+from headgate.algorithms.decision import Decision
 from headgate.flow import arun, run
-from headgate.model.decision import Decision
 
 
 class _Place:
@@ -46,7 +46,7 @@ class Reservation(_Place):
         1.0
         """
         if self.granted:
-            run(steps.cancel(self.decision))
+            run(limiter_flows.cancel(self.decision))
 
 
 class AsyncReservation(_Place):
@@ -61,4 +61,4 @@ class AsyncReservation(_Place):
     async def cancel(self) -> None:
         """Gives the place back, as far as later reservations did not build on it; nothing once it was served."""
         if self.granted:
-            await arun(steps.cancel(self.decision))
+            await arun(limiter_flows.cancel(self.decision))

@@ -1,6 +1,6 @@
 """A gateway that talks to Redis itself: it reads the published SHA1 and calls EVALSHA, as the articles do."""
 
-from headgate.engine.redis.publish import publish
+from headgate.engines.redis.published_scripts import publish
 from tests.servers import RedisServer
 from tests.servers.resp import Reply, ServerRefused
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from headgate import EngineUnavailable
-from headgate.engine.redis.publish import NAMES, publish
+from headgate.engines.redis.published_scripts import NAMES, publish
 from tests.articles.gateway import KEY, Gateway
 from tests.servers import KINDS, Cluster, Kind, RedisServer, Sentinels
 from tests.servers.resp import ServerRefused

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.answer import NO, Answer, warn
+from headgate.cli.output import NO, Answer, warn
 from headgate.cli.table import Cell, Table
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import headgate
+from headgate.algorithms.limit import Limit
 from headgate.cli import main
 from headgate.explain import explain, long
-from headgate.model.limit import Limit
 
 ROOT = Path(__file__).parents[2]
 

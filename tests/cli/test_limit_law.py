@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from headgate import Limiter
-from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback.members import Members
-from headgate.engine.local import LocalEngine
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.fallback.membership import Members
+from headgate.engines.memory.engine import LocalEngine
 from tests.cli.conftest import Prompt
 
 COUNTED = "redis://127.0.0.1:1/0?fallback=local"

@@ -8,7 +8,7 @@ import pytest
 
 from headgate.cli import main
 from headgate.cli.lua import scripts
-from headgate.engine.redis.publish import NAMES
+from headgate.engines.redis.published_scripts import NAMES
 from tests.cli.conftest import Prompt
 from tests.servers import RedisServer
 

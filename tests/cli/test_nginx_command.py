@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from headgate.cli.nginx import _modules
-from headgate.gateway import lib
+from headgate.gateway import lua_library
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write, write
 from tests.servers import Nginx
@@ -34,7 +34,7 @@ def test_it_prints_a_whole_configuration(prompt: Prompt, write: Write) -> None:
     assert prompt.err == ""
     lines = [line.strip() for line in prompt.out.splitlines()]
     for line in (
-        f'lua_package_path "{lib.folder()}/?.lua;;";',
+        f'lua_package_path "{lua_library.folder()}/?.lua;;";',
         "lua_shared_dict headgate 20m;",
         'map "" $headgate_status { default ""; }',
         'map "" $headgate_rule { default ""; }',
@@ -198,7 +198,7 @@ def test_nginx_says_itself_what_is_wrong(prompt: Prompt, write: Write) -> None:
 
 def test_lua_that_is_not_on_the_path_is_told(prompt: Prompt, write: Write) -> None:
     assert prompt("nginx", "conf", write(BOOK)) == 0
-    ours = str(lib.folder())
+    ours = str(lua_library.folder())
     for name, text in (("here.conf", prompt.out), ("elsewhere.conf", prompt.out.replace(ours, "/nowhere"))):
         moved = text.replace("/var/log/nginx", str(Path.cwd()))
         write(f"pid {Path.cwd()}/pid;\n{moved}", name)
@@ -240,7 +240,7 @@ def test_init_may_stand_in_a_file_or_in_quotes(prompt: Prompt, write: Write) -> 
     here = Path.cwd()
     top = "".join(f"load_module {path};\n" for path in _modules() or [])
     top += f"pid {here}/pid; error_log {here}/error.log; events {{}}\n"
-    http = f'access_log off; lua_package_path "{lib.folder()}/?.lua;;"; lua_shared_dict headgate 1m;\n'
+    http = f'access_log off; lua_package_path "{lua_library.folder()}/?.lua;;"; lua_shared_dict headgate 1m;\n'
     for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
         http += f"{name}_temp_path {here}/{name};\n"
     for option, code in (("redis", 0), ("redsi", 2)):

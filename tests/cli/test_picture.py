@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from headgate.cli.demo_chart import NARROWEST, picture, summary
 from headgate.cli.flash_sale import Sale
-from headgate.cli.ink import Ink
-from headgate.cli.picture import NARROWEST, picture, summary
+from headgate.cli.style import Ink
 
 PLAIN = Ink(color=False, blocks=True)
 LETTERS = Ink(color=False, blocks=False)

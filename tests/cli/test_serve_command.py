@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.service import run as service
+from headgate.service import supervisor as service
 from headgate.service.settings import Settings
 from tests.cli.conftest import Prompt
 

@@ -5,12 +5,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate import Limiter
-from headgate.engine.redis import naming
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.survey import Counted, Survey
-from headgate.model import ALGORITHMS
-from headgate.model.decision import REMAINING
-from headgate.text import parse
+from headgate.algorithms import ALGORITHMS
+from headgate.algorithms.decision import REMAINING
+from headgate.engines.redis import keys
+from headgate.engines.redis.key_scan import Counted, Survey
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse
 from tests.servers import Cluster, RedisServer
 
 LIMITS = {
@@ -141,12 +141,10 @@ def test_a_cluster_is_walked_master_by_master_and_nothing_is_told_twice(cluster:
 @given(name=st.text(min_size=1), key=st.text(min_size=1, max_size=60))
 @example(name="a:b", key="}{")
 def test_a_key_is_read_back_as_it_was_named(name: str, key: str) -> None:
-    filed = naming.read("hg", naming.tagged(naming.head("hg", "token_bucket", name), key))
+    filed = keys.read("hg", keys.tagged(keys.head("hg", "token_bucket", name), key))
     assert filed is not None
     assert filed.name == name
-    assert (
-        filed.key == key if len(key.encode("utf-8", "surrogatepass")) <= naming.LONGEST else filed.key[:2] == "%#"
-    )
+    assert filed.key == key if len(key.encode("utf-8", "surrogatepass")) <= keys.LONGEST else filed.key[:2] == "%#"
     assert filed.initials == b"tb"
 
 
@@ -154,4 +152,4 @@ def test_a_key_is_read_back_as_it_was_named(name: str, key: str) -> None:
     "name", [b"", b"hg2:members", b"hg2:rules", b"hg1:tb:n:{k}", b"tb:n:{k}", b"xhg2:tb:n:{k}", b"hg2:tb:n:{\xff}"]
 )
 def test_what_is_no_count_is_not_read(name: bytes) -> None:
-    assert naming.read("hg", name) is None
+    assert keys.read("hg", name) is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.cli.ink import Ink
+from headgate.cli.style import Ink
 from headgate.cli.table import Cell, Table, printable, wide
 
 PLAIN = Ink(color=False, blocks=True)

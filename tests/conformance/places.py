@@ -7,17 +7,17 @@ import inspect
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar, cast
 
-from headgate.asking import LimitLike
 from headgate.clock import Clock, ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.local import LocalEngine
-from headgate.engine.port import AsyncEngine, Engine
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import AsyncEngine, Engine
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.guard import AsyncGuard
 from headgate.lease import AsyncLease
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.reservation import AsyncReservation
+from headgate.validation import LimitLike
 from tests.servers import BASE_US, DrivenClock, RedisServer
 
 T = TypeVar("T")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from headgate.algorithms.decision import Charge
 from headgate.errors import InvalidCharge
-from headgate.model.decision import Charge
 from tests.conformance.places import Place
 from tests.conformance.verbs import EXAMPLES
 

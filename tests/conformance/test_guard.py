@@ -2,9 +2,9 @@
 
 import pytest
 
+from headgate.algorithms.decision import Decision
 from headgate.errors import EngineUnavailable, InvalidCharge, RateLimited
 from headgate.lease import Lease
-from headgate.model.decision import Decision
 from tests.conformance.places import Place
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
+from headgate.engines.memory.engine import LocalEngine
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.conformance.places import Place
 from tests.conformance.verbs import EXAMPLES

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine, LocalMeter
-from headgate.engine.port import Meter
-from headgate.engine.terms import Terms
-from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import Limit
+from headgate.engines.charge_options import Terms
+from headgate.engines.memory.engine import LocalEngine, LocalMeter
+from headgate.engines.port import Meter
 from headgate.testing import Blocking, Story, engine_stories
 from tests.conformance.places import Place
 

@@ -4,10 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.engine.port import Engine, Meter
-from headgate.engine.terms import Terms
-from headgate.errors import InvalidCharge, InvalidRule
-from headgate.model.decision import (
+from headgate.algorithms.decision import (
     ALLOWED,
     REMAINING,
     RETRY_AFTER_US,
@@ -16,10 +13,13 @@ from headgate.model.decision import (
     OverriddenFacts,
     Receipt,
 )
-from headgate.model.limit import HOUR, MINUTE, SECOND
-from headgate.model.lockout import Lockout
-from headgate.testing.blocking import Blocking
-from headgate.text import parse, parse_all
+from headgate.algorithms.limit import HOUR, MINUTE, SECOND
+from headgate.algorithms.lockout import Lockout
+from headgate.engines.charge_options import Terms
+from headgate.engines.port import Engine, Meter
+from headgate.errors import InvalidCharge, InvalidRule
+from headgate.limit_syntax import parse, parse_all
+from headgate.testing.sync_adapter import Blocking
 from tests.conformance.places import Place
 
 THRICE = Lockout(after=3, within_us=10 * MINUTE, for_us=HOUR)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from headgate.algorithms.decision import Charge
 from headgate.errors import InvalidCharge, RateLimited
 from headgate.limiter import Limiter
-from headgate.model.decision import Charge
 from tests.conformance.places import Place
 from tests.conformance.verbs import ALGORITHMS, CELLS, EXAMPLES, SLOTS, TABLE, Example, markdown, supported
 from tests.house.tree import ROOT

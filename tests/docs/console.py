@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import headgate.cli
-from headgate.gateway import lib
+from headgate.gateway import lua_library
 from tests.docs.scenes import SCENES, Scene
 from tests.house.tree import ROOT
 from tests.servers import DrivenClock, RedisServer
@@ -132,7 +132,7 @@ class Console:
         return code, [self._as_shown(line) for line in err.getvalue().splitlines()]
 
     def _as_shown(self, line: str) -> str:
-        line = line.replace(self.server.url, SHOWN_URL).replace(str(lib.folder()), SHOWN_LIB)
+        line = line.replace(self.server.url, SHOWN_URL).replace(str(lua_library.folder()), SHOWN_LIB)
         line = line.replace(str(self.folder / "copied"), FOLDERS[0]).replace(str(self.folder), FOLDERS[1])
         return line.rstrip()
 

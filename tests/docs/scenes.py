@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.gateway import lib
+from headgate.gateway import lua_library
 from tests.house.tree import ROOT
 
 
@@ -64,7 +64,7 @@ load_module /usr/share/nginx/modules/ndk_http_module.so;
 load_module /usr/share/nginx/modules/ngx_http_lua_module.so;
 events {{ worker_connections 64; }}
 http {{
-  lua_package_path "{lib.folder()}/?.lua;;";
+  lua_package_path "{lua_library.folder()}/?.lua;;";
   lua_shared_dict headgate 1m;
   init_by_lua_block {{ require("resty.headgate").init {{ redsi = "redis://127.0.0.1" }} }}
 }}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate import CorruptState, Limiter
-from headgate.rules import load, write
+from headgate.rules import load, serialization
 from tests.docs.scenes import blocks
 from tests.house.tree import ROOT
 from tests.nginx.gateway import Gateway
@@ -31,7 +31,7 @@ def indented(page: str, beginning: str) -> list[str]:
 def test_curl_at_nginx() -> None:
     """The sixth POST to /login, by the page's rulebook."""
     command, status, *fields = indented("how-to/nginx.md", "$ curl -i -X POST http://127.0.0.1/login")
-    book = write.document(load.parse(blocks("how-to/nginx.md")[0]))
+    book = serialization.document(load.parse(blocks("how-to/nginx.md")[0]))
     with DrivenClock(BASE_US) as clock, Gateway(book, driven=clock) as gate:
         replies = [gate.get("/login", method=command.split()[4]) for _ in range(6)]
     assert [reply.status for reply in replies] == [200] * 5 + [int(status.split()[1])]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import headgate.cli
-from headgate.cli import answer
+from headgate.cli import output
 from headgate.cli.completion import SHELLS, Place, places
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text("utf-8")
@@ -48,7 +48,7 @@ def test_every_option_is_named(option: str) -> None:
 
 
 def test_every_exit_code_is_told() -> None:
-    codes = {answer.DONE, answer.UNANSWERED, answer.INVALID, answer.NO, answer.INTERRUPTED}
+    codes = {output.DONE, output.UNANSWERED, output.INVALID, output.NO, output.INTERRUPTED}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.M)} == codes
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headgate.engine.redis.publish import publish
+from headgate.engines.redis.published_scripts import publish
 from tests.docs.scenes import blocks
 from tests.house.tree import ROOT
 from tests.servers import Backend, Nginx, RedisServer

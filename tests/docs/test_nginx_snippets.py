@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from headgate.cli import main
-from headgate.rules import load, write
+from headgate.rules import load, serialization
 from headgate.rules.imports import translate
 from tests.docs.test_snippets import PAGES, ROOT
 from tests.nginx.gateway import Gateway, push
@@ -107,8 +107,8 @@ PAIRS = _pair.findall((ROOT / "docs" / "how-to" / "limit-req.md").read_text("utf
 def test_a_translation_is_what_import_makes_of_it(there: str, here: str) -> None:
     """Rule by rule."""
     translated = translate(there, kind="nginx")
-    made = write.document(load.of(translated.document))["rules"]
-    said = write.document(load.parse(f"rules:\n{here}"))["rules"]
+    made = serialization.document(load.of(translated.document))["rules"]
+    said = serialization.document(load.parse(f"rules:\n{here}"))["rules"]
     for rule in (*made, *said):
         if rule["key"] in ("address/32/128", "host"):
             rule.pop("missing", None)  # they never are
@@ -131,7 +131,7 @@ def test_a_translation_does_what_the_lines_did(name: str) -> None:
     server = server.removesuffix("}\n").replace("    limit_req ", f"    {content} limit_req ")
     with Nginx(f"{server} location / {{ {content} }}", http=zones) as nginx:
         before = [nginx.get(path, {"X-Api-Key": key}).status for path, key in CALLS[name]]
-    with Gateway(write.document(load.parse(f"rules:\n{here}"))) as gate:
+    with Gateway(serialization.document(load.parse(f"rules:\n{here}"))) as gate:
         after = [gate.get(path, {"X-Api-Key": key}).status for path, key in CALLS[name]]
     assert after == before
     assert len(set(before)) == 2  # some passed, some did not
@@ -162,7 +162,9 @@ def test_every_option_is_named() -> None:
 def _book(page: Path) -> dict[str, Any]:
     """The page's, or one that says little."""
     found = [text for text in _yaml.findall(page.read_text("utf-8")) if not text.startswith("- ")]
-    return write.document(load.parse(found[0])) if found else {"rules": [{"name": "all", "limit": "100/s"}]}
+    return (
+        serialization.document(load.parse(found[0])) if found else {"rules": [{"name": "all", "limit": "100/s"}]}
+    )
 
 
 def _compile(book: dict[str, Any], folder: Path) -> None:

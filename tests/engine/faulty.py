@@ -7,17 +7,17 @@ deaf    the engine decides, and the answer is lost
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headgate.algorithms.decision import Facts
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback.shard import Shard
-from headgate.engine.local import LocalEngine
-from headgate.engine.port import Meter
-from headgate.engine.terms import Terms
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.fallback.shard import Shard
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import Meter
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
-from headgate.model.decision import Facts
-from headgate.model.limit import Limit
-from headgate.model.slots import Slots
 
 
 class FaultyHand:

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
 from tests.servers import RedisServer

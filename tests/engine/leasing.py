@@ -8,15 +8,15 @@ from multiprocessing.pool import Pool
 from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
+from headgate.algorithms.decision import Decision, Facts, Receipt
+from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
-from headgate.engine.lease import LeaseEngine
-from headgate.engine.local import LocalEngine, LocalMeter
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.terms import Terms
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.prefetch.engines import LeaseEngine
+from headgate.engines.memory.engine import LocalEngine, LocalMeter
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
-from headgate.model.decision import Decision, Facts, Receipt
-from headgate.model.limit import Limit
 
 PROCESSES = 4
 COLD = "1000/365d fixed"

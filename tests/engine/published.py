@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.editions import Archive
-from headgate.rules.living.edition import Edition
-from headgate.rules.living.editions import Editions
+from headgate.engines.redis.rulebook_versions import Archive
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.rules.distribution.version import Edition
+from headgate.rules.distribution.versions import Editions
 
 KEY = "hg2:rules"
 

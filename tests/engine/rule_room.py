@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
+from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedFacts, Facts
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.fallback import AsyncFallbackEngine
-from headgate.engine.fallback.members import AsyncMembers, Members
-from headgate.engine.options import Instead
-from headgate.engine.terms import Terms
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.fallback import AsyncFallbackEngine
+from headgate.engines.layers.fallback.membership import AsyncMembers, Members
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.url_options import Instead
 from headgate.errors import EngineUnavailable
-from headgate.model.decision import ALLOWED, REMAINING, DegradedFacts, Facts
+from headgate.limit_syntax import parse
 from headgate.testing import Blocking
-from headgate.text import parse
 from tests.engine.faulty import Settled, faulty
 
 DAY = parse("10/day fixed")

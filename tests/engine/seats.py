@@ -6,9 +6,9 @@ Key n is charged with n units beforehand: whoever hears another's answer can tel
 import asyncio
 import time
 
+from headgate.algorithms.decision import Decision
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Decision
 from tests.servers import RedisServer
 
 GENEROUS = 3.0  # a busy machine may take its time

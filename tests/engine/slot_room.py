@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from headgate.model.decision import Facts
-from headgate.model.slots import Slots
+from headgate.algorithms.decision import Facts
+from headgate.algorithms.slots import Slots
 
 BASE_US = 1_700_000_000_000_000
 SECOND = 1_000_000

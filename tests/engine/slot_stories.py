@@ -5,7 +5,7 @@ A story is a function of a Room; `stories` lists them all. Times are seconds sin
 
 from collections.abc import Callable
 
-from headgate.model.slots import TICKET_US, Slots
+from headgate.algorithms.slots import TICKET_US, Slots
 from tests.engine.slot_room import BASE_US, SECOND, Room
 
 TTL = 30.0

@@ -5,22 +5,22 @@ from collections.abc import Iterator
 
 import pytest
 
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.quota_grants import Assignment
+from headgate.algorithms.quota_units import WHOLE
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.fallback import FallbackEngine
-from headgate.engine.lease import AsyncLeaseEngine, LeaseEngine
-from headgate.engine.local import LocalEngine
-from headgate.engine.memo import AsyncMemoEngine, MemoEngine
-from headgate.engine.options import Instead
-from headgate.engine.port import Engine, Ledger
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import Engine, Ledger
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.url_options import Instead
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
-from headgate.model.assignment import Assignment
-from headgate.model.division import WHOLE
-from headgate.model.limit import SECOND
-from headgate.testing.blocking import Blocking
-from headgate.text import parse
+from headgate.limit_syntax import parse
+from headgate.testing.sync_adapter import Blocking
 from tests.engine.faulty import Settled, faulty
 from tests.servers import BASE_US, RedisServer
 

@@ -3,7 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.fallback.breaker import ASK, CLOSED, FALL_BACK, OPEN, PROBE, PROBING, SETTLING, Breaker, Way
+from headgate.engines.layers.fallback.breaker import (
+    ASK,
+    CLOSED,
+    FALL_BACK,
+    OPEN,
+    PROBE,
+    PROBING,
+    SETTLING,
+    Breaker,
+    Way,
+)
 
 NOW = 1_700_000_000_000_000
 MS = 1000

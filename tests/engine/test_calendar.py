@@ -5,14 +5,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from headgate.algorithms.decision import Charge
+from headgate.algorithms.limit import DAY
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.port import Engine
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import Engine
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
-from headgate.model.limit import DAY
 from tests.servers import RedisServer
 
 

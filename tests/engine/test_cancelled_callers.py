@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.errors import EngineUnavailable, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.ruled.limiter import AsyncRuledLimiter
 from tests.servers import Cluster, Proxy, RedisServer
 from tests.servers.waiting import until
 

@@ -11,13 +11,13 @@ from itertools import chain
 
 import pytest
 
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.script import single
-from headgate.engine.redis.wire import Questions
+from headgate.algorithms.decision import Charge
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.script_assembly import single
 from headgate.errors import CorruptState
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter
-from headgate.model.decision import Charge
-from headgate.text import parse
 from tests.engine.seats import outcome, used
 from tests.servers import BASE_US, RedisServer
 

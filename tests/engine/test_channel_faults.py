@@ -12,7 +12,7 @@ from itertools import chain
 
 import pytest
 
-from headgate.engine.redis.awaiting import AsyncRedisEngine
+from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import AsyncLimiter
 from tests.engine.seats import outcome, own, prepared, until_answered, used

@@ -18,12 +18,12 @@ from itertools import count
 
 import pytest
 
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.wire import Questions
+from headgate.algorithms.decision import Charge, Decision
+from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge, Decision
-from headgate.text import parse
 from tests.servers import KINDS, Cluster, RedisServer
 from tests.servers.cluster import ClusterNode, slot_of
 from tests.servers.waiting import until

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.redis import naming
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.editions import KEPT, Archive, AsyncArchive
-from headgate.engine.redis.wire import Question
+from headgate.engines.redis import keys
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.protocol import Question
+from headgate.engines.redis.rulebook_versions import KEPT, Archive, AsyncArchive
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
-from headgate.rules.living.edition import LARGEST, Edition
-from headgate.rules.living.editions import AsyncEditions, Editions
+from headgate.rules.distribution.version import LARGEST, Edition
+from headgate.rules.distribution.versions import AsyncEditions, Editions
 from tests.engine.published import KEY, close_all, editions_at, engines, pushed
 from tests.servers import BASE_US, Cluster, RedisServer
 
@@ -27,8 +27,8 @@ def _closing() -> Iterator[None]:
 
 
 def test_the_key_is_an_api() -> None:
-    assert naming.rules("hg") == KEY.encode()
-    assert naming.rules("shop") == b"shop2:rules"
+    assert keys.rules("hg") == KEY.encode()
+    assert keys.rules("shop") == b"shop2:rules"
 
 
 def test_an_edition_is_what_was_pushed(driven_server: RedisServer) -> None:

@@ -4,16 +4,16 @@ import logging
 
 import pytest
 
+from headgate.algorithms.decision import DegradedFacts, Receipt
 from headgate.clock import ManualClock
-from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback.breaker import CLOSED, OPEN, SETTLING
-from headgate.engine.fallback.members import Members
-from headgate.engine.local import LocalEngine
-from headgate.engine.options import Instead
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING
+from headgate.engines.layers.fallback.membership import Members
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.url_options import Instead
 from headgate.errors import InvalidCharge, InvalidRule
+from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from headgate.model.decision import DegradedFacts, Receipt
-from headgate.text import parse
 from tests.engine.faulty import Faulty, Settled, faulty
 
 DAY = "100/day fixed"

@@ -5,13 +5,13 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import SECOND, Limit
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engine.fallback.breaker import CLOSED
-from headgate.engine.fallback.members import Members
-from headgate.engine.local import LocalEngine
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import SECOND, Limit
-from headgate.model.token_bucket import TokenBucket
+from headgate.engines.layers.fallback.breaker import CLOSED
+from headgate.engines.layers.fallback.membership import Members
+from headgate.engines.memory.engine import LocalEngine
 from tests.engine.faulty import Faulty, Settled
 
 WINDOW = 10

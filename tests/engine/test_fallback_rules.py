@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.engine.fallback.breaker import OPEN, SETTLING
-from headgate.engine.options import Instead
-from headgate.engine.terms import Terms
+from headgate.algorithms.decision import ALLOWED, REMAINING, Receipt
+from headgate.algorithms.lockout import Lockout
+from headgate.algorithms.slots import Slots
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.fallback.breaker import OPEN, SETTLING
+from headgate.engines.url_options import Instead
 from headgate.errors import EngineUnavailable
-from headgate.model.decision import ALLOWED, REMAINING, Receipt
-from headgate.model.lockout import Lockout
-from headgate.model.slots import Slots
-from headgate.text import parse
+from headgate.limit_syntax import parse
 from tests.engine.rule_room import DAY, Room, fails, told
 
 

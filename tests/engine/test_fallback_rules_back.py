@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedFacts, LockedFacts
+from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engine.fallback.breaker import CLOSED, SETTLING
-from headgate.engine.fallback.members import AsyncMembers, Members
-from headgate.engine.terms import Terms
-from headgate.model.decision import ALLOWED, REMAINING, DegradedFacts, LockedFacts
-from headgate.model.lockout import Lockout
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
+from headgate.engines.layers.fallback.breaker import CLOSED, SETTLING
+from headgate.engines.layers.fallback.membership import AsyncMembers, Members
+from headgate.engines.memory.async_engine import AwaitedEngine
 from tests.engine.faulty import Faulty, Settled, faulty
 from tests.engine.rule_room import DAY, Room, fails, told
 

@@ -2,15 +2,15 @@
 
 import pytest
 
+from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.fallback import AsyncFallbackEngine
-from headgate.engine.fallback.breaker import CLOSED
-from headgate.engine.fallback.members import Members
-from headgate.engine.options import Instead
+from headgate.engines.layers.fallback import AsyncFallbackEngine
+from headgate.engines.layers.fallback.breaker import CLOSED
+from headgate.engines.layers.fallback.membership import Members
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.url_options import Instead
 from headgate.errors import LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.slots import Slots
 from tests.engine.faulty import Faulty, Settled, faulty
 
 TTL = 30

@@ -8,15 +8,15 @@ import time
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engine.fallback.breaker import CLOSED, OPEN
-from headgate.engine.fallback.members import AsyncMembers, Members
-from headgate.engine.options import Instead
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
+from headgate.engines.layers.fallback.breaker import CLOSED, OPEN
+from headgate.engines.layers.fallback.membership import AsyncMembers, Members
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.url_options import Instead
 from headgate.errors import EngineUnavailable
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.text import parse
 from tests.engine.faulty import Faulty, Settled, faulty
 from tests.servers import RedisServer
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.algorithms.decision import Charge
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
 from tests.servers import Cluster, RedisServer, TlsServer
 
 # Newer Pythons warn of a fork in a process with threads. That is what is tested here.

@@ -20,18 +20,18 @@ from typing import Any
 import pytest
 
 import headgate
+from headgate.algorithms.decision import Charge
+from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engine.assignments import Told
-from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback.members import Members
-from headgate.engine.forked import on_fork
-from headgate.engine.local import LocalEngine
-from headgate.engine.url import open_async_engine, open_engine
+from headgate.engines.fork_reset import on_fork
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.fallback.membership import Members
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.quota_ledger import Told
+from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import RateLimited
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
-from headgate.model.slots import Slots
-from headgate.text import parse
 from tests.servers import RedisServer
 
 # Newer Pythons warn of a fork in a process with threads. That is what is tested here.

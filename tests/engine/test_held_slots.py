@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter, RuledLimiter
 from headgate.errors import InvalidCharge, LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.ruled.limiter import AsyncRuledLimiter, RuledLimiter
 from tests.servers import DrivenClock, RedisServer
 from tests.servers.waiting import until
 

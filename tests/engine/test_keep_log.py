@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.script import single
-from headgate.model.decision import ALLOWED, RESET_AFTER_US, Facts, Receipt
-from headgate.model.limit import DAY, MAX_CLOCK_SWING_US, SECOND
-from headgate.model.sliding_log import SlidingLog, State, decide, refund, settle
+from headgate.algorithms.decision import ALLOWED, RESET_AFTER_US, Facts, Receipt
+from headgate.algorithms.limit import DAY, MAX_CLOCK_SWING_US, SECOND
+from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, settle
+from headgate.engines.redis.script_assembly import single
+from headgate.engines.redis.sync_engine import RedisEngine
 from tests.servers import BASE_US, RedisServer
 from tests.servers.resp import Reply, ask
 

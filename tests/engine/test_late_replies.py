@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.redis import lingering, sync_pool
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.wire import Question, Questions
+from headgate.engines.redis import silent_connections, sync_pool
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.protocol import Question, Questions
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.text import parse
 from tests.servers import RedisServer
 from tests.servers.threads import no_thread_can_start
 from tests.servers.waiting import until
@@ -101,7 +101,7 @@ async def test_other_tasks_use_a_new_connection_meanwhile(redis_server: RedisSer
 async def test_a_server_that_stays_silent_keeps_few_connections(
     bound: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lingering, bound, 0)
+    monkeypatch.setattr(silent_connections, bound, 0)
     async with AsyncLimiter("3 slots ttl 1h", f"{redis_server.url}?deadline=100ms") as limiter:
         await limiter.peek("key")
         redis_server.pause()

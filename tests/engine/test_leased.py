@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from headgate.algorithms.decision import Receipt
 from headgate.clock import ManualClock
-from headgate.engine.lease import LeaseEngine, bound, law
-from headgate.engine.local import LocalEngine
-from headgate.engine.stock import Shelf
+from headgate.engines.layers.prefetch.engines import LeaseEngine, bound, law
+from headgate.engines.layers.prefetch.prefetched_units import Shelf
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.flow import run
+from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from headgate.model.decision import Receipt
-from headgate.text import parse
 from tests.engine.leasing import Kiosk
 
 LEASED = ["1000/100s", "1000/day fixed", "1000/day sliding", "1000/day log", "1000/month fixed in Asia/Tokyo"]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headgate.algorithms.decision import Decision
 from headgate.clock import ManualClock
-from headgate.engine.lease import LeaseEngine
-from headgate.engine.local import LocalEngine
+from headgate.engines.layers.prefetch.engines import LeaseEngine
+from headgate.engines.memory.engine import LocalEngine
 from headgate.limiter import Limiter
-from headgate.model.decision import Decision
 from tests.engine.leasing import Kiosk
 
 SLOW = ["1000/365d", "1000/365d fixed", "1000/365d sliding", "1000/365d log"]

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from headgate.algorithms.decision import ALLOWED, REMAINING
+from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.lease import AsyncLeaseEngine, ExactMeter, LeaseEngine
-from headgate.engine.terms import Terms
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, ExactMeter, LeaseEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
 from headgate.errors import InvalidCharge, InvalidRule
-from headgate.model.decision import ALLOWED, REMAINING
-from headgate.model.lockout import Lockout
+from headgate.limit_syntax import parse
 from headgate.testing import Blocking
-from headgate.text import parse
 from tests.engine.leasing import Warehouse
 
 DAY = parse("1000/day fixed")

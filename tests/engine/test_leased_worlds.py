@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.lease import AsyncLeaseEngine, LeaseEngine, bound, law
-from headgate.engine.local import LocalEngine
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine, bound, law
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.text import parse
 from tests.engine.leasing import COLD, PROCESSES, Crew, Warehouse, crew
 from tests.servers import RedisServer
 

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from headgate.algorithms.decision import Charge
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.local import LocalEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import InvalidCharge, RateLimited
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
-from headgate.text import parse
 
 THREADS = 4
 

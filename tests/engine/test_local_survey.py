@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.local import LocalEngine
-from headgate.engine.local_survey import LocalCounted, LocalSurvey
-from headgate.model import ALGORITHMS
-from headgate.model.decision import REMAINING
-from headgate.model.slots import Slots
-from headgate.text import parse
+from headgate.algorithms import ALGORITHMS
+from headgate.algorithms.decision import REMAINING
+from headgate.algorithms.slots import Slots
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.key_scan import LocalCounted, LocalSurvey
+from headgate.limit_syntax import parse
 
 LIMITS = {
     "token_bucket": "10/minute",

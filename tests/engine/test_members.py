@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback.members import BELIEVED, TTL_US, AsyncMembers, Members, Roll
-from headgate.engine.local import LocalEngine
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.fallback.membership import BELIEVED, TTL_US, AsyncMembers, Members, Roll
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import EngineUnavailable
 from tests.servers import RedisServer
 

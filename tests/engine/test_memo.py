@@ -20,20 +20,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.algorithms.decision import (
+    RETRY_AFTER_US,
+    ApartFacts,
+    Charge,
+    Decision,
+    DegradedFacts,
+    Facts,
+    Receipt,
+)
+from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.denials import _ERAS, LONGEST_US, Denials
-from headgate.engine.local import LocalEngine, LocalMeter
-from headgate.engine.memo import AsyncMemoEngine, MemoEngine
-from headgate.engine.port import Meter
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.terms import Terms
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.denial_cache.denial_table import _ERAS, LONGEST_US, Denials
+from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.memory.engine import LocalEngine, LocalMeter
+from headgate.engines.port import Meter
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
+from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from headgate.model.decision import RETRY_AFTER_US, ApartFacts, Charge, Decision, DegradedFacts, Facts, Receipt
-from headgate.model.limit import Limit
 from headgate.testing import Blocking, Story, engine_stories
-from headgate.text import parse
 from tests.servers import RedisServer
 
 DRY = "1/s burst 5"

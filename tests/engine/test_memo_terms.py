@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from headgate.algorithms.decision import ALLOWED, RETRY_AFTER_US, Facts, LockedFacts, OverriddenFacts
+from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.memo import AsyncMemoEngine, MemoEngine
-from headgate.engine.terms import Terms
-from headgate.model.decision import ALLOWED, RETRY_AFTER_US, Facts, LockedFacts, OverriddenFacts
-from headgate.model.lockout import Lockout
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.limit_syntax import parse
 from headgate.testing import Blocking
-from headgate.text import parse
 from tests.engine.faulty import faulty
 
 DRY = parse("1/minute fixed")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate import renewal
-from headgate.engine.url import open_engine
+from headgate import slot_renewal
+from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.engines.url import open_engine
 from headgate.limiter import Limiter
-from headgate.ruled.limiter import RuledLimiter
 from tests.servers import RedisServer
 from tests.servers.threads import no_thread_can_start
 from tests.servers.waiting import until
@@ -73,7 +73,7 @@ def test_slots_are_renewed_once_a_thread_can_be_started(
 
 
 def idle_renewal_threads_end() -> None:
-    until(lambda: "a thread of an earlier test renews" if renewal._threads._threads else None, SURE_S)
+    until(lambda: "a thread of an earlier test renews" if slot_renewal._threads._threads else None, SURE_S)
 
 
 def test_accounts_are_settled_once_a_thread_can_be_started(redis_server: RedisServer) -> None:

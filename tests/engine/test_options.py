@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, open_async_engine, open_engine
-from headgate.engine.local import LocalEngine
-from headgate.engine.memo import AsyncMemoEngine, MemoEngine
-from headgate.engine.options import Options, split
-from headgate.engine.redis.topology import topology
-from headgate.engine.url import Given
+from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.redis.topology import topology
+from headgate.engines.url import Given
+from headgate.engines.url_options import Options, split
 from headgate.errors import InvalidRule
 
 NOBODY = "redis://me:hunter2@127.0.0.1:1/0"

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine import overrides
-from headgate.engine.redis import naming
-from headgate.engine.redis.address import Address
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.overrides import PAGE, Listing, OverrideQuestions
-from headgate.engine.redis.topology import Cluster as Nodes
+from headgate.engines import overrides
+from headgate.engines.redis import keys as redis_keys
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.overrides import PAGE, Listing, OverrideQuestions
+from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.redis.topology import Cluster as Nodes
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
-from headgate.text import parse, parse_all
+from headgate.limit_syntax import parse, parse_all
 from tests.servers import Cluster, RedisServer
 
 TEXTS = "10/s burst 20; 7/month fixed in Asia/Shanghai; 3/s fixed; 1.5/s smooth warmup 2s; 4/s queue 3 delay 1"
@@ -54,7 +54,7 @@ def test_what_decides_has_the_algorithm_and_the_edges_of_the_rule(rule: str, tex
 
 @given(st.text(st.characters(codec=None, exclude_categories=[]), min_size=1, max_size=50))
 def test_an_escaped_key_is_told_as_it_was(key: str) -> None:
-    assert naming.unescaped(naming.escaped(key)) == key
+    assert redis_keys.unescaped(redis_keys.escaped(key)) == key
 
 
 def test_rules_are_told_apart_whatever_they_are_called(redis_server: RedisServer) -> None:

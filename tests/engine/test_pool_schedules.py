@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.redis.pool_state import PoolEntry, PoolState, PoolWaiter
+from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolWaiter
 
 NOTHING, OWN, TROUBLE = "nothing", "own reply", "trouble"
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.editions import Archive
+from headgate.engines.redis.rulebook_versions import Archive
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable, InvalidRule
-from headgate.rules.living.editions import Editions
-from headgate.rules.living.keep import Keep
-from headgate.rules.living.source import Paper, PushedSource
-from headgate.rules.living.watch import Watch, begin
+from headgate.rules.distribution.disk_cache import Keep
+from headgate.rules.distribution.source import Paper, PushedSource
+from headgate.rules.distribution.versions import Editions
+from headgate.rules.distribution.watcher import Watch, begin
 from tests.engine.published import KEY, close_all, editions_at, pushed
 from tests.servers import RedisServer
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.engine.redis import naming
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.wire import Questions
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
+from headgate.engines.redis import keys as redis_keys
+from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
+from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
-from headgate.text import parse
 from tests.servers import BASE_US, RedisServer
 
 # Any text at all, and texts that try to look like ours.
@@ -68,7 +68,7 @@ def test_no_two_ever_meet(name: str, key: str, other_name: str, other: str) -> N
 @given(words, words)
 def test_the_hash_tag_is_the_whole_key(name: str, key: str) -> None:
     whole = redis_key(name, key)
-    assert hash_tag(whole) == naming.escaped(key)
+    assert hash_tag(whole) == redis_keys.escaped(key)
     assert whole.endswith(b":{" + hash_tag(whole) + b"}")
     assert whole.startswith(b"hg2:")
     assert not re.search(rb"[\s\x00]", whole)
@@ -88,16 +88,16 @@ def test_all_counts_of_one_key_lie_in_one_slot(name: str, other_name: str, key: 
 @given(words)
 def test_a_key_is_hashed_only_above_200_bytes(key: str) -> None:
     raw = key.encode("utf-8", "surrogatepass")
-    assert naming.escaped(key).startswith(b"%#") == (len(raw) > 200)
+    assert redis_keys.escaped(key).startswith(b"%#") == (len(raw) > 200)
 
 
 def test_around_200_bytes() -> None:
     keys = ["k" * 199, "k" * 200, "k" * 201, "k" * 65_536, "é" * 100, "é" * 100 + "k"]
-    assert [len(naming.escaped(key)) for key in keys] == [199, 200, 66, 66, 200, 66]
+    assert [len(redis_keys.escaped(key)) for key in keys] == [199, 200, 66, 66, 200, 66]
     digest = sha256(b"k" * 201).hexdigest()
-    assert naming.escaped("k" * 201) == b"%#" + digest.encode()
+    assert redis_keys.escaped("k" * 201) == b"%#" + digest.encode()
     # A key that spells a hash is not that hash.
-    assert naming.escaped(f"%#{digest}") != naming.escaped("k" * 201)
+    assert redis_keys.escaped(f"%#{digest}") != redis_keys.escaped("k" * 201)
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a:b", "{a", "a%", "a\n"])

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.algorithms.decision import Charge
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
 from tests.servers import KINDS, RedisServer
 
 

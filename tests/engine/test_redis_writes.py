@@ -2,11 +2,11 @@
 
 import pytest
 
+from headgate.algorithms.decision import Charge
 from headgate.clock import ManualClock
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import CorruptState
 from headgate.limiter import Limiter
-from headgate.model.decision import Charge
 from tests.servers import RedisServer
 
 LIMITS = [

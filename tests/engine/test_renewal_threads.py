@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from threading import Event
 
-from headgate.renewal import Hold, Holding, _Threads
+from headgate.slot_renewal import Hold, Holding, _Threads
 from tests.servers.waiting import until
 
 SURE_S = 20.0

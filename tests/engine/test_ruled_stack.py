@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.awaited import AwaitedEngine
-from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engine.lease import AsyncLeaseEngine, LeaseEngine
-from headgate.engine.local import LocalEngine
-from headgate.engine.memo import AsyncMemoEngine, MemoEngine
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.terms import Terms
-from headgate.engine.url import open_async_engine, open_engine
+from headgate.algorithms.decision import REMAINING, DegradedFacts
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
+from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import EngineUnavailable
-from headgate.model.decision import REMAINING, DegradedFacts
-from headgate.text import parse
+from headgate.limit_syntax import parse
 from tests.servers import Proxy, RedisServer
 
 DAY = parse("1000/day fixed")

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headgate.engine.redis import topology
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.algorithms.decision import Charge
+from headgate.engines.redis import topology
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
 from tests.servers import Sentinels
 from tests.servers.waiting import until
 

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import HORIZON_US, Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.slots import Slots
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engine.fallback.share import fresh, held, share, units
-from headgate.engine.local import LocalEngine
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import HORIZON_US, Limit
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.slots import Slots
-from headgate.model.smooth import Smooth
-from headgate.model.token_bucket import TokenBucket
-from headgate.text import parse
+from headgate.engines.layers.fallback.limit_share import fresh, held, share, units
+from headgate.engines.memory.engine import LocalEngine
+from headgate.limit_syntax import parse
 
 AMOUNTS = st.integers(1, 2000)
 SPANS = st.sampled_from([0.001, 0.25, 1, 7, 60, 3600, 86400])

@@ -5,10 +5,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headgate.engine.slot_table import SlotTable
-from headgate.model.decision import Facts
-from headgate.model.limit import MAX_CLOCK_SWING_US
-from headgate.model.slots import TICKET_US, Slots
+from headgate.algorithms.decision import Facts
+from headgate.algorithms.limit import MAX_CLOCK_SWING_US
+from headgate.algorithms.slots import TICKET_US, Slots
+from headgate.engines.memory.slot_table import SlotTable
 from tests.engine.slot_room import BASE_US, SECOND, Room
 from tests.engine.slot_stories import Story, stories
 

@@ -7,11 +7,11 @@ from multiprocessing.synchronize import Barrier
 
 import pytest
 
-from headgate.engine.redis.script import bare
-from headgate.engine.redis.wire import facts
+from headgate.algorithms.decision import Facts
+from headgate.algorithms.slots import TICKET_US, Slots
+from headgate.engines.redis.protocol import facts
+from headgate.engines.redis.script_assembly import bare
 from headgate.limiter import Limiter
-from headgate.model.decision import Facts
-from headgate.model.slots import TICKET_US, Slots
 from tests.engine.slot_room import BASE_US, SECOND, Room
 from tests.engine.slot_stories import Story, stories
 from tests.servers import RedisServer

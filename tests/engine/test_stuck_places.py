@@ -1,9 +1,9 @@
 """Which cancellations are tried again, and when: without a server."""
 
-from headgate.engine.redis.cancellations import given
-from headgate.engine.redis.trouble import Late
-from headgate.engine.redis.wire import Question
-from headgate.engine.stuck_places import Place, StuckPlaces
+from headgate.engines.pending_cancellations import Place, StuckPlaces
+from headgate.engines.redis.cancellations import given
+from headgate.engines.redis.errors import Late
+from headgate.engines.redis.protocol import Question
 
 NOW_US = 1_000
 

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headgate.engine.redis.address import Address
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.pool_state import PoolUser, PoolWaiter
-from headgate.engine.redis.sync_pool import POOL_SIZE, ConnectionPool
-from headgate.engine.redis.trouble import Late
-from headgate.engine.redis.wire import command
+from headgate.engines.redis.errors import Late
+from headgate.engines.redis.pool_state import PoolUser, PoolWaiter
+from headgate.engines.redis.protocol import command
+from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.redis.sync_pool import POOL_SIZE, ConnectionPool
 from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
 from tests.servers import Proxy, RedisServer

@@ -10,18 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate.clock import ManualClock
-from headgate.engine import deadlines
-from headgate.engine.local import LocalEngine
-from headgate.engine.port import Meter
-from headgate.engine.redis import apart, wire
-from headgate.engine.redis.awaiting import AsyncRedisEngine
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.wire import Question
-from headgate.engine.terms import Terms, parts
-from headgate.errors import EngineUnavailable
-from headgate.flow import run
-from headgate.model.decision import (
+from headgate.algorithms.decision import (
     ALLOWED,
     REMAINING,
     ApartFacts,
@@ -30,9 +19,20 @@ from headgate.model.decision import (
     LockedFacts,
     OverriddenFacts,
 )
-from headgate.model.limit import HOUR, MINUTE, SECOND
-from headgate.model.lockout import Lockout
-from headgate.text import parse
+from headgate.algorithms.limit import HOUR, MINUTE, SECOND
+from headgate.algorithms.lockout import Lockout
+from headgate.clock import ManualClock
+from headgate.engines import deadlines
+from headgate.engines.charge_options import Terms, parts
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import Meter
+from headgate.engines.redis import cross_slot, protocol
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.protocol import Question
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.errors import EngineUnavailable
+from headgate.flow import run
+from headgate.limit_syntax import parse
 from tests.servers import Cluster, RedisServer
 
 SHADOW = Terms("shadow", aside=True)
@@ -94,12 +94,12 @@ def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: Red
 
     def ask(mode: int) -> list[Facts]:
         charges = [(meter.questions, "key", 1) for meter in meters]
-        return wire.all_facts(engine.ask(wire.together(charges, None, 0, mode)), charges)
+        return protocol.all_facts(engine.ask(protocol.together(charges, None, 0, mode)), charges)
 
-    assert (allowed(ask(wire.TOLD)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
-    assert (left(ask(wire.AHEAD)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
-    assert allowed(ask(wire.COMMIT)) == [True, False, True]
-    assert kinds([ask(wire.AHEAD)[2] for _ in range(2)]) == [tuple, LockedFacts]
+    assert (allowed(ask(protocol.TOLD)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
+    assert (left(ask(protocol.AHEAD)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
+    assert allowed(ask(protocol.COMMIT)) == [True, False, True]
+    assert kinds([ask(protocol.AHEAD)[2] for _ in range(2)]) == [tuple, LockedFacts]
     engine.close()
 
 
@@ -191,7 +191,7 @@ def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisE
         return engine.ask_all(questions, deadlines)
 
     charges = [(each.questions, key, cost) for each, key, cost in ((api, a, 40), (last, b, 1), (shadow, c, 1))]
-    facts = run(apart.decide_by_slot(engine.ask, ask_all, charges, None, 0))
+    facts = run(cross_slot.decide_by_slot(engine.ask, ask_all, charges, None, 0))
     assert (allowed(facts), next(rounds)) == ([True, False, True], 4)
     assert (left(facts), left([api.decide(a, 0), shadow.decide(c, 0)])) == ([100, 0, 8], [100, 8])
     assert isinstance(facts[0], OverriddenFacts)

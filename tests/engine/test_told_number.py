@@ -2,13 +2,13 @@
 
 import pytest
 
+from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engine.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engine.fallback.members import AsyncMembers, Members
-from headgate.engine.local import LocalEngine
-from headgate.engine.url import open_async_engine, open_engine
-from headgate.model.slots import Slots
-from headgate.text import parse
+from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
+from headgate.engines.layers.fallback.membership import AsyncMembers, Members
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.url import open_async_engine, open_engine
+from headgate.limit_syntax import parse
 from tests.engine.faulty import Faulty, Settled
 
 NOBODY = "redis://127.0.0.1:1/0?fallback=local"

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.redis import apart, flows
-from headgate.engine.redis.address import Address
-from headgate.engine.redis.naming import escaped
-from headgate.engine.redis.topology import Cluster, One, Sentinels, slot, topology
-from headgate.engine.redis.trouble import (
+from headgate.algorithms.decision import Receipt
+from headgate.engines.redis import cross_slot, redirects
+from headgate.engines.redis.errors import (
     Elsewhere,
     Forgot,
     Late,
@@ -23,12 +21,14 @@ from headgate.engine.redis.trouble import (
     not_charged,
     said,
 )
-from headgate.engine.redis.wire import Question, Questions
-from headgate.engine.url import open_engine
+from headgate.engines.redis.keys import escaped
+from headgate.engines.redis.protocol import Question, Questions
+from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.topology import Cluster, One, Sentinels, slot, topology
+from headgate.engines.url import open_engine
 from headgate.errors import InvalidRule
 from headgate.flow import run
-from headgate.model.decision import Receipt
-from headgate.text import parse
+from headgate.limit_syntax import parse
 from tests.servers.cluster import slot_of
 
 
@@ -221,9 +221,9 @@ def test_nodes_that_send_us_in_circles_are_not_stormed() -> None:
             return "at last"
         raise said(f"MOVED 0 {'b' if address.host == 'a' else 'a'}:1")
 
-    flow = flows.answered(cluster, lambda: None, send, slept.append, Question(b"", None), float("inf"))
+    flow = redirects.answered(cluster, lambda: None, send, slept.append, Question(b"", None), float("inf"))
     assert run(flow) == "at last"
-    assert len(sent) == flows.DETOURS + 3 + 1
+    assert len(sent) == redirects.DETOURS + 3 + 1
 
 
 FACTS = [1, 9, 0, 1000, 0, 10**15, 0]
@@ -242,6 +242,6 @@ def test_a_calendar_that_turned_between_asking_and_charging() -> None:
         return replies[len(asked) - 1]  # type: ignore[no-any-return]
 
     with pytest.raises(NotNow):
-        run(apart.decide_apart(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
+        run(cross_slot.decide_apart(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
     receipt = Receipt(1, 10**15, 1000, 0, 0)
     assert asked[3] == [questions.refund("a", 1, receipt, False, 10**15)]

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.asking import limits_of
+from headgate.algorithms.decision import Charge
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import HeadgateError, InvalidCharge, InvalidRule
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
-from headgate.model.token_bucket import TokenBucket
+from headgate.validation import limits_of
 from tests.servers import RedisServer
 
 COSTS: list[tuple[Any, str]] = [

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, CorruptState, Limiter
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.publish import publish
-from headgate.engine.redis.wire import Questions
-from headgate.engine.url import open_archive
-from headgate.model.decision import Charge
-from headgate.text import parse
+from headgate.algorithms.decision import Charge
+from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.published_scripts import publish
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.url import open_archive
+from headgate.limit_syntax import parse
 from tests.servers import KINDS, RedisServer
 
 LIMITS = [

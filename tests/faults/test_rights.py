@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from headgate.algorithms.decision import Charge
 from headgate.cli import main
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.wire import Questions
-from headgate.engine.url import open_archive, open_engine
+from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.url import open_archive, open_engine
 from headgate.errors import EngineUnavailable
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
-from headgate.rules.living.editions import Editions
-from headgate.text import parse
+from headgate.rules.distribution.versions import Editions
 from tests.servers import KINDS, Cluster, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
 

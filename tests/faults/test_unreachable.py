@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.algorithms.decision import Charge
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Charge
 from tests.servers import KINDS, Kind, RedisServer
 
 PATIENCE = 0.3

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from headgate.engine.redis.wire import Question, Questions
-from headgate.model.limit import Limit
-from headgate.model.lockout import Lockout
-from headgate.ruled.ruling import cases_of, names_of, terms_of
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.lockout import Lockout
+from headgate.enforcement.call_plan import cases_of, names_of, terms_of
+from headgate.engines.redis.protocol import Question, Questions
+from headgate.limit_syntax import parse_all
 from headgate.rules.condition import Test
 from headgate.rules.keys import Dimension
 from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Rule, Rulebook
-from headgate.text import parse_all
 
 NOW_US = 1_795_000_000_000_000
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headgate.cli.nginx import _modules
 from headgate.errors import InvalidRule
-from headgate.gateway import lib
-from headgate.gateway.conf import Gate, conf, unknown
+from headgate.gateway import lua_library
+from headgate.gateway.nginx_conf import Gate, conf, unknown
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from tests.rules.books import books
@@ -111,7 +111,7 @@ NASTY = "redis://:p{a\"b\\c'd$e;]]--\n@10.0.0.7/0"
 )
 def test_nginx_takes_it(said: dict[str, object], tmp_path: Path) -> None:
     gate = replace(GATE, modules=_modules(), logs=str(tmp_path), scratch=str(tmp_path), resolver="127.0.0.1")
-    gate = replace(gate, package_path=lib.package_path(lib.folder()), **said)  # type: ignore[arg-type]
+    gate = replace(gate, package_path=lua_library.package_path(lua_library.folder()), **said)  # type: ignore[arg-type]
     if "backend.example" in gate.backend:
         gate = replace(gate, backend=gate.backend.replace("backend.example", "127.0.0.1"))
     assert taken(conf(BOOK, gate), tmp_path) == ""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import InvalidRule
-from headgate.gateway import lib
-from headgate.gateway.written import write
+from headgate.gateway import lua_library
+from headgate.gateway.atomic_file import write
 
 
 def requires(path: str, *modules: str) -> None:
@@ -18,31 +18,33 @@ def requires(path: str, *modules: str) -> None:
 
 
 def test_luajit_finds_it_where_it_says() -> None:
-    requires(lib.package_path(lib.folder()), "resty.headgate.match", "resty.headgate.model.token_bucket")
+    requires(
+        lua_library.package_path(lua_library.folder()), "resty.headgate.match", "resty.headgate.model.token_bucket"
+    )
 
 
 def test_a_copy_stands_alone(tmp_path: Path) -> None:
-    files = lib.copy(tmp_path / "new" / "folder")
+    files = lua_library.copy(tmp_path / "new" / "folder")
     target = tmp_path / "new" / "folder"
     assert sorted(path.relative_to(target) for path in target.rglob("*") if path.is_file()) == files
     assert not any(path.is_symlink() for path in target.rglob("*"))
     assert {path.suffix for path in files} == {".lua"}
     assert Path("resty/headgate/model/token_bucket.lua") in files
-    requires(lib.package_path(target), "resty.headgate.match", "resty.headgate.model.token_bucket")
+    requires(lua_library.package_path(target), "resty.headgate.match", "resty.headgate.model.token_bucket")
 
 
 def test_a_copy_over_an_older_one_leaves_what_is_not_ours(tmp_path: Path) -> None:
-    lib.copy(tmp_path)
+    lua_library.copy(tmp_path)
     (tmp_path / "resty" / "other.lua").write_text("return 1")
     (tmp_path / "resty" / "headgate" / "match.lua").write_text("error 'old'")
-    lib.copy(tmp_path)
-    requires(lib.package_path(tmp_path), "resty.headgate.match", "resty.other")
+    lua_library.copy(tmp_path)
+    requires(lua_library.package_path(tmp_path), "resty.headgate.match", "resty.other")
 
 
 @pytest.mark.parametrize("name", ["a;b", "a?b", "a$b", 'a"b'])
 def test_a_folder_that_a_lua_path_cannot_name_is_told(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRule, match="headgate lua copy DIR"):
-        lib.package_path(tmp_path / name)
+        lua_library.package_path(tmp_path / name)
 
 
 def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.engine.fallback.share import fresh
-from headgate.engine.redis.script import bare, several, single
-from headgate.engine.redis.wire import member, together
-from headgate.gateway.plate import plate, texts
+from headgate.algorithms.decision import Receipt
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.engines.layers.fallback.limit_share import fresh
+from headgate.engines.redis.protocol import member, together
+from headgate.engines.redis.script_assembly import bare, several, single
+from headgate.gateway.bundle import plate, texts
 from headgate.http.headers import per_second, quota, window_seconds
-from headgate.model.decision import Receipt
-from headgate.model.fixed_window import FixedWindow
-from headgate.rules import load, write
-from headgate.rules.living.edition import BESIDE
+from headgate.limit_syntax import parse
+from headgate.rules import load, serialization
+from headgate.rules.distribution.version import BESIDE
 from headgate.rules.rule import Rulebook
-from headgate.text import parse
 from tests.gateway.plates import BOOKS, NOW_US, asked, words
 
 ZONES = sorted(available_timezones())
@@ -39,7 +39,7 @@ def test_without_what_stands_beside_it_the_plate_is_the_book(book: Rulebook) -> 
     found = json.loads(json.dumps(plate(book, NOW_US)))
     assert set(found) >= set(BESIDE) - {"texts"}
     document = {name: value for name, value in found.items() if name not in BESIDE}
-    assert document == write.document(book) | {"headers": book.headers}
+    assert document == serialization.document(book) | {"headers": book.headers}
 
 
 @given(BOOKS)

@@ -9,17 +9,17 @@ from typing import Any
 
 import headgate
 import headgate.client
-import headgate.http.address
+import headgate.http.client_ip
 import headgate.http.headers
-import headgate.http.problem
+import headgate.http.refusal_body
 import headgate.testing
 
 MODULES: tuple[ModuleType, ...] = (
     headgate,
     headgate.client,
-    headgate.http.address,
+    headgate.http.client_ip,
     headgate.http.headers,
-    headgate.http.problem,
+    headgate.http.refusal_body,
     headgate.testing,
 )
 

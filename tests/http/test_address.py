@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidSetting
-from headgate.http.address import Proxies
-from headgate.rules.network import canonical
+from headgate.http.client_ip import Proxies
+from headgate.rules.ip_networks import canonical
 
 TRUSTED = ["127.0.0.0/8", "::1", "10.0.0.0/8", "fd00::/8", "unix"]
 CLIENT, PROXY = "203.0.113.7", "10.0.0.1"

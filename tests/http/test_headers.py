@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Charge, InvalidRule, Limiter, ManualClock
+from headgate.algorithms import algorithm
+from headgate.algorithms.decision import Decision, JointDecision, Verdict
+from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.calendar import resolve
 from headgate.http.headers import Fields, headers, per_second, quota, retry_after, window_seconds
-from headgate.model import algorithm
-from headgate.model.decision import Decision, JointDecision, Verdict
-from headgate.model.limit import SECOND, UNLIMITED, Limit
-from headgate.text import parse
+from headgate.limit_syntax import parse
 
 FORMS = ("draft-11", "legacy", "envoy", "spring", "off")
 START_US = 1_700_000_000 * SECOND

@@ -11,11 +11,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate import ManualClock
-from headgate.http.problem import PLAIN, PROBLEM, REASONS, Answer, answer, refused, undecided, violated, wants_json
-from headgate.ruled.limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.http.refusal_body import (
+    PLAIN,
+    PROBLEM,
+    REASONS,
+    Answer,
+    answer,
+    refused,
+    undecided,
+    violated,
+    wants_json,
+)
 from headgate.rules.load import of
 from headgate.rules.rule import Refusal
-from headgate.rules.write import document
+from headgate.rules.serialization import document
 from tests.nginx.lua import Lua
 from tests.nginx.twins import twins
 

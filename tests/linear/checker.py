@@ -26,9 +26,9 @@ from importlib import import_module
 from itertools import groupby, islice
 from typing import Any, NamedTuple, Protocol
 
-from headgate.model import algorithm
-from headgate.model.decision import ALLOWED, Facts, Receipt
-from headgate.model.limit import Limit
+from headgate.algorithms import algorithm
+from headgate.algorithms.decision import ALLOWED, Facts, Receipt
+from headgate.algorithms.limit import Limit
 from tests.linear.history import History, Operation
 
 MOST_LOOKED_AT = 200_000  # beginnings; a history that keeps its law needs a few thousand
@@ -74,7 +74,7 @@ class Model:
     """The model with its states as stored: texts compare and hash, and nobody can change them in place."""
 
     def __init__(self, limit: Limit) -> None:
-        stored = import_module(f"headgate.model.{limit.algorithm}")
+        stored = import_module(f"headgate.algorithms.{limit.algorithm}")
         self._limit = limit
         self._algorithm = algorithm(limit)
         self._pack, self._unpack = stored.pack, stored.unpack

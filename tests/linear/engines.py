@@ -18,19 +18,19 @@ from urllib.parse import parse_qsl
 
 import redis
 
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.slots import Slots
 from headgate.clock import SystemClock
-from headgate.engine.port import AsyncEngine, Engine, Meter
-from headgate.engine.terms import Terms
-from headgate.engine.url import open_async_engine, open_engine
-from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import Limit
-from headgate.model.slots import Slots
+from headgate.engines.charge_options import Terms
+from headgate.engines.port import AsyncEngine, Engine, Meter
+from headgate.engines.url import open_async_engine, open_engine
 from tests.linear.checker import Model
 
 # Each is Name(inner, *, options, clock), and AsyncName likewise.
 WRAPPERS = {
-    "memo": ("headgate.engine.memo", "MemoEngine"),
-    "lease": ("headgate.engine.lease", "LeaseEngine"),
+    "memo": ("headgate.engines.layers.denial_cache.engines", "MemoEngine"),
+    "lease": ("headgate.engines.layers.prefetch.engines", "LeaseEngine"),
 }
 
 

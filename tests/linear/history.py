@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from headgate.model.decision import ALLOWED, AT_US, RETRY_AFTER_US, Facts, Receipt
-from headgate.model.limit import Limit
-from headgate.text import parse
+from headgate.algorithms.decision import ALLOWED, AT_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.limit import Limit
+from headgate.limit_syntax import parse
 
 Verb = Literal["take", "peek", "refund", "reset"]
 

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import SECOND, Limit
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.token_bucket import TokenBucket
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import SECOND, Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.token_bucket import TokenBucket
 from tests.linear.checker import Search
 from tests.linear.history import Operation
 

@@ -22,10 +22,10 @@ from threading import Barrier as ThreadBarrier
 from time import monotonic_ns, time_ns
 from typing import Any, NamedTuple
 
-from headgate import steps
+from headgate import limiter_flows
+from headgate.algorithms.decision import Decision
 from headgate.flow import Flow, arun, run
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import Decision
 from tests.linear.engines import async_engine, engine
 from tests.linear.history import History, Operation, Verb
 
@@ -120,7 +120,7 @@ def caller(limiter: Limiter | AsyncLimiter, scene: Scene, who: str) -> Flow[list
 
 def _refund(charge: Decision, cost: int | None, who: str, called_ns: int, charge_ns: int) -> Flow[Operation]:
     """What both limiters' refund does, step by step: they keep the meter's answer to themselves."""
-    step: Any = next(steps.refund(charge, cost))
+    step: Any = next(limiter_flows.refund(charge, cost))
     key, units, receipt, _ = step.args
     facts = yield step
     return Operation(who, "refund", key, units, receipt, facts, called_ns, 0, charge_ns)

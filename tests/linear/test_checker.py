@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.model.decision import ALLOWED, AT_US, REMAINING, Facts, Receipt
-from headgate.text import parse
+from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Facts, Receipt
+from headgate.limit_syntax import parse
 from tests.linear.checker import Broken, Exact, Model, check
 from tests.linear.history import History, Operation, Verb
 from tests.linear.laws import Leased, Memo

@@ -2,12 +2,12 @@
 
 import pytest
 
+from headgate.algorithms import quota_grants
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.quota_grants import HOLDERS, Holder, State, note, spans
+from headgate.algorithms.quota_units import WHOLE, division
 from headgate.errors import InvalidRule
-from headgate.model import assignment
-from headgate.model.assignment import HOLDERS, Holder, State, note, spans
-from headgate.model.division import WHOLE, division
-from headgate.model.limit import SECOND
-from headgate.text import parse
+from headgate.limit_syntax import parse
 
 BASE_US = 1_700_000_000_000_000
 TTL_US, GRACE_US = 7 * SECOND, 3 * SECOND
@@ -29,7 +29,7 @@ class Ledger:
     def tells(self, at: float, holder: str, wants: float | None) -> float | None:
         """What the holder is told, in units per second."""
         grains = None if wants is None else self.division.grains(round(wants * 1000), 1000 * SECOND)
-        told, self.state = assignment.assign(
+        told, self.state = quota_grants.assign(
             self.division, self.state, self.us(at), holder, grains, self.ttl_us, self.grace_us, self.unknown_us
         )
         if told is None:
@@ -38,7 +38,7 @@ class Ledger:
         return told.units * SECOND / told.period_us
 
     def leaves(self, at: float, holder: str) -> None:
-        self.state = assignment.leave(self.state, self.us(at), holder)
+        self.state = quota_grants.leave(self.state, self.us(at), holder)
 
 
 def test_who_is_alone_has_what_it_wants_and_half_of_the_rest() -> None:
@@ -72,7 +72,7 @@ def test_who_falls_silent_is_forgotten_with_its_part() -> None:
     assert ledger.tells(10, "b", 200) == 100
     assert ledger.state is not None
     assert [holder.name for holder in ledger.state.holders] == ["b"]
-    assert assignment.dead_at_us(ledger.state) == ledger.us(20)
+    assert quota_grants.dead_at_us(ledger.state) == ledger.us(20)
 
 
 def test_who_says_goodbye_wants_nothing_more_but_may_be_using_what_it_has() -> None:
@@ -84,7 +84,7 @@ def test_who_says_goodbye_wants_nothing_more_but_may_be_using_what_it_has() -> N
     assert ledger.tells(5, "b", 200) == 38.75  # a was told 61.25
     assert ledger.tells(10, "b", 200) == 100
     ledger.tells(11, "a", 0)
-    assert assignment.leave(None, BASE_US, "a") is None
+    assert quota_grants.leave(None, BASE_US, "a") is None
 
 
 def test_an_idle_holder_has_a_standby_as_long_as_there_is_room() -> None:
@@ -173,7 +173,7 @@ def test_many_falling_parts_are_merged_never_shortened() -> None:
         assert ledger.state is not None
         (holder,) = ledger.state.holders
         told.append(holder.parts[-1])
-        assert len(holder.parts) == min(len(told), assignment.PARTS)
+        assert len(holder.parts) == min(len(told), quota_grants.PARTS)
         for _, end_us in told:
             at_us = end_us - 1
             most = max(grains for grains, until_us in told if until_us > at_us)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.model.assignment import HOLDERS, LEFT, PARTS, State, assign, dead_at_us, leave, spans, target
-from headgate.model.division import WHOLE, Division, division
-from headgate.model.limit import SECOND
-from headgate.text import parse
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.quota_grants import HOLDERS, LEFT, PARTS, State, assign, dead_at_us, leave, spans, target
+from headgate.algorithms.quota_units import WHOLE, Division, division
+from headgate.limit_syntax import parse
 
 BASE_US = 1_700_000_000_000_000
 REPORT_US = 4 * SECOND

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import HOUR, SECOND
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.calendar import boundaries, resolve, time_zone
 from headgate.errors import InvalidRule
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import HOUR, SECOND
-from headgate.model.token_bucket import TokenBucket
 
 
 def us(text: str) -> int:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headgate.algorithms import algorithm
+from headgate.algorithms.decision import Facts
+from headgate.algorithms.limit import Limit
 from headgate.calendar import resolve
-from headgate.model import algorithm
-from headgate.model.decision import Facts
-from headgate.model.limit import Limit
-from headgate.text import parse
+from headgate.limit_syntax import parse
 
 START_US = 1_700_000_000_000_000
 LONGEST_US = 3600 * 10**6

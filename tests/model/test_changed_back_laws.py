@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.model import algorithm
-from headgate.model.decision import Facts, Receipt
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import DAY, SECOND, Limit
-from headgate.model.sliding_log import MAX_UNITS_BEFORE, SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.token_bucket import TokenBucket
+from headgate.algorithms import algorithm
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import DAY, SECOND, Limit
+from headgate.algorithms.sliding_log import MAX_UNITS_BEFORE, SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.token_bucket import TokenBucket
 
 START_US = 1_700_000_000 * SECOND
 

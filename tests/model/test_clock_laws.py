@@ -13,16 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.model import algorithm
-from headgate.model.decision import Facts, Receipt
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.smooth import Smooth
-from headgate.model.token_bucket import TokenBucket
-from headgate.text import parse
+from headgate.algorithms import algorithm
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
+from headgate.limit_syntax import parse
 
 BUCKETS = (TokenBucket, LeakyBucket, Smooth)
 START_US = 1_700_000_000_000_000

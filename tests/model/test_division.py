@@ -6,13 +6,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import DAY, HOUR, SECOND, UNLIMITED
+from headgate.algorithms.quota_units import MOST, WHOLE, Division, division
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
-from headgate.model.division import MOST, WHOLE, Division, division
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import DAY, HOUR, SECOND, UNLIMITED
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.token_bucket import TokenBucket
-from headgate.text import parse
+from headgate.limit_syntax import parse
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.calendar import resolve
-from headgate.errors import InvalidRule
-from headgate.model.decision import DELAY_US, MARK, REMAINING, RETRY_AFTER_US, Facts, Receipt
-from headgate.model.fixed_window import (
+from headgate.algorithms.decision import DELAY_US, MARK, REMAINING, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.fixed_window import (
     FixedWindow,
     OutsideCalendar,
     State,
@@ -21,7 +19,9 @@ from headgate.model.fixed_window import (
     refund,
     unpack,
 )
-from headgate.model.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US, SECOND, YEAR
+from headgate.algorithms.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US, SECOND, YEAR
+from headgate.calendar import resolve
+from headgate.errors import InvalidRule
 
 MIDNIGHT = 1_700_006_400  # Wednesday 15 November 2023, 0:00 in UTC
 LONG = 10**15

@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.algorithms.decision import (
+    ALLOWED,
+    DELAY_US,
+    MARK,
+    REMAINING,
+    RESET_AFTER_US,
+    RETRY_AFTER_US,
+    Receipt,
+)
+from headgate.algorithms.leaky_bucket import LeakyBucket, State, dead_at_us, decide, pack, refund, unpack
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US
 from headgate.errors import InvalidRule
-from headgate.model.decision import ALLOWED, DELAY_US, MARK, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Receipt
-from headgate.model.leaky_bucket import LeakyBucket, State, dead_at_us, decide, pack, refund, unpack
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US
 
 T0 = 1_700_000_000_000_000
 FOREVER_US = 10**15

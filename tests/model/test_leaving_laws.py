@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headgate.algorithms.decision import AT_US, RETRY_AFTER_US
+from headgate.algorithms.limit import SECOND
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
+from headgate.engines.memory.engine import LocalEngine
 from headgate.limiter import Limiter
-from headgate.model.decision import AT_US, RETRY_AFTER_US
-from headgate.model.limit import SECOND
 from headgate.reservation import Reservation
 
 START_US = 1_700_000_000_000_000

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.algorithms import lockout
+from headgate.algorithms.limit import HOUR, MINUTE, SECOND, YEAR
+from headgate.algorithms.lockout import Lockout, State
 from headgate.errors import InvalidRule
-from headgate.model import lockout
-from headgate.model.limit import HOUR, MINUTE, SECOND, YEAR
-from headgate.model.lockout import Lockout, State
 
 LOGIN = Lockout(after=3, within_us=10 * MINUTE, for_us=HOUR)
 NOW = 1_700_000_000 * SECOND

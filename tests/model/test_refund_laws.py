@@ -15,13 +15,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.model import algorithm
-from headgate.model.decision import Receipt
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
-from headgate.model.smooth import Smooth
-from headgate.model.token_bucket import TokenBucket
-from headgate.text import parse
+from headgate.algorithms import algorithm
+from headgate.algorithms.decision import Receipt
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
+from headgate.limit_syntax import parse
 
 START_US = 1_700_000_000_000_000
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.errors import InvalidRule
-from headgate.model.decision import REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
-from headgate.model.sliding_log import (
+from headgate.algorithms.decision import REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
+from headgate.algorithms.sliding_log import (
     MAX_UNITS_BEFORE,
     SlidingLog,
     State,
@@ -20,6 +19,7 @@ from headgate.model.sliding_log import (
     settle,
     unpack,
 )
+from headgate.errors import InvalidRule
 
 START = 1_700_000_000
 

@@ -8,9 +8,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.model.decision import DELAY_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
-from headgate.model.sliding_log import SlidingLog, State, dead_at_us, decide, pack, refund, unpack
+from headgate.algorithms.decision import DELAY_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
+from headgate.algorithms.sliding_log import SlidingLog, State, dead_at_us, decide, pack, refund, unpack
 from tests.model.test_sliding_log import START, asked
 
 # Laws. Small periods make coincidences likely: equal instants, and units exactly one period old.

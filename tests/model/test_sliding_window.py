@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import InvalidRule
-from headgate.model.decision import DELAY_US, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
-from headgate.model.sliding_window import (
+from headgate.algorithms.decision import DELAY_US, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
+from headgate.algorithms.sliding_window import (
     MAX_CELLS_BEFORE,
     SlidingWindow,
     State,
@@ -19,6 +18,7 @@ from headgate.model.sliding_window import (
     refund,
     unpack,
 )
+from headgate.errors import InvalidRule
 
 START = 1_700_000_040  # a full minute
 LONG = 10**15

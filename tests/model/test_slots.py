@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import InvalidRule
-from headgate.model.decision import Facts
-from headgate.model.limit import MAX_CLOCK_SWING_US
-from headgate.model.slots import (
+from headgate.algorithms.decision import Facts
+from headgate.algorithms.limit import MAX_CLOCK_SWING_US
+from headgate.algorithms.slots import (
     TICKET_US,
     Slots,
     State,
@@ -18,6 +17,7 @@ from headgate.model.slots import (
     stepped_us,
     turn,
 )
+from headgate.errors import InvalidRule
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.algorithms.decision import (
+    ALLOWED,
+    DELAY_US,
+    REMAINING,
+    RESET_AFTER_US,
+    RETRY_AFTER_US,
+    Facts,
+    Receipt,
+)
+from headgate.algorithms.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US
+from headgate.algorithms.smooth import Smooth, State, dead_at_us, decide, pack, refund, retune, unpack
 from headgate.errors import InvalidRule
-from headgate.model.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
-from headgate.model.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US
-from headgate.model.smooth import Smooth, State, dead_at_us, decide, pack, refund, retune, unpack
 
 T0 = 1_700_000_000_000_000
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.model import algorithm
-from headgate.model.decision import DELAY_US, Receipt
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import MAX_CLOCK_SWING_US
-from headgate.model.sliding_log import SlidingLog, pack, unpack
-from headgate.model.sliding_window import SlidingWindow
-from headgate.text import parse
+from headgate.algorithms import algorithm
+from headgate.algorithms.decision import DELAY_US, Receipt
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import MAX_CLOCK_SWING_US
+from headgate.algorithms.sliding_log import SlidingLog, pack, unpack
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.limit_syntax import parse
 
 START_US = 1_700_000_000_000_000
 

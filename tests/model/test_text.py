@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import DAY, HOUR, MINUTE, SECOND, Limit, span
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.slots import Slots
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import DAY, HOUR, MINUTE, SECOND, Limit, span
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.slots import Slots
-from headgate.model.smooth import Smooth
-from headgate.model.token_bucket import TokenBucket
-from headgate.text import parse, parse_all
+from headgate.limit_syntax import parse, parse_all
 from tests.parity.walks import fixed_window, leaky_bucket, sliding_log, sliding_window, smooth, token_bucket
 
 MEANINGS: list[tuple[str, Limit, str]] = [

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import HORIZON_US, SECOND, YEAR
+from headgate.algorithms.token_bucket import Full, State, TokenBucket, carried, decide, pack, refund, unpack
 from headgate.errors import InvalidRule
-from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import HORIZON_US, SECOND, YEAR
-from headgate.model.token_bucket import Full, State, TokenBucket, carried, decide, pack, refund, unpack
 
 BASE_US = 1_700_000_000_000_000
 LONG = 10**9

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import HORIZON_US, MAX_CLOCK_SWING_US
-from headgate.model.token_bucket import State, TokenBucket, dead_at_us, decide, pack, refund, unpack
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US
+from headgate.algorithms.token_bucket import State, TokenBucket, dead_at_us, decide, pack, refund, unpack
 
 BASE_US = 1_700_000_000_000_000
 

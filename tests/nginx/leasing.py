@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.text import parse
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse
 from tests.nginx.redis.room import plate
 from tests.servers import Nginx, RedisServer
 

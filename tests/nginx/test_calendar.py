@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import SECOND, Limit
 from headgate.calendar import resolve, time_zone
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import SECOND, Limit
-from headgate.text import parse
+from headgate.limit_syntax import parse
 from tests.nginx.lua import Lua
 from tests.nginx.twins import entry, twins
 

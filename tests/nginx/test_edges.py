@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from headgate.rules import load
 from headgate.rules.condition import All, Condition, Test
+from headgate.rules.ip_networks import canonical
 from headgate.rules.keys import Dimension
 from headgate.rules.match import Matcher
-from headgate.rules.matching.judging import number
-from headgate.rules.network import canonical
+from headgate.rules.matching.compile_rule import number
 from headgate.rules.rule import Choice, Modes, Rule, Rulebook
 from tests.nginx.lua import Lua
 from tests.nginx.test_vectors import matched, told

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import Limiter
-from headgate.ruled.limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuledLimiter
 from tests.nginx.gateway import Gateway, push
 from tests.servers import RedisServer
 from tests.servers.waiting import until

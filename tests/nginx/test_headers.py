@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headgate.algorithms.decision import Verdict
+from headgate.algorithms.limit import SECOND, Limit
 from headgate.http.headers import headers
-from headgate.model.decision import Verdict
-from headgate.model.limit import SECOND, Limit
-from headgate.text import parse
+from headgate.limit_syntax import parse
 from tests.http.test_headers import FORMS, LIMITS, START_US, Told, passed, refused
 from tests.nginx.lua import Lua
 from tests.nginx.twins import entry, twins

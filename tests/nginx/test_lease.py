@@ -13,8 +13,8 @@ from collections import Counter
 
 import pytest
 
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.text import parse
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse
 from tests.nginx.gateway import Gateway
 from tests.nginx.leasing import HOLD_US, Crowd, Kiosk, Rule, gone, kiosks, questions, settled
 from tests.servers import Proxy, RedisServer

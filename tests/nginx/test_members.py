@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from headgate import Limiter
-from headgate.engine.fallback import FallbackEngine
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from tests.nginx.gateway import Gateway, push
 from tests.servers import RedisServer
 from tests.servers.waiting import until

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from headgate.enforcement.rule_limiter import RuledLimiter
 from headgate.http.headers import headers
-from headgate.ruled.limiter import RuledLimiter
 from tests.nginx.gateway import Gateway
 from tests.servers import RedisServer
 

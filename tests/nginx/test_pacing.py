@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.redis.wire import numbers
-from headgate.text import parse
+from headgate.engines.redis.protocol import numbers
+from headgate.limit_syntax import parse
 from tests.house.tree import ROOT
 from tests.nginx.flood import chi_square_tail
 

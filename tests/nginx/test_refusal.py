@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidRulebook
 from headgate.rules.load import of
-from headgate.rules.write import document
+from headgate.rules.serialization import document
 from tests.nginx.lua import Lua
 from tests.nginx.twins import twins
 

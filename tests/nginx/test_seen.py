@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from headgate.rules import load
-from headgate.rules.network import canonical
-from headgate.rules.write import document
+from headgate.rules.ip_networks import canonical
+from headgate.rules.serialization import document
 from tests.nginx.lua import raw
 from tests.rules.vectors import lines
 from tests.servers import Nginx

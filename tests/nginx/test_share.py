@@ -13,18 +13,18 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from headgate.engine.fallback.share import share
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import EXACT, HORIZON_US, YEAR, Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.slots import Slots
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
+from headgate.enforcement.split_limits import even
+from headgate.engines.layers.fallback.limit_share import share
 from headgate.errors import InvalidRule
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import EXACT, HORIZON_US, YEAR, Limit
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.slots import Slots
-from headgate.model.smooth import Smooth
-from headgate.model.token_bucket import TokenBucket
-from headgate.ruled.dividing import even
-from headgate.text import parse
+from headgate.limit_syntax import parse
 from tests.engine.test_share import LIMITS
 from tests.nginx.lua import Lua
 from tests.nginx.twins import entry, twins

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.engine.redis.blocking import RedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
 from tests.nginx.outage import gateway, rule, statuses
 from tests.servers import RedisServer
 from tests.servers.waiting import until

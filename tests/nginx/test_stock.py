@@ -7,13 +7,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from headgate.algorithms.decision import MARK, RESET_AFTER_US
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.stock import Demand, Shelf, Stock, bound
-from headgate.model.decision import MARK, RESET_AFTER_US
-from headgate.model.limit import Limit
-from headgate.model.token_bucket import TokenBucket
-from headgate.text import parse
+from headgate.engines.layers.prefetch.prefetched_units import Demand, Shelf, Stock, bound
+from headgate.engines.memory.engine import LocalEngine
+from headgate.limit_syntax import parse
 from tests.engine.test_share import LIMITS
 from tests.nginx.lua import Lua
 from tests.nginx.twins import entry

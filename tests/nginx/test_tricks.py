@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.redis import naming
+from headgate.engines.redis import keys
 from headgate.rules import load
 from headgate.rules.attributes import request
 from headgate.rules.match import Matcher
@@ -367,8 +367,8 @@ def test_the_keys_are_pythons(counted: tuple[Gateway, RedisServer], seed: int) -
             seen.setdefault("host", "gate.example")
             for match in matcher.match(seen):
                 for limit in match.limits:
-                    head = naming.head("hg", limit.algorithm, match.rule.name)
-                    wanted.add(naming.tagged(head, match.key))
+                    head = keys.head("hg", limit.algorithm, match.rule.name)
+                    wanted.add(keys.tagged(head, match.key))
             heard += 1
         assert found == wanted, (method, target, headers)
         if found:

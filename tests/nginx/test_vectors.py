@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.engine.redis import naming
+from headgate.engines.redis import keys
 from headgate.rules import load
 from headgate.rules.attributes import request
+from headgate.rules.ip_networks import canonical
 from headgate.rules.keys import Dimension, former
 from headgate.rules.match import Match, Matcher
-from headgate.rules.network import canonical
 from headgate.rules.rule import Choice, Rule, Rulebook
-from headgate.rules.write import document
+from headgate.rules.serialization import document
 from tests.nginx.lua import Lua, raw
 from tests.rules.books import CALLS, books
 from tests.rules.vectors import lines
@@ -76,7 +76,7 @@ def test_any_request_has_the_same_key(
     came = {"method": method, "target": target, "headers": headers}
     answer = lua.ask("key", key=DIMENSIONS, algorithm="slots", name=key[:9], request=came)
     assert answer["key"] == raw(key).decode("latin-1")
-    assert answer["redis"] == naming.tagged(naming.head("hg", "slots", key[:9]), key).decode("latin-1")
+    assert answer["redis"] == keys.tagged(keys.head("hg", "slots", key[:9]), key).decode("latin-1")
 
 
 @settings(max_examples=300)

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from headgate.engine.fallback.share import fresh
-from headgate.engine.redis.wire import numbers
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import Limit
+from headgate.engines.layers.fallback.limit_share import fresh
+from headgate.engines.redis.protocol import numbers
 from headgate.http.headers import per_second, quota, window_seconds
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import Limit
 from tests.nginx.lua import Lua
 
 DRIVER = Path(__file__).with_name("twins.lua")

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from headgate.engine.redis import naming
-from headgate.engine.url import open_async_engine, open_engine
+from headgate.algorithms.decision import AT_US, Decision
+from headgate.engines.redis import keys
+from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import AT_US, Decision
 from tests.outages.calls import AMOUNT, BUCKET, FIXED, KEYS, LEDGER, LEDGER_KEYS, LIMITS, Call, Seen, Tick, key_of
 
 TICK = 0.005
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     callers: int
     every: float  # seconds between two calls of one caller
     ledger: bool = False
-    layout: int = naming.LAYOUT
+    layout: int = keys.LAYOUT
     seed: int = 0
 
     @property
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 def work(wire: Connection, part: Part) -> None:
     """In the process: say when ready, call until told to stop, hand over what was seen."""
     logging.getLogger("headgate").addHandler(logging.NullHandler())
-    naming.LAYOUT = part.layout
+    keys.LAYOUT = part.layout
     seen = Seen(part.layout, [], [])
     gc.freeze()
     if part.threads:

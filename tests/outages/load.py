@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from headgate.engine.redis.naming import LAYOUT
+from headgate.engines.redis.keys import LAYOUT
 from headgate.limiter import Limiter
 from tests.outages.callers import Part, work
 from tests.outages.calls import ADMITTED, LEDGER, LEDGER_KEYS, LIMITS, Seen, key_of

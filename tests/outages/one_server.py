@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from headgate.engine.redis.naming import LAYOUT
+from headgate.engines.redis.keys import LAYOUT
 from tests.outages.load import Load
 from tests.servers import DrivenClock, Proxy, RedisServer
 

@@ -4,15 +4,15 @@ import time
 
 import pytest
 
+from headgate.algorithms.decision import DegradedFacts
+from headgate.algorithms.fixed_window import FixedWindow
 from headgate.clock import ManualClock
-from headgate.engine.fallback import FallbackEngine
-from headgate.engine.fallback.shard import Shard
-from headgate.engine.local import LocalEngine
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.fallback.shard import Shard
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import DegradedFacts
-from headgate.model.fixed_window import FixedWindow
 from tests.engine.faulty import Faulty
 from tests.servers import Proxy, RedisServer
 

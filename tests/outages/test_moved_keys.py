@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from headgate.algorithms.fixed_window import FixedWindow
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
+from headgate.engines.memory.engine import LocalEngine
 from headgate.flow import run
-from headgate.model.fixed_window import FixedWindow
 from tests.engine.faulty import Faulty, Settled
 
 

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import pytest
 
+from headgate.algorithms import quota_grants
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.quota_grants import Holder, State
+from headgate.algorithms.quota_units import WHOLE, division
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.model import assignment
-from headgate.model.assignment import Holder, State
-from headgate.model.division import WHOLE, division
-from headgate.model.limit import SECOND
-from headgate.text import parse
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse
 from tests.house.tree import SOURCE
 from tests.servers import BASE_US, RedisServer
 
@@ -79,19 +79,19 @@ def walk(rng: random.Random, steps: int, names: int) -> Iterator[Question]:
 def answers(asked: list[Question], state: State | None = None) -> Iterator[str]:
     for verb, name, wants, now_us, live_us, unknown_us, least in asked:
         if verb == "leave":
-            state = assignment.leave(state, now_us, name)
-            yield "-" if state is None else f"- {assignment.dead_at_us(state)} {barred(state)}"
+            state = quota_grants.leave(state, now_us, name)
+            yield "-" if state is None else f"- {quota_grants.dead_at_us(state)} {barred(state)}"
             continue
         if verb == "forget":
             state = None
-        grains, state = assignment.tell(least, state, now_us, name, wants, live_us, unknown_us)
-        assert assignment.unpack(assignment.pack(state)) == state
+        grains, state = quota_grants.tell(least, state, now_us, name, wants, live_us, unknown_us)
+        assert quota_grants.unpack(quota_grants.pack(state)) == state
         told = -1 if grains is None else grains
-        yield f"{told} {len(state.holders)} {assignment.dead_at_us(state)} {barred(state)}"
+        yield f"{told} {len(state.holders)} {quota_grants.dead_at_us(state)} {barred(state)}"
 
 
 def barred(state: State) -> str:
-    return assignment.pack(state).replace("\n", "|")
+    return quota_grants.pack(state).replace("\n", "|")
 
 
 @pytest.mark.parametrize("lua", ["lua5.1", "luajit"])
@@ -105,7 +105,7 @@ def test_python_and_lua_agree_on_every_ledger(lua: str, steps: int, names: int, 
 def test_they_agree_on_a_ledger_that_is_full(lua: str, tmp_path: Path) -> None:
     rng = random.Random(8)
     parts = [
-        ((rng.randrange(WHOLE // 1000), BASE_US + 10 * SECOND + rank),) for rank in range(assignment.HOLDERS - 2)
+        ((rng.randrange(WHOLE // 1000), BASE_US + 10 * SECOND + rank),) for rank in range(quota_grants.HOLDERS - 2)
     ]
     noted = [rng.choice([0, rng.randrange(WHOLE // 100), rng.randrange(WHOLE)]) for _ in parts]
     holders = (Holder(f"e{rank}", noted[rank], each) for rank, each in enumerate(parts))
@@ -122,7 +122,7 @@ def test_they_agree_on_a_ledger_that_is_full(lua: str, tmp_path: Path) -> None:
 def assert_alike(lua: str, tmp_path: Path, asked: list[Question], state: State | None = None) -> None:
     program, ledger = tmp_path / "answer.lua", tmp_path / "ledger"
     program.write_text(PROGRAM)
-    ledger.write_text("" if state is None else assignment.pack(state))
+    ledger.write_text("" if state is None else quota_grants.pack(state))
     ran = subprocess.run(
         [lua, program, str(SOURCE / "lua" / "model" / "assignment.lua"), *([ledger] if state else [])],
         input="\n".join(map(str, asked)),

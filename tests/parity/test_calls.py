@@ -7,10 +7,10 @@ import pytest
 import redis
 
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.redis import naming, wire
-from headgate.engine.redis.script import single
-from headgate.text import parse
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.redis import keys, protocol
+from headgate.engines.redis.script_assembly import single
+from headgate.limit_syntax import parse
 from tests.servers import BASE_US, RedisServer
 
 ALGORITHMS = {
@@ -30,25 +30,25 @@ def ask(server: RedisServer, algorithm: str, calls: list[list[Charge]]) -> Any:
     counts = list(dict.fromkeys((text, key) for call in calls for text, key, _ in call))
     words: list[Any] = [len(calls)]
     for text, _ in counts:
-        words += wire.numbers(parse(text), text)
+        words += protocol.numbers(parse(text), text)
     for call in calls:
         words.append(len(call))
         for text, key, cost in call:
             number = counts.index((text, key)) + 1
             words += [number] if cost == 1 else [-number, cost]
-    names = [naming.tagged(naming.head("hg", algorithm, text), key) for text, key in counts]
+    names = [keys.tagged(keys.head("hg", algorithm, text), key) for text, key in counts]
     with redis.Redis(unix_socket_path=str(server.unix_path)) as client:  # it tells errors among other replies
         return client.execute_command("EVAL", script.text, len(names), *names, *words)
 
 
 def facts(told: Any, charges: int) -> list[tuple[Any, ...]]:
     if charges == 1:
-        return [wire.facts(told)]
+        return [protocol.facts(told)]
     if isinstance(told[0], int):
         row = told[1:]
         rows = [row[4 * i : 4 * i + 4] for i in range(charges)]
         return [(True, left, 0, reset, delay, told[0], mark) for left, reset, delay, mark in rows]
-    return [wire.facts(each) for each in told]
+    return [protocol.facts(each) for each in told]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -95,7 +95,7 @@ def test_a_clock_that_steps_back_goes_on_from_there_though_all_are_refused(drive
 
 def test_a_count_that_is_not_ours_is_nobody_elses_trouble(driven_server: RedisServer) -> None:
     driven_server.call("FLUSHALL")
-    taken = naming.tagged(naming.head("hg", "token_bucket", "2/s"), "bob")
+    taken = keys.tagged(keys.head("hg", "token_bucket", "2/s"), "bob")
     driven_server.call("HSET", taken, "somebody", "else's")
     ann, bob, both = [("2/s", "ann", 1)], [("2/s", "bob", 1)], [("2/s", "bob", 1), ("2/s", "ann", 1)]
     first, wrong, joint, second, third = ask(driven_server, "token_bucket", [ann, bob, both, ann, ann])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.model import lockout
-from headgate.model.lockout import Lockout
+from headgate.algorithms import lockout
+from headgate.algorithms.lockout import Lockout
 from tests.house.tree import SOURCE
 
 # Each line is a question: after, within_us, for_us, now_us; then the packed state, or "-".

@@ -9,17 +9,17 @@ from typing import cast
 
 import pytest
 
+from headgate.algorithms import lockout
+from headgate.algorithms.decision import ALLOWED, Facts, LockedFacts, OverriddenFacts
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.port import Engine
-from headgate.engine.redis import naming
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.terms import Terms
-from headgate.model import lockout
-from headgate.model.decision import ALLOWED, Facts, LockedFacts, OverriddenFacts
-from headgate.model.limit import SECOND
-from headgate.model.lockout import Lockout
-from headgate.text import parse, parse_all
+from headgate.engines.charge_options import Terms
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import Engine
+from headgate.engines.redis import keys
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse, parse_all
 from tests.servers import BASE_US, RedisServer
 
 KEYS = ("anna", "bob")
@@ -105,7 +105,7 @@ def forget_the_dead(engine: LocalEngine, server: RedisServer) -> None:
     tables += [("lockout", rule, table) for rule, table in engine._lockouts.items()]
     for kind, name, table in tables:
         for key in table.states:
-            if not server.call("EXISTS", naming.tagged(naming.head("hg", kind, name), key)):
+            if not server.call("EXISTS", keys.tagged(keys.head("hg", kind, name), key)):
                 table.forget(key)
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from headgate.algorithms import ALGORITHMS
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import DAY, Limit
+from headgate.algorithms.token_bucket import TokenBucket, carried, decide, pack, refund
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.port import Meter
-from headgate.engine.redis.blocking import RedisEngine, RedisMeter
-from headgate.engine.redis.wire import Question, command
-from headgate.engine.stuck_places import StuckPlaces
-from headgate.model import ALGORITHMS
-from headgate.model.decision import Facts, Receipt
-from headgate.model.limit import DAY, Limit
-from headgate.model.token_bucket import TokenBucket, carried, decide, pack, refund
-from headgate.text import parse
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.pending_cancellations import StuckPlaces
+from headgate.engines.port import Meter
+from headgate.engines.redis.protocol import Question, command
+from headgate.engines.redis.sync_engine import RedisEngine, RedisMeter
+from headgate.limit_syntax import parse
 from tests.house.tree import SOURCE
 from tests.parity.walks import START_US, Step, Walker
 from tests.servers import RedisServer

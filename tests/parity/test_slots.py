@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.model import slots
-from headgate.model.slots import Slots
+from headgate.algorithms import slots
+from headgate.algorithms.slots import Slots
 from tests.engine.slot_room import BASE_US, SECOND
 from tests.engine.test_slot_table import TableKeeper
 from tests.engine.test_slots_redis import KEY, ServerKeeper

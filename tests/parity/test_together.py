@@ -4,11 +4,11 @@ import random
 
 import pytest
 
+from headgate.algorithms.limit import HORIZON_US, Limit
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.model.limit import HORIZON_US, Limit
-from headgate.text import parse
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse
 from tests.servers import BASE_US, RedisServer
 
 LIMITS = [

@@ -4,10 +4,10 @@ import random
 
 from hypothesis import strategies as st
 
+from headgate.limit_syntax import parse_all
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
 from headgate.rules.keys import Dimension
 from headgate.rules.rule import Choice, Limits, Modes, Rule, Rulebook
-from headgate.text import parse_all
 
 PATHS = (
     "/", "/a", "/b", "/a/b", "/a/{x}", "/{x}", "/{y}/b", "/*", "/a*", "/**", "/a/**", "/**/b", "/**/{x}",

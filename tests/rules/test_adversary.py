@@ -14,23 +14,23 @@ from typing import Any
 
 import pytest
 
+from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedFacts, Facts
 from headgate.clock import ManualClock
-from headgate.engine.deadlines import deadline_of
-from headgate.engine.fallback.breaker import FAILURES, OPEN, PROBE
-from headgate.engine.local import LocalEngine
-from headgate.engine.port import Meter
-from headgate.engine.redis import apart
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.redis.wire import Question, Questions
-from headgate.engine.terms import Terms
+from headgate.engines.charge_options import Terms
+from headgate.engines.deadlines import deadline_of
+from headgate.engines.layers.fallback.breaker import FAILURES, OPEN, PROBE
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import Meter
+from headgate.engines.redis import cross_slot
+from headgate.engines.redis.protocol import Question, Questions
+from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import run
+from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.model.decision import ALLOWED, REMAINING, DegradedFacts, Facts
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, request
 from headgate.rules.match import Matcher
-from headgate.text import parse
 from tests.engine.faulty import Faulty, Settled, faulty
 from tests.engine.published import close_all, editions_at
 from tests.servers import Proxy, RedisServer
@@ -124,7 +124,7 @@ def test_nobody_waits_long_for_what_is_aside_on_another_server(
         return [[[1, 4, 0, 1000, 0, 10**15, 0]] * count for count in ((2, 1, 1) if len(rounds) == 1 else (1, 1))]
 
     groups = [[(live, "a", 1), (shadow, "a", 1)], [(shadow, "b", 1)], [(live, "c", 1)]]
-    run(apart.decide_apart(ask_all, groups, None, 0, deadline=said))
+    run(cross_slot.decide_apart(ask_all, groups, None, 0, deadline=said))
     assert rounds == [[said, waits, said], [said, said]]
 
 

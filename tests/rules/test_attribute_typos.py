@@ -11,7 +11,7 @@ import pytest
 from headgate import Limiter
 from headgate.errors import InvalidRulebook
 from headgate.rules import load
-from headgate.service import sample
+from headgate.service import sample_rules
 from tests.rules.watched import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def test_neither_are_those_of_the_documentation_and_the_sample() -> None:
                 assert found.warnings == (), page
                 count += 1
     assert count > 20
-    assert load.of(sample.BOOK).warnings == ()
+    assert load.of(sample_rules.BOOK).warnings == ()
 
 
 def test_a_limiter_logs_each_version_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,7 +168,7 @@ def test_a_mapping_is_warned_of_by_its_path(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_documents_of_gateways_carry_them() -> None:
-    from headgate.gateway.plate import plate
+    from headgate.gateway.bundle import plate
 
     found = plate(load.parse(LIMITS_NOBODY, source="rules.yaml"), 1_700_000_000_000_000)
     assert len(json.loads(json.dumps(found))["warnings"]) == 3

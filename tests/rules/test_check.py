@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from headgate.clock import ManualClock
+from headgate.enforcement.call_plan import names_of
+from headgate.enforcement.rule_limiter import RuledLimiter
 from headgate.errors import InvalidCharge, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.ruled.limiter import RuledLimiter
-from headgate.ruled.ruling import names_of
 from headgate.rules import load
 from tests.servers import RedisServer
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headgate.engine.url import open_archive
+from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.engines.url import open_archive
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.ruled.limiter import RuledLimiter
-from headgate.rules import load, write
-from headgate.rules.living.editions import Editions
+from headgate.rules import load, serialization
+from headgate.rules.distribution.versions import Editions
 from tests.servers import Cluster, RedisServer
 
 FOUR: list[dict[str, Any]] = [
@@ -249,7 +249,7 @@ def test_a_file_is_followed_and_a_broken_one_is_not(tmp_path: Path) -> None:
 
 def push(server: RedisServer, text: str) -> None:
     archive, close = open_archive(server.url)
-    document = json.dumps(write.document(load.parse(text)))
+    document = json.dumps(serialization.document(load.parse(text)))
     Editions(archive).push(text, document, format="yaml", author="ann", note="a test")
     close()
 

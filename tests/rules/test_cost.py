@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, RuledLimiter
-from headgate.ruled.together import Ask
+from headgate.enforcement.check_together import Ask
 from tests.servers import RedisServer
 
 BOOK: dict[str, Any] = {

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headgate import Limiter
+from headgate.enforcement.rule_limiter import RuledLimiter
 from headgate.errors import InvalidRule
-from headgate.ruled.limiter import RuledLimiter
-from headgate.rules.living.described import FolderSource
+from headgate.rules.distribution.envoy_descriptors import FolderSource
 
 EDGE = """
 domain: edge

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import MissingExtra
-from headgate.rules.reading import read_json, read_python, read_toml, read_yaml
-from headgate.rules.reading.document import MOST_BYTES, Fault, Items, Node, Scalar, Table, decoded, kind
-from headgate.rules.reading.toml_lines import lines_of
+from headgate.rules.parsing import read_json, read_python, read_toml, read_yaml
+from headgate.rules.parsing.document_tree import MOST_BYTES, Fault, Items, Node, Scalar, Table, decoded, kind
+from headgate.rules.parsing.toml_line_numbers import lines_of
 
 Read = Callable[[str], Node]
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.living import edition
-from headgate.rules.living.edition import LARGEST, Edition, draft, published
+from headgate.rules.distribution import version
+from headgate.rules.distribution.version import LARGEST, Edition, draft, published
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 lines = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=100)
@@ -18,7 +18,7 @@ editions = st.builds(
     at_us=st.integers(0, 2**53),
     author=lines,
     note=lines,
-    format=st.sampled_from(edition.FORMATS),
+    format=st.sampled_from(version.FORMATS),
     text=texts,
     document=texts,
     rolled_back_to=st.none() | st.integers(1, 2**53),
@@ -58,10 +58,10 @@ def test_a_draft_lacks_number_and_time_only(one: Edition) -> None:
 
 
 @given(
-    st.dictionaries(texts, st.none() | texts | st.lists(st.integers())), st.sets(st.sampled_from(edition.BESIDE))
+    st.dictionaries(texts, st.none() | texts | st.lists(st.integers())), st.sets(st.sampled_from(version.BESIDE))
 )
 def test_the_book_is_the_document_without_what_stands_beside_it(said: dict[str, object], beside: set[str]) -> None:
-    book = {name: value for name, value in said.items() if name not in edition.BESIDE}
+    book = {name: value for name, value in said.items() if name not in version.BESIDE}
     document = json.dumps(book | {name: {"10/s": {"fresh": 10}} for name in beside})
     one = Edition(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
     assert json.loads(one.book) == book

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.rules.living.keep import Keep, Kept
-from headgate.rules.living.source import Paper
+from headgate.rules.distribution.disk_cache import Keep, Kept
+from headgate.rules.distribution.source import Paper
 
 PAPER = Paper("rules: []  # Ω\n", "yaml", "edition 7 in Redis", 7, '{"rules":[]}')
 

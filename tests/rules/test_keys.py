@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.redis import naming
+from headgate.engines.redis import keys
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
 from headgate.rules.keys import Dimension, former
@@ -32,8 +32,8 @@ def test_vectors(line: dict[str, Any]) -> None:
     if isinstance(attributes, Attributes):
         assert [one.key for one in match(dict(attributes))] == found
     for text in found:
-        head = naming.head("hg", line["algorithm"], line["name"])
-        assert naming.tagged(head, text).decode("latin-1") == line["redis"]
+        head = keys.head("hg", line["algorithm"], line["name"])
+        assert keys.tagged(head, text).decode("latin-1") == line["redis"]
 
 
 @given(ROWS, ROWS, st.integers(1, len(DIMENSIONS)))

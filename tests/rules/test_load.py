@@ -19,14 +19,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.algorithms.lockout import Lockout
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.model.lockout import Lockout
-from headgate.model.token_bucket import TokenBucket
-from headgate.rules import load, write
+from headgate.limit_syntax import parse, parse_all, parse_span
+from headgate.rules import load, serialization
 from headgate.rules.condition import All, AnyOf, Not, Test
 from headgate.rules.keys import Dimension
 from headgate.rules.rule import Choice, Modes, Prefetch, Refusal, Rule, Rulebook
-from headgate.text import parse, parse_all, parse_span
 
 HERE = Path(__file__).parent
 EXPECTED = (HERE / "malformed" / "expected.txt").read_text().splitlines()
@@ -406,9 +406,9 @@ def test_spans() -> None:
 @pytest.mark.parametrize("path", WELLFORMED, ids=lambda path: str(path.name))
 def test_a_book_that_is_written_and_read_again_is_the_same(path: Path) -> None:
     found = load.read(path)
-    assert load.of(write.document(found)) == found
-    assert load.parse(json.dumps(write.document(found)), format="json") == found
-    assert load.parse(write.yaml_text(write.document(found))) == found
+    assert load.of(serialization.document(found)) == found
+    assert load.parse(json.dumps(serialization.document(found)), format="json") == found
+    assert load.parse(serialization.yaml_text(serialization.document(found))) == found
 
 
 def outcome(read: Callable[[], Rulebook]) -> Rulebook | None:
@@ -417,7 +417,7 @@ def outcome(read: Callable[[], Rulebook]) -> Rulebook | None:
         found = read()
     except InvalidRulebook:
         return None
-    assert load.of(write.document(found)) == found
+    assert load.of(serialization.document(found)) == found
     return found
 
 
@@ -459,7 +459,7 @@ def spoiled(draw: st.DrawFn) -> Any:
 def test_of_a_spoiled_book_comes_a_book_or_a_sentence(tree: Any) -> None:
     found = outcome(lambda: load.of(tree))
     assert outcome(lambda: load.parse(json.dumps(tree), format="json")) == found
-    assert outcome(lambda: load.parse(write.yaml_text(tree))) == found
+    assert outcome(lambda: load.parse(serialization.yaml_text(tree))) == found
 
 
 @given(st.sampled_from(WELLFORMED), st.data())

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
+from headgate.limit_syntax import parse_all
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, segments
 from headgate.rules.condition import All, Test
 from headgate.rules.keys import Dimension
 from headgate.rules.match import Match, Matcher
-from headgate.rules.matching.index import CROWD, Index, Waiting
+from headgate.rules.matching.rule_index import CROWD, Index, Waiting
 from headgate.rules.rule import Choice, Rule, Rulebook
-from headgate.text import parse_all
 from tests.rules.books import CALLS, books, calls_at_random, large_book
 from tests.rules.vectors import attributes_of, lines
 

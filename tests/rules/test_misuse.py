@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, InvalidCharge, InvalidRule, Limiter
-from headgate.ruled.receipts import Written
-from headgate.ruled.together import Ask
-from headgate.text import parse
+from headgate.enforcement.check_together import Ask
+from headgate.enforcement.stored_decision import Written
+from headgate.limit_syntax import parse
 
 BOOK = {"rules": [{"name": "all", "limit": "3/minute"}]}
 both = pytest.mark.parametrize("make", [Limiter.from_rules, AsyncLimiter.from_rules], ids=["sync", "async"])

@@ -8,7 +8,7 @@ import pytest
 from headgate.rules import load
 from headgate.rules.condition import AnyOf
 from headgate.rules.match import Matcher
-from headgate.rules.matching.narrate import failing, shown
+from headgate.rules.matching.explain_match import failing, shown
 
 NUMBER = crc32(b"r|user=ada") % 10_000
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.network import Networks, canonical, grouped
+from headgate.rules.ip_networks import Networks, canonical, grouped
 
 V4 = st.integers(0, 2**32 - 1).map(ipaddress.IPv4Address)
 V6 = st.integers(0, 2**128 - 1).map(ipaddress.IPv6Address)

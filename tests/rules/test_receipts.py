@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ManualClock
+from headgate.algorithms.decision import Decision
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.stored_decision import Written
 from headgate.errors import InvalidCharge
-from headgate.model.decision import Decision
-from headgate.ruled.decision import RuledDecision
-from headgate.ruled.limiter import RuledLimiter
-from headgate.ruled.receipts import Written
 from tests.servers import RedisServer
 
 BOOK: dict[str, Any] = {

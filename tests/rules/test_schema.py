@@ -12,11 +12,11 @@ from jsonschema import Draft202012Validator
 
 from headgate.errors import InvalidRule
 from headgate.rules import load
-from headgate.rules.reading import read_json, read_toml, read_yaml
-from headgate.rules.reading.document import Fault, Items, Node, Table, decoded
-from headgate.rules.reading.load_rule import BY_DEFAULT, FIELDS
+from headgate.rules.json_schema import schema
+from headgate.rules.parsing import read_json, read_toml, read_yaml
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Table, decoded
+from headgate.rules.parsing.parse_rule import BY_DEFAULT, FIELDS
 from headgate.rules.rule import HEADERS, INSTEAD, MISSING, MODES, WHERE
-from headgate.rules.schema import schema
 from tests.rules.test_load import MALFORMED, WELLFORMED, spoiled
 
 READERS = {"json": read_json.read, "toml": read_toml.read, "yaml": read_yaml.read, "yml": read_yaml.read}

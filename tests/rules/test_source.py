@@ -11,8 +11,8 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.errors import InvalidRule
-from headgate.rules.living.edition import LARGEST, Edition
-from headgate.rules.living.source import SETTLE_US, FileSource, Paper, PushedSource
+from headgate.rules.distribution.source import SETTLE_US, FileSource, Paper, PushedSource
+from headgate.rules.distribution.version import LARGEST, Edition
 
 
 class Busy(ManualClock):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ManualClock
-from headgate.ruled.limiter import AsyncRuledLimiter, RuledLimiter
-from headgate.ruled.together import Ask
-from headgate.text import parse
+from headgate.enforcement.check_together import Ask
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.limit_syntax import parse
 from tests.servers import RedisServer
 
 BOOK: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """What str() says of a decision: one rule, or one limit, with its own numbers."""
 
 from headgate import Limiter, ManualClock
-from headgate.model.limit import SECOND
+from headgate.algorithms.limit import SECOND
 
 WIDE = {"name": "wide", "limit": "1000/day fixed"}
 NARROW = {"name": "narrow", "limit": "100/day fixed"}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
 from headgate.errors import EngineUnavailable, InvalidRule
-from headgate.rules.living.keep import Keep
-from headgate.rules.living.watch import FileSource, Paper, Watch, begin
+from headgate.rules.distribution.disk_cache import Keep
+from headgate.rules.distribution.watcher import FileSource, Paper, Watch, begin
 from tests.rules.watched import Fake, load
 
 GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.")

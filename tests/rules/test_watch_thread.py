@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.rules.living.watch import FileSource, Paper, Watch
+from headgate.rules.distribution.watcher import FileSource, Paper, Watch
 from tests.rules.watched import Fake, eventually, load
 
 

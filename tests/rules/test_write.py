@@ -9,12 +9,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.rules import load, write
+from headgate.limit_syntax import parse_all
+from headgate.rules import load, serialization
 from headgate.rules.condition import All, Not, Test
-from headgate.rules.reading import read_yaml
-from headgate.rules.reading.document import Items, Node, Table
+from headgate.rules.parsing import read_yaml
+from headgate.rules.parsing.document_tree import Items, Node, Table
 from headgate.rules.rule import Choice, Rule, Rulebook
-from headgate.text import parse_all
 
 # All but surrogates, which no text of a rulebook holds, and with a liking for what YAML finds meaning in.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text(
@@ -40,7 +40,7 @@ TREES = st.recursive(
 @given(st.dictionaries(TEXTS | st.just("rules"), TREES, max_size=4))
 @settings(max_examples=500, deadline=None)
 def test_yaml_that_is_written_is_read_the_same_by_anyone(document: dict[str, Any]) -> None:
-    text = write.yaml_text(document)
+    text = serialization.yaml_text(document)
     assert yaml.safe_load(text) == document
     assert texts(read_yaml.read(text)) == marked(document)
 
@@ -63,13 +63,13 @@ def marked(value: Any) -> Any:
 @settings(max_examples=20, deadline=None)
 def test_long_names_are_read_again(name: str, wide: bool) -> None:
     document = {name: {name: ["x" * (200 if wide else 1)], "b": 1}, "rules": [{name: 1, "b": {name: [2]}}]}
-    assert yaml.safe_load(write.yaml_text(document)) == document
+    assert yaml.safe_load(serialization.yaml_text(document)) == document
 
 
 @given(st.dictionaries(st.sampled_from(["", "a", "b"]), TEXTS))
 def test_a_comment_is_only_that(comments: dict[str, str]) -> None:
     document = {"name": "x", "rules": [{"name": "a", "limit": "1/s"}, {"name": "b", "limit": "2/s"}]}
-    assert yaml.safe_load(write.yaml_text(document, comments)) == document
+    assert yaml.safe_load(serialization.yaml_text(document, comments)) == document
 
 
 def test_it_reads_as_people_write() -> None:
@@ -90,7 +90,7 @@ def test_it_reads_as_people_write() -> None:
             },
         ],
     }
-    assert write.yaml_text(document, {"": "Imported.", "login": "From nginx.conf:12:\n  zone=login"}) == (
+    assert serialization.yaml_text(document, {"": "Imported.", "login": "From nginx.conf:12:\n  zone=login"}) == (
         "# Imported.\n"
         "name: shop\n"
         "rules:\n"
@@ -109,21 +109,21 @@ def test_it_reads_as_people_write() -> None:
         f'        - "{"/items/{sku}" * 5}"\n'
         f"        - {'/b' * 40}\n"
     )
-    assert write.yaml_text({}) == "{}\n"
-    assert write.yaml_text({"rules": []}) == "rules: []\n"
+    assert serialization.yaml_text({}) == "{}\n"
+    assert serialization.yaml_text({"rules": []}) == "rules: []\n"
 
 
 def test_what_goes_without_saying_is_left_out() -> None:
     book = Rulebook(rules=(Rule(name="a", limit=Choice(parse_all("5/s"))),))
-    assert write.document(book) == {"rules": [{"name": "a", "limit": "5/s"}]}
-    assert write.document(Rulebook()) == {"rules": []}
+    assert serialization.document(book) == {"rules": [{"name": "a", "limit": "5/s"}]}
+    assert serialization.document(Rulebook()) == {"rules": []}
     assert load.of({"rules": []}) == Rulebook()
 
 
 def test_conditions_are_written_as_mappings() -> None:
     get, post = Test("method", ("GET",)), Test("method", ("GET", "POST"))
-    assert write.condition(All((get, Test("plan", True)))) == {"method": "GET", "plan": True}
-    assert write.condition(All((get, post))) == {"all": [{"method": "GET"}, {"method": ["GET", "POST"]}]}
-    assert write.condition(All((get, Not(Test("plan", False))))) == {
+    assert serialization.condition(All((get, Test("plan", True)))) == {"method": "GET", "plan": True}
+    assert serialization.condition(All((get, post))) == {"all": [{"method": "GET"}, {"method": ["GET", "POST"]}]}
+    assert serialization.condition(All((get, Not(Test("plan", False))))) == {
         "all": [{"method": "GET"}, {"not": {"plan": False}}]
     }

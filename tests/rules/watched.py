@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from headgate.errors import InvalidRule
-from headgate.rules.living.watch import Paper
+from headgate.rules.distribution.watcher import Paper
 
 
 class Fake:

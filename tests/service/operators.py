@@ -14,9 +14,9 @@ import msgspec
 from granian.constants import Interfaces
 from granian.server.embed import Server
 
-from headgate.http.problem import REASONS
-from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.service import sample
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.http.refusal_body import REASONS
+from headgate.service import sample_rules
 from headgate.service.admin import Admin
 from headgate.service.admin.routes import ROUTES, Route
 from headgate.service.admin.schema import Trouble
@@ -62,7 +62,7 @@ class Operator:
 
     def __init__(self, rules: Any = None, **settings: Any) -> None:
         self.settings = Settings(rules=rules if isinstance(rules, str) else "", **settings)
-        given = rules if rules is not None else sample.BOOK
+        given = rules if rules is not None else sample_rules.BOOK
         self.limiter = AsyncRuledLimiter(given, self.settings.engine, prefix=self.settings.prefix)
         self.admin = Admin(self.limiter, self.settings, TOKEN)
         self._answer = Asgi(self.admin)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headgate.rules import load
-from headgate.service import sample
-from headgate.service.admin.journal import changed
-from headgate.service.log import Line
+from headgate.service import sample_rules
+from headgate.service.admin.audit_log import changed
+from headgate.service.log_format import Line
 from tests.service.operators import BOOK, TOKEN, YAML, Operator, sentence
 
 SOCKET_FILE = ""
@@ -26,7 +26,7 @@ rules:
 async def test_the_sample_is_told_as_it_could_be_written() -> None:
     async with Operator() as operator:
         told = (await operator("GET", "/rules")).json
-        assert load.parse(told["text"], format=told["format"]) == load.of(sample.BOOK)
+        assert load.parse(told["text"], format=told["format"]) == load.of(sample_rules.BOOK)
         assert (told["source"], told["edition"], told["rules"]) == ("the sample", None, 3)
         refused = await operator.put_rules("rules: []")
         assert refused.status == 409

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headgate.service.admin import app
 from headgate.service.admin.app import PACE
 from headgate.service.admin.routes import ROUTES, TEXT, Route
-from headgate.service.log import Line
+from headgate.service.log_format import Line
 from tests.service.operators import BOOK, TOKEN, YAML, Operator, listening, path_of, sentence
 
 # Who is let in.

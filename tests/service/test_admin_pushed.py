@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from headgate.cli import main
-from headgate.engine.redis import naming
-from headgate.gateway import plate
-from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.engines.redis import keys
+from headgate.gateway import bundle
 from headgate.rules import load
-from headgate.service.admin import counts
-from headgate.service.log import Document, Line
+from headgate.service.admin import counter_handlers
+from headgate.service.log_format import Document, Line
 from tests.servers import Cluster, RedisServer
 from tests.service.operators import TOKEN, YAML, Operator, listening
 
@@ -169,8 +169,8 @@ async def test_a_gateway_gets_what_the_command_line_would_have_given_it(
         by_hand, here = (json.loads(paper["document"]) for paper in papers)
         assert here.keys() == by_hand.keys()
         assert here["scripts"] == by_hand["scripts"]
-        texts = plate.texts(here)
-        there = redis_server.call("HKEYS", naming.scripts("hg"))
+        texts = bundle.texts(here)
+        there = redis_server.call("HKEYS", keys.scripts("hg"))
         assert {sha.decode() for sha in there} >= set(texts)  # type: ignore[union-attr]
         assert redis_server.call("SCRIPT", "EXISTS", *texts) == [1] * len(texts)
 
@@ -181,7 +181,7 @@ async def test_scripts_are_loaded_on_every_master(cluster: Cluster, tmp_path: Pa
     async with Operator("pushed", engine=cluster.url) as operator:
         done = (await operator.put_rules(TWO)).json
         assert (done["published"], done["warnings"]) == (True, [])
-        shas = list(plate.texts(plate.plate(load.parse(TWO), 0)))
+        shas = list(bundle.texts(bundle.plate(load.parse(TWO), 0)))
         for node in cluster.masters():
             assert node.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
         for user in "abcdef":
@@ -232,7 +232,9 @@ async def test_a_walk_that_takes_too_long_tells_what_it_has(
     push(tmp_path, ONE, redis_server.url)
     for start in range(0, 60_000, 10_000):
         redis_server.call("MSET", *(word for n in range(start, start + 10_000) for word in (f"other{n}", "1")))
-    monkeypatch.setattr(counts, "LONGEST", 0.02)  # a pause between two rounds alone would take six times as long
+    monkeypatch.setattr(
+        counter_handlers, "LONGEST", 0.02
+    )  # a pause between two rounds alone would take six times as long
     async with Operator("pushed", engine=redis_server.url) as operator:
         assert not (await operator("GET", "/keys")).json["complete"]
         monkeypatch.undo()

@@ -16,7 +16,7 @@ import pytest
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc  # type: ignore[import-untyped]
 from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
-from headgate.service import log
+from headgate.service import log_format
 from headgate.service.envoy import rls
 from tests.fuzz import frames
 from tests.servers import RedisServer
@@ -263,7 +263,7 @@ def test_one_sentence_does_not_fill_the_disk() -> None:
         for _ in range(400):
             line.request("GET", "/auth/forward")
             assert reply_of(line).status == 400
-        assert service.said.count("cannot be answered") <= log.MANY * 10
+        assert service.said.count("cannot be answered") <= log_format.MANY * 10
         time.sleep(1)
         line.request("GET", "/auth/forward")
         reply_of(line)
@@ -271,14 +271,20 @@ def test_one_sentence_does_not_fill_the_disk() -> None:
 
 
 def test_what_operators_did_is_written_however_often() -> None:
-    seldom = log.Seldom()
+    seldom = log_format.Seldom()
 
     def written(name: str, level: int) -> int:
-        made = (logging.LogRecord(name, level, "", 0, "the same", (), None) for _ in range(log.MANY * 3))
+        made = (logging.LogRecord(name, level, "", 0, "the same", (), None) for _ in range(log_format.MANY * 3))
         return sum(map(seldom.filter, made))
 
-    assert written(log.JOURNAL, logging.WARNING) == written("headgate.service", logging.INFO) == log.MANY * 3
-    assert log.MANY <= written("headgate.service", logging.WARNING) <= log.MANY * 2  # it may be another second
+    assert (
+        written(log_format.JOURNAL, logging.WARNING)
+        == written("headgate.service", logging.INFO)
+        == log_format.MANY * 3
+    )
+    assert (
+        log_format.MANY <= written("headgate.service", logging.WARNING) <= log_format.MANY * 2
+    )  # it may be another second
 
 
 # Redis.

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.http.address import Proxies
+from headgate.http.client_ip import Proxies
 from headgate.rules.attributes import request
-from headgate.service.forwarded import Kind, NotForwarded, forwarded
+from headgate.service.forward_auth import Kind, NotForwarded, forwarded
 from tests.service.recordings import CADDY, ENVOY, NGINX, TARGET, TRAEFIK
 
 PROXIES = Proxies(["127.0.0.0/8", "10.0.0.0/8", "unix"])

@@ -9,9 +9,9 @@ import pytest
 from granian.constants import Interfaces
 from granian.server.embed import Server
 
-from headgate.http.address import Proxies
+from headgate.http.client_ip import Proxies
 from headgate.service.asgi import Answer, Answers, Asgi, Request
-from headgate.service.forwarded import NotForwarded, forwarded
+from headgate.service.forward_auth import NotForwarded, forwarded
 from tests.servers.redis_server import free_port
 
 PROXIES, CLIENT = Proxies(["127.0.0.0/8", "unix"]), "203.0.113.7"

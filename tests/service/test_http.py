@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from headgate import ManualClock
-from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.service.check import Checker
-from headgate.service.receipts import Office
+from headgate.service.receipt_tokens import Office
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 from tests.service.running import Service

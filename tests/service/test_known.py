@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import ManualClock
-from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.rules.load import of
-from headgate.service import known
+from headgate.service import request_cache
 from headgate.service.app import App
 from headgate.service.asgi import Asgi
 from headgate.service.check import Checker
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
 from headgate.service.envoy.rls import RateLimits
-from headgate.service.receipts import Office
+from headgate.service.receipt_tokens import Office
 from headgate.service.settings import Settings
 
 BOOK: dict[str, Any] = {
@@ -96,8 +96,8 @@ class Told:
         )
 
     def forget(self) -> None:
-        self.app._checks, self.app._subrequests = known.Memory(), known.Memory()
-        self.limits._known = known.Memory()
+        self.app._checks, self.app._subrequests = request_cache.Memory(), request_cache.Memory()
+        self.limits._known = request_cache.Memory()
 
 
 PATHS = st.sampled_from(["/", "/odd", "/quiet", "/free", "/held", "/strict", "/lock"])
@@ -205,14 +205,14 @@ async def test_a_changed_book_is_gone_by_at_once(asked: str) -> None:
 async def test_what_is_asked_again_is_kept_and_no_more_than_some() -> None:
     told = Told(ManualClock())
     checks = told.app._checks
-    for number in range(known.MANY + 10):
+    for number in range(request_cache.MANY + 10):
         for times in (0, 1):
             before = len(checks._known)
             await told.check({"attributes": {"user": f"user-{number}"}})
             assert times or len(checks._known) == before
         assert checks._known
-    assert len(checks._known) <= known.MANY
-    assert len(checks._once) <= known.MANY
+    assert len(checks._known) <= request_cache.MANY
+    assert len(checks._once) <= request_cache.MANY
     for _ in range(2):
-        await told.check({"attributes": {"user": "x" * known.LONG}})
-    assert not any(len(words) > known.LONG for words in checks._known)  # type: ignore[arg-type]
+        await told.check({"attributes": {"user": "x" * request_cache.LONG}})
+    assert not any(len(words) > request_cache.LONG for words in checks._known)  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from headgate.ruled.receipts import Written
-from headgate.service.receipts import NoReceipt, Office
+from headgate.enforcement.stored_decision import Written
+from headgate.service.receipt_tokens import NoReceipt, Office
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 from tests.service.running import Reply, Service

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from headgate.enforcement.call_plan import Call
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.errors import InvalidCharge
-from headgate.ruled.decision import RuledDecision
-from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.ruled.ruling import Call
-from headgate.service import sample, schema
+from headgate.service import check_schema, sample_rules
 from headgate.service.app import App
 from headgate.service.asgi import Asgi
+from headgate.service.body_timeout import Overdue
 from headgate.service.check import Checker
 from headgate.service.envoy.rls import RateLimits
+from headgate.service.json_decoding import Reader
 from headgate.service.openapi import VERBS
-from headgate.service.overdue import Overdue
-from headgate.service.reading import Reader
-from headgate.service.receipts import Office
+from headgate.service.receipt_tokens import Office
 from headgate.service.settings import Settings
 from tests.service.running import Service
 
@@ -78,20 +78,20 @@ def test_sizes_are_bounded(service: Service) -> None:
     def check(body: bytes) -> int:
         return service.ask("POST", "/v1/check", body).status
 
-    assert check(attributes(**{f"a{n}": 1 for n in range(schema.ATTRIBUTES)})) == 200
-    assert check(attributes(**{f"a{n}": 1 for n in range(schema.ATTRIBUTES + 1)})) == 400
-    assert check(attributes(**{"n" * schema.NAME: 1})) == 200
-    assert check(attributes(**{"n" * (schema.NAME + 1): 1})) == 400
-    assert check(attributes(user="v" * schema.VALUE)) == 200
-    assert check(attributes(user="v" * (schema.VALUE + 1))) == 400
+    assert check(attributes(**{f"a{n}": 1 for n in range(check_schema.ATTRIBUTES)})) == 200
+    assert check(attributes(**{f"a{n}": 1 for n in range(check_schema.ATTRIBUTES + 1)})) == 400
+    assert check(attributes(**{"n" * check_schema.NAME: 1})) == 200
+    assert check(attributes(**{"n" * (check_schema.NAME + 1): 1})) == 400
+    assert check(attributes(user="v" * check_schema.VALUE)) == 200
+    assert check(attributes(user="v" * (check_schema.VALUE + 1))) == 400
     assert check(ASKED.ljust(BODY)) == 200
     assert check(ASKED.ljust(BODY + 1)) == 413
     one: dict[str, Any] = {"attributes": {}}
     assert service.post("checks", checks=[one] * 100).status == 200
     reply = service.post("checks", checks=[one] * 101)
     assert (reply.status, reply.json["detail"]) == (400, "These are 101 checks; 100 at a time are answered.")
-    assert service.post("refund", receipt="r" * schema.RECEIPT).status == 404
-    assert service.post("refund", receipt="r" * (schema.RECEIPT + 1)).status == 400
+    assert service.post("refund", receipt="r" * check_schema.RECEIPT).status == 404
+    assert service.post("refund", receipt="r" * (check_schema.RECEIPT + 1)).status == 400
 
 
 def test_a_body_may_come_in_parts_and_is_bounded_all_the_same(service: Service) -> None:
@@ -215,7 +215,7 @@ def _served(limiter: AsyncRuledLimiter) -> Asgi:
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    served = _served(AsyncRuledLimiter(sample.BOOK))
+    served = _served(AsyncRuledLimiter(sample_rules.BOOK))
     for _ in range(2):  # the timer is set again
         silent = [_Client() for _ in range(3)]
         async with asyncio.timeout(10):
@@ -238,7 +238,7 @@ class _Slow(AsyncRuledLimiter):
 
 async def test_a_decision_may_take_longer_than_a_body() -> None:
     client = _Client(ASKED)
-    await client.ask(_served(_Slow(sample.BOOK)))
+    await client.ask(_served(_Slow(sample_rules.BOOK)))
     assert client.status == 200
 
 

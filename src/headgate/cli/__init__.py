@@ -31,11 +31,11 @@ import sys
 from collections.abc import Sequence
 
 import headgate
-from headgate.cli import charge, completion, demo, keys, limit, lua, nginx, overrides, rules, serve
-from headgate.cli.answer import INTERRUPTED, INVALID, UNANSWERED, Answer
+from headgate.cli import completion, demo, keys, limit, lua, nginx, overrides, rules, serve, take
+from headgate.cli.output import INTERRUPTED, INVALID, UNANSWERED, Answer
 from headgate.cli.parser import Parser
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
-from headgate.service.log import error_line
+from headgate.service.log_format import error_line
 
 _CODES = "".join((__doc__ or "").partition("Exit codes")[1:])
 
@@ -75,7 +75,7 @@ def tree() -> Parser:
     parser.add_argument("--version", action="version", version=f"headgate {headgate.__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (limit, charge, keys, overrides, rules, serve, nginx, lua, demo):
+    for module in (limit, take, keys, overrides, rules, serve, nginx, lua, demo):
         module.add(commands)
     completion.add(commands, tree)
     return parser

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from headgate.cli.answer import Answer
+from headgate.cli.output import Answer
 from headgate.cli.parser import Commands, Parser, command
 
 SHELLS = ("bash", "zsh", "fish")

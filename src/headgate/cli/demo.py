@@ -7,12 +7,12 @@ import shutil
 import sys
 import time
 
-from headgate.cli.answer import Answer
+from headgate.cli.demo_chart import picture, summary
 from headgate.cli.flash_sale import PHASES, SECONDS, Sale
-from headgate.cli.ink import Ink
+from headgate.cli.output import Answer
 from headgate.cli.parser import Commands, command
-from headgate.cli.picture import picture, summary
-from headgate.cli.screen import borrowed, draw
+from headgate.cli.style import Ink
+from headgate.cli.terminal import borrowed, draw
 
 _FRAMES = 15  # a second
 _LONGEST = 3600.0

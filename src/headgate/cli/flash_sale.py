@@ -18,13 +18,13 @@ from heapq import heappop, heappush
 from random import Random
 from typing import NamedTuple
 
+from headgate.algorithms.decision import Charge
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import RateLimited
 from headgate.lease import Lease
+from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from headgate.model.decision import Charge
-from headgate.text import parse
 
 TICK_US = 10_000
 SECONDS = 20

@@ -1,20 +1,20 @@
 """headgate keys: what is counted, by rule, and whose counts are fullest.
 
-operating/standing.py says what that is.
+operations/key_usage.py says what that is.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from headgate.cli.answer import Answer, warn
-from headgate.cli.book import add_book, known_book
-from headgate.cli.engine import add_engine, server
+from headgate.algorithms.decision import REMAINING, RESET_AFTER_US
+from headgate.cli.engine_option import add_engine, server
+from headgate.cli.output import Answer, warn
 from headgate.cli.parser import Commands, command, whole
+from headgate.cli.rulebook_option import add_book, known_book
 from headgate.cli.table import Table, Value
 from headgate.explain import long
-from headgate.model.decision import REMAINING, RESET_AFTER_US
-from headgate.operating.standing import SCAN_LIMIT, Standing, Surveyed, check_rule, surveyed, walk
+from headgate.operations.key_usage import SCAN_LIMIT, Standing, Surveyed, check_rule, surveyed, walk
 
 
 def add(commands: Commands) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 
-from headgate.cli.answer import Answer
+from headgate.cli.output import Answer
 from headgate.cli.parser import Commands, command, whole
-from headgate.engine import options
-from headgate.engine.url import open_async_engine
+from headgate.engines import url_options
+from headgate.engines.url import open_async_engine
 from headgate.explain import explain, laws, page
-from headgate.text import parse_all
+from headgate.limit_syntax import parse_all
 
 
 def add(commands: Commands) -> None:
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     limits = parse_all(args.text)
     width = min(110, max(60, shutil.get_terminal_size((100, 24)).columns))
     engine = open_async_engine(args.engine) if args.engine else None  # asked nothing, it opens nothing
-    nodes = args.nodes or (options.split(args.engine)[1].nodes if args.engine else None) or 1
+    nodes = args.nodes or (url_options.split(args.engine)[1].nodes if args.engine else None) or 1
     document = [
         {"limit": limit.text, "algorithm": limit.algorithm}
         | {"explained": dict((*explain(limit), *laws(engine, limit, nodes)))}

@@ -7,14 +7,14 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
-from headgate.cli.answer import Answer, warn
-from headgate.cli.engine import add_engine, server_of
+from headgate.algorithms import ALGORITHMS
+from headgate.cli.engine_option import add_engine, server_of
+from headgate.cli.output import Answer, warn
 from headgate.cli.parser import Commands, command, group
 from headgate.cli.table import Table
-from headgate.engine.redis.script import Script, bare, in_one_string, published, several, single
+from headgate.engines.redis.script_assembly import Script, bare, in_one_string, published, several, single
 from headgate.errors import InvalidRule
-from headgate.gateway import lib
-from headgate.model import ALGORITHMS
+from headgate.gateway import lua_library
 
 _CALLS = {
     "rate_limiter": (
@@ -70,14 +70,14 @@ def add(commands: Commands) -> None:
 
 
 def _path(args: argparse.Namespace) -> Answer:
-    found = lib.package_path(lib.folder())
+    found = lua_library.package_path(lua_library.folder())
     return Answer({"path": found}, [found])
 
 
 def _copy(args: argparse.Namespace) -> Answer:
     target = Path(args.folder).absolute()
-    path = lib.package_path(target)
-    files = lib.copy(target)
+    path = lua_library.package_path(target)
+    files = lua_library.copy(target)
     told = f'{len(files)} files copied. In nginx.conf:  lua_package_path "{path};;";'
     return Answer({"path": path, "files": [str(name) for name in files]}, [told])
 
@@ -123,7 +123,7 @@ def _show(args: argparse.Namespace) -> Answer:
 def _publish(args: argparse.Namespace) -> Answer:
     url, _ = server_of(args, "there is no server to publish to")
     # Only here is redis needed: everything else of the command line runs without it.
-    from headgate.engine.redis.publish import publish
+    from headgate.engines.redis.published_scripts import publish
 
     found = publish(url, partial(warn, as_json=args.json))
     lines = []

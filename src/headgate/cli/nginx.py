@@ -16,18 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headgate.cli.answer import DONE, INVALID, Answer, warn
-from headgate.cli.book import print_warnings
-from headgate.cli.engine import VARIABLE, url_of
+from headgate.cli.engine_option import VARIABLE, url_of
+from headgate.cli.output import DONE, INVALID, Answer, warn
 from headgate.cli.parser import Commands, Misuse, Parser, command, group, whole
+from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules.compile import compile_to
 from headgate.cli.rules.push import FORMATS
-from headgate.engine import options
+from headgate.enforcement.split_limits import divisible
+from headgate.engines import url_options
 from headgate.errors import HeadgateError, InvalidRule
-from headgate.gateway import lib
-from headgate.gateway.conf import DEBIAN, MODULES, Gate, conf
-from headgate.gateway.init_check import init_only
-from headgate.ruled.dividing import divisible
+from headgate.gateway import lua_library
+from headgate.gateway.nginx_conf import DEBIAN, MODULES, Gate, conf
+from headgate.gateway.nginx_init_check import init_only
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 
@@ -106,7 +106,7 @@ def _gate(args: argparse.Namespace, plate: Path | None, rulebook: str) -> Gate:
         raise Misuse(f"A port is a number up to 65535, not {args.listen}. See {args.called} --help.")
     engine = None if args.shared else _engine(url_of(args) or ENGINE)
     return Gate(
-        package_path=lib.package_path(lib.folder()),
+        package_path=lua_library.package_path(lua_library.folder()),
         said=_said(args, engine, plate),
         modules=_modules(),
         engine=engine,
@@ -124,7 +124,7 @@ def _engine(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not re.fullmatch(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?|unix", scheme):
         raise InvalidRule("nginx counts in Redis, or with --shared in itself. Write --engine redis://host:6379/0.")
-    options.split_for_rulebook(url)  # says what is wrong with them
+    url_options.split_for_rulebook(url)  # says what is wrong with them
     return url
 
 
@@ -231,7 +231,7 @@ def _init(args: argparse.Namespace, program: str, words: list[str], dump: str) -
         return None
     said = ran.stderr.decode(errors="replace").strip()
     if "module 'resty.headgate' not found" in said:
-        ours = lib.package_path(lib.folder())
+        ours = lua_library.package_path(lua_library.folder())
         return f'No lua_package_path leads to resty/headgate.lua. Add to http:  lua_package_path "{ours};;";'
     found = _init_failed.search(said)
     return f"init_by_lua: {found[1]}" if found else said

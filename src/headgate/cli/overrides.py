@@ -12,19 +12,19 @@ import argparse
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from headgate.cli.answer import DONE, NO, Answer, warn
-from headgate.cli.book import add_book, known_book
-from headgate.cli.engine import add_engine, server
+from headgate.algorithms.limit import Limit
+from headgate.cli.engine_option import add_engine, server
+from headgate.cli.output import DONE, NO, Answer, warn
 from headgate.cli.parser import Commands, Parser, Run, command, group, span, whole
+from headgate.cli.rulebook_option import add_book, known_book
 from headgate.cli.table import Table
-from headgate.engine.overrides import checked
-from headgate.model.limit import Limit
-from headgate.ruled.overrides import check_override
+from headgate.enforcement.override_checks import check_override
+from headgate.engines.overrides import checked
 from headgate.rules.lookup import attributes_of, rule_of
 from headgate.rules.rule import Rulebook
 
 if TYPE_CHECKING:
-    from headgate.engine.redis.blocking import RedisEngine
+    from headgate.engines.redis.sync_engine import RedisEngine
 
 
 def add(commands: Commands) -> None:

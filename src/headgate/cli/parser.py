@@ -13,10 +13,10 @@ from difflib import get_close_matches
 from textwrap import fill
 from typing import Any, NoReturn, TypeAlias
 
-from headgate.cli.answer import Answer
+from headgate.algorithms.limit import SECOND
+from headgate.cli.output import Answer
 from headgate.errors import HeadgateError, InvalidRule
-from headgate.model.limit import SECOND
-from headgate.text import parse_span
+from headgate.limit_syntax import parse_span
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 Run = Callable[[argparse.Namespace], Answer | int]

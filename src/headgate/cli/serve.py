@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headgate.cli.parser import Commands, command
 from headgate.extras import ENVOY_MODULES, INSTALL_ENVOY, missing, require
-from headgate.service import log, sample
+from headgate.service import log_format, sample_rules
 from headgate.service.settings import ENVIRONMENT, Settings, flag, read, table
 
 JSON = "json"
@@ -38,12 +38,12 @@ def add(commands: Commands) -> None:
 
 def _serve(args: argparse.Namespace) -> int:
     settings = read({each.name: getattr(args, f"set_{each.name}") for each in table()}, config=args.config)
-    log.set_up(settings.log, settings.log_level)
+    log_format.set_up(settings.log, settings.log_level)
     require("headgate serve", "service", "granian", "msgspec")
     if settings.grpc is not None:
         hint = f" To answer HTTP only, set grpc to off; it is {settings.grpc}."
         require("Answering Envoy over gRPC", "envoy", *ENVOY_MODULES, hint=hint)
-    from headgate.service.run import run
+    from headgate.service.supervisor import run
 
     completed = settings.completed()
     token = None if settings.admin_token or settings.admin is None else completed.admin_token
@@ -92,5 +92,5 @@ def _tell(settings: Settings, token: str | None, *, as_json: bool) -> None:
             shown = f"with the token {token}" if token else "with the token that was set"
             print(f"  admin  {admin}      {shown}")
         if url is not None and not settings.rules:
-            print(f"Try it:\n  {sample.curl(url)}")
+            print(f"Try it:\n  {sample_rules.curl(url)}")
     sys.stdout.flush()

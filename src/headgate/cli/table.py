@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from unicodedata import combining, east_asian_width
 
-from headgate.cli.ink import Ink
+from headgate.cli.style import Ink
 
 _GAP = "  "
 _NARROWEST = 8  # what is left of a column of words at least

@@ -32,16 +32,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from headgate.algorithms.decision import Decision, Verdict
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import DAY, SECOND, UNLIMITED, WEEK, Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.slots import Slots
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
-from headgate.model.decision import Decision, Verdict
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import DAY, SECOND, UNLIMITED, WEEK, Limit
-from headgate.model.sliding_log import SlidingLog
-from headgate.model.sliding_window import SlidingWindow
-from headgate.model.slots import Slots
-from headgate.model.smooth import Smooth
-from headgate.model.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from headgate.rules.rule import Headers

@@ -22,7 +22,7 @@ from typing import Any, Self
 from urllib.parse import unquote_to_bytes
 
 from headgate.errors import InvalidCharge, InvalidRule
-from headgate.rules.network import canonical
+from headgate.rules.ip_networks import canonical
 
 WELL_KNOWN = ("method", "path", "host", "address", "user", "plan", "server")
 PREFIXES = ("header.", "argument.", "cookie.")

@@ -21,7 +21,7 @@ from typing import Any
 
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import lower, segments, upper
-from headgate.rules.network import Networks
+from headgate.rules.ip_networks import Networks
 from headgate.rules.pattern import Glob, PathPattern
 
 Attributes = Mapping[str, str]

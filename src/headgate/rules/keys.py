@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import named
-from headgate.rules.network import grouped
+from headgate.rules.ip_networks import grouped
 
 ALL = "all"
 

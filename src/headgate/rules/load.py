@@ -19,17 +19,17 @@ from typing import Any
 
 from headgate.errors import InvalidRule, InvalidRulebook
 from headgate.rules.attributes import named
-from headgate.rules.reading import (
+from headgate.rules.parsing import (
     attribute_typos,
-    consistent,
+    consistency,
     fields,
-    load_rule,
+    parse_rule,
     read_json,
     read_python,
     read_toml,
     read_yaml,
 )
-from headgate.rules.reading.document import (
+from headgate.rules.parsing.document_tree import (
     MOST_BYTES,
     Fault,
     Items,
@@ -41,9 +41,9 @@ from headgate.rules.reading.document import (
     kind,
     shown,
 )
-from headgate.rules.reading.load_condition import Conditions
-from headgate.rules.reading.load_rule import Field
-from headgate.rules.reading.problems import Problems, placed
+from headgate.rules.parsing.parse_condition import Conditions
+from headgate.rules.parsing.parse_rule import Field
+from headgate.rules.parsing.problems import Problems, placed
 from headgate.rules.rule import HEADERS, Rule, Rulebook
 
 _READERS = {"yaml": read_yaml.read, "yml": read_yaml.read, "toml": read_toml.read, "json": read_json.read}
@@ -170,7 +170,7 @@ class _Book:
         with self.problems.under(""):
             if not isinstance(node, Table):
                 raise Fault(node.place, f"defaults is a mapping, not {kind(node)}.")
-            found = load_rule.read(node, load_rule.BY_DEFAULT, "defaults", conditions, self.problems)
+            found = parse_rule.read(node, parse_rule.BY_DEFAULT, "defaults", conditions, self.problems)
             for field in found.values():
                 field.own = False
             return found if len(found) == len(node.entries) else None
@@ -191,12 +191,12 @@ class _Rules:
         self.conditions, self.defaults, self.supplied, self.problems = conditions, defaults, supplied, problems
         self.warnings = warnings
         self.nodes: dict[str, Node] = {}
-        self.replaced: consistent.Replaced = {}
+        self.replaced: consistency.Replaced = {}
         self.told: set[tuple[Place, str]] = set()
 
     def read(self, node: Items) -> list[Rule]:
         rules = [self.rule(inner, f"rule {number}") for number, inner in enumerate(node.nodes, 1)]
-        for name, fault in consistent.replacing(self.replaced, self.nodes):
+        for name, fault in consistency.replacing(self.replaced, self.nodes):
             self.problems.add(fault, f'rule "{name}"')
         return [rule for rule in rules if rule]
 
@@ -224,7 +224,7 @@ class _Rules:
         return None
 
     def fields(self, node: Table, subject: str) -> dict[str, Field]:
-        found = load_rule.read(node, load_rule.FIELDS, subject, self.conditions, self.problems)
+        found = parse_rule.read(node, parse_rule.FIELDS, subject, self.conditions, self.problems)
         if "limit" not in node.entries:
             self.problems.add(
                 Fault(node.place, "The rule lacks a limit.", "Write limit: 10/minute, or unlimited."), subject
@@ -240,7 +240,7 @@ class _Rules:
         if self.defaults is None or len(found) < len(node.entries) or len(self.problems.found) > before:
             return None
         found = {**self.defaults, **found}
-        for fault in consistent.faults(found, self.supplied):
+        for fault in consistency.faults(found, self.supplied):
             if (fault.place, fault.sentence) not in self.told:  # many rules may use the same condition
                 self.told.add((fault.place, fault.sentence))
                 self.problems.add(fault, subject)

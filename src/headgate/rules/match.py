@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from headgate.rules.attributes import Attributes, Reading
 from headgate.rules.condition import All, AnyOf, Condition, Holds, Test
-from headgate.rules.matching.index import Index, Row, Waiting
-from headgate.rules.matching.judging import Judge, Match, judge
-from headgate.rules.matching.narrate import Told, narrated
-from headgate.rules.matching.plain import every
-from headgate.rules.matching.replacing import Replacing
-from headgate.rules.matching.used import used
+from headgate.rules.matching.compile_condition import every
+from headgate.rules.matching.compile_rule import Judge, Match, judge
+from headgate.rules.matching.explain_match import Told, narrated
+from headgate.rules.matching.replaced_rules import Replacing
+from headgate.rules.matching.rule_index import Index, Row, Waiting
+from headgate.rules.matching.used_attributes import used
 from headgate.rules.rule import Rulebook
 
 __all__ = ["Match", "Matcher", "Told"]

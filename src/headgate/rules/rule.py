@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar, get_args
 
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.lockout import Lockout
 from headgate.errors import InvalidRulebook
-from headgate.model.limit import Limit
-from headgate.model.lockout import Lockout
 from headgate.rules.condition import Condition, Test
 from headgate.rules.keys import Dimension
 

@@ -33,25 +33,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headgate.engine.local import LocalEngine
+from headgate.algorithms.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Facts
+from headgate.algorithms.limit import SECOND
+from headgate.enforcement.call_plan import Call
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.extras import INSTALL_ENVOY
-from headgate.http import problem
+from headgate.http import refusal_body
 from headgate.http.headers import Fields, headers
-from headgate.model.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Facts
-from headgate.model.limit import SECOND
-from headgate.ruled.decision import RuledDecision
-from headgate.ruled.ruling import Call
-from headgate.service import schema
+from headgate.limit_syntax import parse
+from headgate.service import check_schema
 from headgate.service.asgi import Answer, Answers, Pairs, Refused, Request, encoded
 from headgate.service.check import Checker, Unfit
-from headgate.service.forwarded import Kind, NotForwarded, Wanted, forwarded
-from headgate.service.known import LONG, Known, Memory, plain
+from headgate.service.forward_auth import Kind, NotForwarded, Wanted, forwarded
+from headgate.service.json_decoding import Reader
 from headgate.service.openapi import VERBS, Verb, description
-from headgate.service.reading import Reader
-from headgate.service.receipts import NoReceipt
+from headgate.service.receipt_tokens import NoReceipt
+from headgate.service.request_cache import LONG, Known, Memory, plain
 from headgate.service.settings import Settings
-from headgate.text import parse
 
 if TYPE_CHECKING:
     from headgate.service.envoy.rls import RateLimits
@@ -75,7 +75,7 @@ class App:
         self.left: asyncio.Event = (
             asyncio.Event()
         )  # those who still wait for a delay are told that nobody will serve it
-        self._read_check = Reader(schema.Check)
+        self._read_check = Reader(check_schema.Check)
         self._checks: Memory[Known] = Memory()
         self._subrequests: Memory[Known] = Memory()
         self._fields = Wanted()
@@ -133,8 +133,8 @@ class App:
         return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
     def _problem(self, status: int, detail: str, fields: Fields | None = None) -> Answer:
-        body = self._encode(schema.Trouble("about:blank", problem.REASONS[status], status, detail))
-        return status, encoded([("content-type", problem.PROBLEM), *(fields or [])]), body
+        body = self._encode(check_schema.Trouble("about:blank", refusal_body.REASONS[status], status, detail))
+        return status, encoded([("content-type", refusal_body.PROBLEM), *(fields or [])]), body
 
     def _enough(self, own: Any) -> None:
         """Refuse what is more than this worker wants to answer."""
@@ -176,7 +176,7 @@ class App:
             return 200, _JSON, self._encode(await request.unless_gone(answer, self._checker.undo))
         return 200, _JSON, self._encode(await answer)
 
-    async def _decided_check(self, asked: schema.Check, call: Call) -> schema.Answer:
+    async def _decided_check(self, asked: check_schema.Check, call: Call) -> check_schema.Answer:
         return self._checker.answer(await self._limiter.decided(call), asked.verdicts, asked.receipt)
 
     async def _known_check(self, known: Known) -> Answer:
@@ -207,11 +207,11 @@ class App:
             decision, fields = await self._decided(kind, path, request)
         except (CorruptState, EngineUnavailable) as error:
             _log.warning("No decision for a gateway: %s", error)
-            answer = problem.undecided(request.field(b"accept"), wait=1)
+            answer = refusal_body.undecided(request.field(b"accept"), wait=1)
             return answer.status, encoded([*answer.headers, ("Retry-After", "1")]), answer.body
         if decision is None:
             return 200, fields, b""
-        answer = problem.refused(decision, request.field(b"accept"))
+        answer = refusal_body.refused(decision, request.field(b"accept"))
         status = answer.status if answer.status >= 300 else 429  # a 200 would let it pass
         return status, [*fields, *encoded([_spoke(decision), *answer.headers])], answer.body
 
@@ -278,9 +278,9 @@ class App:
 def _gives_receipts(asked: object) -> bool:
     """Whether the answer holds something that its client must give back."""
     match asked:
-        case schema.Reserve():
+        case check_schema.Reserve():
             return True
-        case schema.Checks():
+        case check_schema.Checks():
             return any(each.receipt for each in asked.checks)
     return False
 

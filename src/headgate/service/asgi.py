@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeVar
 
 from headgate.http.headers import Fields
-from headgate.service.overdue import Overdue
-from headgate.service.silence import UnderWay
+from headgate.service.body_timeout import Overdue
+from headgate.service.idle_connections import UnderWay
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

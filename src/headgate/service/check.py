@@ -18,18 +18,18 @@ from typing import Any
 
 from msgspec import UNSET
 
-from headgate.engine.terms import Terms
+from headgate.algorithms.decision import ALLOWED, DegradedFacts, Facts, Verdict
+from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
+from headgate.algorithms.slots import Slots
+from headgate.enforcement.check_together import Ask
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.stored_decision import Written
+from headgate.engines.charge_options import Terms
 from headgate.errors import EngineUnavailable, InvalidCharge
-from headgate.model.decision import ALLOWED, DegradedFacts, Facts, Verdict
-from headgate.model.limit import SECOND, UNLIMITED, Limit
-from headgate.model.slots import Slots
-from headgate.ruled.decision import RuledDecision
-from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.ruled.receipts import Written
-from headgate.ruled.together import Ask
-from headgate.service import schema
-from headgate.service.receipts import NAME, Office, Receipt
-from headgate.text import parse
+from headgate.limit_syntax import parse
+from headgate.service import check_schema
+from headgate.service.receipt_tokens import NAME, Office, Receipt
 
 # A fallback that answers for the engine would count a use that the engine does not know. This one charges nothing.
 _ENGINE_ONLY = Terms(NAME, fallback="deny")
@@ -47,11 +47,11 @@ class Checker:
         self._office = office
         self._batch = batch
 
-    async def peek(self, asked: schema.Peek) -> schema.Answer:
+    async def peek(self, asked: check_schema.Peek) -> check_schema.Answer:
         decision = await self.limiter.peek(asked.attributes, asked.cost)
         return self.answer(decision, asked.verdicts, receipt=False)
 
-    async def checks(self, asked: schema.Checks) -> schema.Answers:
+    async def checks(self, asked: check_schema.Checks) -> check_schema.Answers:
         if len(asked.checks) > self._batch:
             raise InvalidCharge(f"These are {len(asked.checks)} checks; {self._batch} at a time are answered.")
         if asked.together:
@@ -65,13 +65,13 @@ class Checker:
             self.answer(decision, each.verdicts, each.receipt and (passed or not asked.together))
             for decision, each in zip(decisions, asked.checks, strict=True)
         ]
-        return schema.Answers(passed, answers)
+        return check_schema.Answers(passed, answers)
 
-    async def reserve(self, asked: schema.Reserve) -> schema.Answer:
+    async def reserve(self, asked: check_schema.Reserve) -> check_schema.Answer:
         decision = await self.limiter.reserve(asked.attributes, asked.cost, asked.timeout)
         return self.answer(decision, asked.verdicts, receipt=True)
 
-    async def refund(self, asked: schema.Refund) -> schema.Given:
+    async def refund(self, asked: check_schema.Refund) -> check_schema.Given:
         receipt = self._taken(asked.receipt)
         await self._use(receipt)
         decision = self.limiter.redeemed(receipt.parts)
@@ -81,7 +81,7 @@ class Checker:
             given.receipt = self._office.written(rest)
         return given
 
-    async def commit(self, asked: schema.Commit) -> schema.Given:
+    async def commit(self, asked: check_schema.Commit) -> check_schema.Given:
         receipt = self._taken(asked.receipt)
         used = asked.cost
         # Each charge by itself: a rule that states its own cost keeps what was used of that.
@@ -96,27 +96,27 @@ class Checker:
                 answered &= await self.limiter.refund(self.limiter.redeemed([part]), units - used)
         return _given(answered)
 
-    async def cancel(self, asked: schema.Redeem) -> schema.Given:
+    async def cancel(self, asked: check_schema.Redeem) -> check_schema.Given:
         receipt = self._office.read(asked.receipt)
         await self._use(receipt)
         return _given(await self.limiter.cancel(self.limiter.redeemed(receipt.parts)))
 
-    async def undo(self, answer: schema.Answer | schema.Answers) -> None:
+    async def undo(self, answer: check_schema.Answer | check_schema.Answers) -> None:
         """Give back what an answer brings that nobody hears: places and slots. What was taken stays taken."""
-        for each in answer.answers if isinstance(answer, schema.Answers) else (answer,):
+        for each in answer.answers if isinstance(answer, check_schema.Answers) else (answer,):
             if isinstance(each.receipt, str):
-                await self.cancel(schema.Redeem(each.receipt))
+                await self.cancel(check_schema.Redeem(each.receipt))
 
-    async def renew(self, asked: schema.Redeem) -> schema.Held:
+    async def renew(self, asked: check_schema.Redeem) -> check_schema.Held:
         decision = self._holding(self._office.read(asked.receipt))
         held = await self.limiter.renew(decision)
-        return schema.Held(True, _ttl(decision)) if held else schema.Held(False, None)
+        return check_schema.Held(True, _ttl(decision)) if held else check_schema.Held(False, None)
 
-    async def release(self, asked: schema.Redeem) -> schema.Released:
+    async def release(self, asked: check_schema.Redeem) -> check_schema.Released:
         receipt = self._office.read(asked.receipt)
         held = await self.limiter.release(self._holding(receipt))
         await self._ask_about(receipt, 0)  # a fallback may have answered, and then nobody knows
-        return schema.Released(True, held)
+        return check_schema.Released(True, held)
 
     def _taken(self, text: str) -> Receipt:
         """A receipt of something that was taken, and not only held."""
@@ -146,7 +146,9 @@ class Checker:
             )
         return facts
 
-    def answer(self, decision: RuledDecision, verdicts: bool = False, receipt: bool = False) -> schema.Answer:
+    def answer(
+        self, decision: RuledDecision, verdicts: bool = False, receipt: bool = False
+    ) -> check_schema.Answer:
         """What is told of a decision."""
         if not verdicts and not receipt and len(decision.answers) == 1 and not decision.denied:
             facts, (rule, aside) = decision.answers[0], decision.heads[0]
@@ -154,7 +156,7 @@ class Checker:
                 return _passed(rule, decision.charges[0][0].limit, facts)
         allowed, remaining, retry_after_us, reset_after_us, delay_us, _, _ = decision.facts
         limit = decision.limit
-        answer = schema.Answer(
+        answer = check_schema.Answer(
             allowed,
             decision.rule,
             None if limit is None else limit.text,
@@ -168,7 +170,7 @@ class Checker:
             answer.why = decision.why
             refusal = decision.refusal
             if refusal is not None:
-                answer.refusal = schema.Refusal(refusal.status, refusal.body, refusal.type, refusal.redirect)
+                answer.refusal = check_schema.Refusal(refusal.status, refusal.body, refusal.type, refusal.redirect)
         elif receipt:
             answer.receipt = self._office.written(self.limiter.receipts(decision))
             answer.expires_after = UNSET if (ttl := _ttl(decision)) is None else ttl
@@ -177,11 +179,11 @@ class Checker:
         return answer
 
 
-def _passed(rule: str, limit: Limit, facts: Facts) -> schema.Answer:
+def _passed(rule: str, limit: Limit, facts: Facts) -> check_schema.Answer:
     """The same for most calls: one rule applied, by its own limit, and let it pass. The long way takes three times
     as long as the decision."""
     _, remaining, _, reset_after_us, delay_us, _, _ = facts
-    return schema.Answer(
+    return check_schema.Answer(
         True, rule, limit.text, remaining, 0.0, reset_after_us / SECOND, delay_us / SECOND, degraded=False
     )
 
@@ -192,16 +194,16 @@ def _ttl(decision: RuledDecision) -> float | None:
     return min((limit.ttl_us / SECOND for limit in slots if isinstance(limit, Slots)), default=None)
 
 
-def _given(answered: bool) -> schema.Given:
-    return schema.Given(True) if answered else schema.Given(True, degraded=True)
+def _given(answered: bool) -> check_schema.Given:
+    return check_schema.Given(True) if answered else check_schema.Given(True, degraded=True)
 
 
 def _slots(part: Written) -> bool:
     return isinstance(parse(part.limit), Slots)
 
 
-def _verdict(verdict: Verdict) -> schema.Verdict:
-    return schema.Verdict(
+def _verdict(verdict: Verdict) -> check_schema.Verdict:
+    return check_schema.Verdict(
         verdict.rule or "",
         None if verdict.limit is UNLIMITED else verdict.limit.text,
         verdict.allowed,

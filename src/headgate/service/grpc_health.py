@@ -21,7 +21,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.wrappers_pb2 import StringValue, UInt32Value
 
-from headgate.service.silence import UnderWay, peer_of
+from headgate.service.idle_connections import UnderWay, peer_of
 
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 REFERENCE = "ratelimit"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 import headgate
-from headgate.service import schema
+from headgate.service import check_schema
 
 
 class Verb(NamedTuple):
@@ -23,15 +23,35 @@ class Verb(NamedTuple):
 
 
 VERBS: tuple[Verb, ...] = (
-    Verb("check", schema.Check, schema.Answer, "May this call pass? Charges every rule that applies, or none."),
-    Verb("peek", schema.Peek, schema.Answer, "Would it? Charges nothing."),
-    Verb("checks", schema.Checks, schema.Answers, "Several calls: each by itself, or all or none."),
-    Verb("reserve", schema.Reserve, schema.Answer, "Take a place now, to be served after the answer's delay."),
-    Verb("refund", schema.Refund, schema.Given, "Give back what a receipt charged, or so much of it. Works once."),
-    Verb("commit", schema.Commit, schema.Given, "So much was used: give back the rest. Works once."),
-    Verb("cancel", schema.Redeem, schema.Given, "Give a place back, as far as nobody built on it. Works once."),
-    Verb("renew", schema.Redeem, schema.Held, "Hold the slots of a receipt for another ttl."),
-    Verb("release", schema.Redeem, schema.Released, "Give the slots of a receipt back."),
+    Verb(
+        "check",
+        check_schema.Check,
+        check_schema.Answer,
+        "May this call pass? Charges every rule that applies, or none.",
+    ),
+    Verb("peek", check_schema.Peek, check_schema.Answer, "Would it? Charges nothing."),
+    Verb("checks", check_schema.Checks, check_schema.Answers, "Several calls: each by itself, or all or none."),
+    Verb(
+        "reserve",
+        check_schema.Reserve,
+        check_schema.Answer,
+        "Take a place now, to be served after the answer's delay.",
+    ),
+    Verb(
+        "refund",
+        check_schema.Refund,
+        check_schema.Given,
+        "Give back what a receipt charged, or so much of it. Works once.",
+    ),
+    Verb("commit", check_schema.Commit, check_schema.Given, "So much was used: give back the rest. Works once."),
+    Verb(
+        "cancel",
+        check_schema.Redeem,
+        check_schema.Given,
+        "Give a place back, as far as nobody built on it. Works once.",
+    ),
+    Verb("renew", check_schema.Redeem, check_schema.Held, "Hold the slots of a receipt for another ttl."),
+    Verb("release", check_schema.Redeem, check_schema.Released, "Give the slots of a receipt back."),
 )
 _TROUBLES = {
     400: "The question cannot be judged.",
@@ -47,7 +67,7 @@ _RECEIPTS = {
 
 def description(batch: int) -> dict[str, Any]:
     """All of it, for a service that answers so many checks at a time."""
-    structs = {struct for verb in VERBS for struct in (verb.asked, verb.answered)} | {schema.Trouble}
+    structs = {struct for verb in VERBS for struct in (verb.asked, verb.answered)} | {check_schema.Trouble}
     _, components = msgspec.json.schema_components(
         sorted(structs, key=lambda struct: struct.__name__), ref_template="#/components/schemas/{name}"
     )
@@ -68,7 +88,7 @@ def description(batch: int) -> dict[str, Any]:
 def _operation(verb: Verb) -> dict[str, Any]:
     redeems = "receipt" in verb.asked.__struct_fields__ and "attributes" not in verb.asked.__struct_fields__
     troubles = sorted((_TROUBLES | (_RECEIPTS if redeems else {})).items())
-    problem = {"application/problem+json": {"schema": _reference(schema.Trouble)}}
+    problem = {"application/problem+json": {"schema": _reference(check_schema.Trouble)}}
     return {
         "operationId": verb.name,
         "summary": verb.about,

@@ -27,12 +27,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headgate.algorithms.slots import Slots
 from headgate.errors import HeadgateError, InvalidRule, InvalidSetting
 from headgate.extras import ENVOY_MODULES, missing
-from headgate.http.address import Proxies
-from headgate.model.slots import Slots
-from headgate.rules.reading import read_toml
-from headgate.text import parse, parse_span
+from headgate.http.client_ip import Proxies
+from headgate.limit_syntax import parse, parse_span
+from headgate.rules.parsing import read_toml
 
 ENVIRONMENT = "HEADGATE_"
 OFF = "off"

@@ -14,18 +14,18 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.extras import ENVOY_MODULES, missing
-from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.service import sample
+from headgate.service import sample_rules
 from headgate.service.admin import Admin
 from headgate.service.app import App
 from headgate.service.asgi import Application, Asgi
 from headgate.service.check import Checker
-from headgate.service.receipts import Office
-from headgate.service.run import Sockets
-from headgate.service.servers import Http
+from headgate.service.http_server import Http
+from headgate.service.idle_connections import UnderWay
+from headgate.service.receipt_tokens import Office
 from headgate.service.settings import Settings
-from headgate.service.silence import UnderWay
+from headgate.service.supervisor import Sockets
 
 if TYPE_CHECKING:
     from headgate.service.envoy.services import EnvoyServices
@@ -44,7 +44,7 @@ def _envoy(limiter: AsyncRuledLimiter, settings: Settings, under_way: UnderWay) 
 
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Answer until told to stop."""
-    limiter = AsyncRuledLimiter(settings.rules or sample.BOOK, settings.engine, prefix=settings.prefix)
+    limiter = AsyncRuledLimiter(settings.rules or sample_rules.BOOK, settings.engine, prefix=settings.prefix)
     under_way = UnderWay()
     envoy = _envoy(limiter, settings, under_way)
     limits = None if envoy is None else envoy.limits

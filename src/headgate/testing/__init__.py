@@ -16,7 +16,7 @@ An engine that is awaited is told the same stories through `Blocking`.
 """
 
 from headgate.clock import ManualClock
-from headgate.testing.blocking import Blocking
-from headgate.testing.stories import Story, TurnedClock, engine_stories
+from headgate.testing.engine_contract import Story, TurnedClock, engine_stories
+from headgate.testing.sync_adapter import Blocking
 
 __all__ = ["Blocking", "engine_stories", "ManualClock", "Story", "TurnedClock"]

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate import InvalidRule, Limiter
-from headgate.model import fixed_window as story
+from headgate.algorithms import fixed_window as story
 from tests.articles.entries import Entry
 from tests.articles.timeline import KEY, asked, kept, passes
 from tests.servers import RedisServer

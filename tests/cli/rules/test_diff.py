@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.operating.compare import compared
+from headgate.operations.compare_rulebooks import compared
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from tests.cli.conftest import Prompt

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headgate import Limiter
-from headgate.engine.redis.publish import keep
-from headgate.gateway.plate import plate, texts
+from headgate.engines.redis.published_scripts import keep
+from headgate.gateway.bundle import plate, texts
 from headgate.rules import load
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write

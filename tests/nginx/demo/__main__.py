@@ -11,8 +11,8 @@ import signal
 import sys
 from types import FrameType
 
-from headgate.cli.ink import Ink
-from headgate.cli.screen import borrowed, draw
+from headgate.cli.style import Ink
+from headgate.cli.terminal import borrowed, draw
 from tests.nginx.demo import shop
 from tests.nginx.demo.bars import broken
 from tests.nginx.demo.page import WIDTH, head, live, results, rows

@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import sqrt
 from textwrap import wrap
 
-from headgate.cli.ink import Ink
+from headgate.cli.style import Ink
 from tests.nginx.demo import shop
 from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, Counts, Ending, unasked
 from tests.nginx.demo.tally import BUYER_RULE, ITEM_RULE, Tally

@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.cli import main
-from headgate.model.token_bucket import TokenBucket
 from headgate.rules import load
 from tests.nginx.demo.tally import Tally
 from tests.servers import Kind, Nginx

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from headgate.engine.redis import wire
-from headgate.engine.redis.script import Script, bare, in_one_string, several, single
-from headgate.model.limit import Limit
-from headgate.text import parse
+from headgate.algorithms.limit import Limit
+from headgate.engines.redis import protocol
+from headgate.engines.redis.script_assembly import Script, bare, in_one_string, several, single
+from headgate.limit_syntax import parse
 from tests.servers import Nginx
 from tests.servers.cluster import slot_of
 
@@ -107,7 +107,7 @@ def plate(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False)
     said: dict[str, Any] = {}
     scripts: dict[str, Script] = {}
     for limit, name in zip(limits, names, strict=True):
-        numbers = [str(number) for number in wire.numbers(limit, name)]
+        numbers = [str(number) for number in protocol.numbers(limit, name)]
         said[limit.text] = {"algorithm": limit.algorithm, "numbers": numbers, "text": limit.text}
         unit, zone = getattr(limit, "unit", None), getattr(limit, "zone", None)
         if unit is not None:

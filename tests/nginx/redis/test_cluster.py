@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.redis.naming import escaped
-from headgate.engine.redis.topology import slot
+from headgate.engines.redis.keys import escaped
+from headgate.engines.redis.topology import slot
 from headgate.limiter import Limiter
 from tests.nginx.redis.room import Engine, Gate, Trouble, keys_apart
 from tests.servers import Cluster, RedisServer

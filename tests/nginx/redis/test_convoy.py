@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import pytest
 
-from headgate.engine.redis import wire
+from headgate.engines.redis import protocol
 from tests.nginx.redis.room import Engine, Gate
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
@@ -101,7 +101,7 @@ class Station:
     def _answer(self, connection: socket.socket, word: str) -> None:
         with self._changed:
             self._changed.wait_for(lambda: word not in self.held and not self.silent, 20)
-        reply = self.says.get(word, wire.bulk(word.encode()))
+        reply = self.says.get(word, protocol.bulk(word.encode()))
         for at in range(0, len(reply), self.piece):
             connection.sendall(reply[at : at + self.piece])
             if self.piece < len(reply):
@@ -129,7 +129,7 @@ class Station:
 
 
 def asks(word: str, seconds: float = LONG, **more: Any) -> dict[str, Any]:
-    return {"packed": wire.command("ECHO", word).hex(), "seconds": seconds, **more}
+    return {"packed": protocol.command("ECHO", word).hex(), "seconds": seconds, **more}
 
 
 def said(found: list[Any]) -> list[Any]:
@@ -179,7 +179,7 @@ def test_hundreds_of_requests_each_with_its_own_answer(gate: Gate, redis_server:
     script = "return {ARGV[1], string.rep(ARGV[1], tonumber(ARGV[2])), tonumber(ARGV[2])}"
     with Proxy(redis_server) as link:
         for _ in range(2):
-            packed = [wire.command("EVAL", script, 0, f"w{i};", i % 7 * 40).hex() for i in range(400)]
+            packed = [protocol.command("EVAL", script, 0, f"w{i};", i % 7 * 40).hex() for i in range(400)]
             bodies = [{"verb": "convoy", "port": link.port, "packed": one, "seconds": LONG} for one in packed]
             for i, found in enumerate(all_posted(gate.nginx.port, bodies)):
                 assert found["answer"] == [f"w{i};", f"w{i};" * (i % 7 * 40), i % 7 * 40]
@@ -213,17 +213,17 @@ def test_replies_in_pieces(gate: Gate) -> None:
     words = [f"w{i}" for i in range(60)]
     with Station() as station:
         station.piece = 3
-        station.says |= {word: wire.bulk(word.encode() * 50) for word in words[::11]}
+        station.says |= {word: protocol.bulk(word.encode() * 50) for word in words[::11]}
         with asking(gate, station.port, *map(asks, words)) as answers:
             assert said(answers()) == [word * 50 if i % 11 == 0 else word for i, word in enumerate(words)]
 
 
 def test_an_error_hits_the_one_who_asked(gate: Gate, redis_server: RedisServer) -> None:
     redis_server.call("SET", "a text", "x")
-    packed = [wire.command("ECHO", f"w{i}") for i in range(60)]
-    packed[11::10] = [wire.command("EVALSHA", "f" * 40, 0)] * 5
-    packed[13::10] = [wire.command("LPUSH", "a text", "x")] * 5
-    packed[15::10] = [wire.command("GET", "nothing")] * 5
+    packed = [protocol.command("ECHO", f"w{i}") for i in range(60)]
+    packed[11::10] = [protocol.command("EVALSHA", "f" * 40, 0)] * 5
+    packed[13::10] = [protocol.command("LPUSH", "a text", "x")] * 5
+    packed[15::10] = [protocol.command("GET", "nothing")] * 5
     with asking(gate, redis_server.port, *({"packed": one.hex(), "seconds": LONG} for one in packed)) as answers:
         found = answers()
     told: list[Any] = [f"w{i}" for i in range(60)]

@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headgate.engine.redis.blocking import RedisEngine
-from headgate.engine.terms import Terms
+from headgate.algorithms.lockout import Lockout
+from headgate.engines.charge_options import Terms
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from headgate.model.lockout import Lockout
-from headgate.text import parse
 from tests.nginx.redis.room import PATIENCE_S, Gate, Trouble
 from tests.servers import RedisServer
 

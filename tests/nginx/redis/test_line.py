@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headgate.engine.redis import wire
+from headgate.engines.redis import protocol
 from tests.nginx.redis.room import Engine, Gate, Trouble
 from tests.servers import Proxy, RedisServer
 
@@ -262,7 +262,7 @@ def scripted(answers: Callable[[socket.socket], None]) -> Iterator[tuple[int, li
         thread.join(5)
 
 
-PING = wire.command("PING").hex()
+PING = protocol.command("PING").hex()
 
 
 def test_what_is_no_reply(gate: Gate) -> None:
@@ -308,7 +308,7 @@ def test_a_long_reply_in_many_pieces(gate: Gate) -> None:
     body = b"x" * 70_000
 
     def slowly(connection: socket.socket) -> None:
-        reply = b"*2\r\n" + wire.bulk(body) + b":7\r\n"
+        reply = b"*2\r\n" + protocol.bulk(body) + b":7\r\n"
         for at in range(0, len(reply), 9000):
             connection.sendall(reply[at : at + 9000])
             time.sleep(0.002)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.redis import wire
-from headgate.engine.redis.script import several, single
-from headgate.engine.redis.wire import Questions
-from headgate.engine.terms import Terms
-from headgate.model.decision import Receipt
-from headgate.model.lockout import Lockout
+from headgate.algorithms.decision import Receipt
+from headgate.algorithms.lockout import Lockout
+from headgate.engines.charge_options import Terms
+from headgate.engines.redis import protocol
+from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.script_assembly import several, single
 from tests.nginx.redis.room import Engine, Gate
 
 RULES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,7 +49,7 @@ def questions(engine: Engine) -> dict[str, Questions]:
 @given(charges=CHARGES, commit=st.sampled_from([0, 1, 2]))
 def test_together(engine: Engine, questions: dict[str, Questions], charges: Any, commit: int) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
-    said = wire.together(asked, None, 0, commit)
+    said = protocol.together(asked, None, 0, commit)
     assert said.script is not None
     plain = {name for name, _, _ in charges} <= {"plain", "too"} or charges[0][0] in ("other", "log")
     alike = commit == 1 and plain and len({each.limit.algorithm for each, _, _ in asked}) == 1
@@ -67,7 +67,7 @@ def test_together(engine: Engine, questions: dict[str, Questions], charges: Any,
 @given(charges=st.lists(st.tuples(st.sampled_from(["plain", "too"]), KEYS, COSTS), min_size=1, max_size=6))
 def test_together_where_all_are_alike(engine: Engine, questions: dict[str, Questions], charges: Any) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
-    said = wire.together(asked, None, 0)
+    said = protocol.together(asked, None, 0)
     script = single("take_together", "token_bucket")
     found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=1, alike=True)
     assert said.script is script

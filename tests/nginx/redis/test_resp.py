@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine.redis import wire
+from headgate.engines.redis import protocol
 from tests.nginx.redis.room import Gate
 
 INTEGERS = st.integers(-(2**53), 2**53)
@@ -28,7 +28,7 @@ def spoken(reply: Any) -> bytes:
         case int():
             return b":%d\r\n" % reply
         case bytes():
-            return wire.bulk(reply)
+            return protocol.bulk(reply)
         case (kind, line):
             return kind.encode() + line + b"\r\n" if isinstance(kind, str) else _list(reply)
         case _:
@@ -79,16 +79,16 @@ def test_what_is_no_reply(gate: Gate, text: bytes) -> None:
 @given(st.lists(st.binary(max_size=30), min_size=1))
 def test_commands_are_pythons(gate: Gate, words: list[bytes]) -> None:
     packed = gate.ask("pack", words=[word.hex() for word in words])
-    assert bytes.fromhex(packed) == wire.command(*words)
+    assert bytes.fromhex(packed) == protocol.command(*words)
 
 
 @given(st.lists(INTEGERS, min_size=1))
 def test_numbers_are_written_out(gate: Gate, words: list[int]) -> None:
-    assert bytes.fromhex(gate.ask("pack", words=words)) == wire.command(*words)
+    assert bytes.fromhex(gate.ask("pack", words=words)) == protocol.command(*words)
 
 
 @given(st.lists(st.text(max_size=20)), st.text())
 def test_a_text_in_place_of_its_name(gate: Gate, words: list[str], text: str) -> None:
-    packed = wire.command("EVALSHA", "0" * 40, *words)
+    packed = protocol.command("EVALSHA", "0" * 40, *words)
     found = gate.ask("with_text", packed=packed.hex(), text=text.encode().hex())
-    assert bytes.fromhex(found) == wire.command("EVAL", text, *words)
+    assert bytes.fromhex(found) == protocol.command("EVAL", text, *words)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.engine.redis.trouble import Elsewhere, Forgot, NotNow, Replica, WrongType, failure, said
+from headgate.engines.redis.errors import Elsewhere, Forgot, NotNow, Replica, WrongType, failure, said
 from tests.nginx.redis.room import Gate
 
 AGAIN = {Forgot: "forgot", Elsewhere: "elsewhere", NotNow: "not_now", Replica: "replica"}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engine import options
-from headgate.engine.redis.address import Address
-from headgate.engine.redis.topology import Cluster, One, Sentinels, topology
+from headgate.engines import url_options
+from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.topology import Cluster, One, Sentinels, topology
 from headgate.errors import InvalidRule
 from tests.engine.test_topology import BAD
 from tests.engine.test_url_parts import PARTS
@@ -31,7 +31,7 @@ def lua_address(address: dict[str, Any]) -> dict[str, Any]:
 
 
 def python(url: str) -> Any:
-    plain, chosen = options.split_for_rulebook(url)
+    plain, chosen = url_options.split_for_rulebook(url)
     around = (chosen.deadline, chosen.fallback, chosen.nodes, chosen.patience, chosen.denial_cache)
     match topology(plain):
         case One() as one:

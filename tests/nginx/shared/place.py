@@ -7,10 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from headgate.engine.redis.wire import numbers
-from headgate.engine.terms import Terms
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import Limit
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import Limit
+from headgate.engines.charge_options import Terms
+from headgate.engines.redis.protocol import numbers
 from tests.servers import DrivenClock, Nginx
 
 DRIVER = Path(__file__).with_name("driver.lua")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.model.limit import SECOND
-from headgate.model.slots import Slots
-from headgate.text import parse
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.slots import Slots
+from headgate.limit_syntax import parse
 from tests.nginx.shared.place import Hand, Place, Trouble
 from tests.servers import BASE_US
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.leaky_bucket import LeakyBucket
-from headgate.model.limit import Limit
-from headgate.model.token_bucket import TokenBucket
-from headgate.text import parse
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.token_bucket import TokenBucket
+from headgate.limit_syntax import parse
 from tests.nginx.shared.place import Hand, Place, Trouble
 from tests.servers.waiting import until
 

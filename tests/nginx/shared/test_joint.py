@@ -1,9 +1,9 @@
 """Stories of charges that are decided together, or on terms; and of what is given back."""
 
-from headgate.engine.terms import Terms
-from headgate.model.limit import SECOND
-from headgate.model.lockout import Lockout
-from headgate.text import parse
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.lockout import Lockout
+from headgate.engines.charge_options import Terms
+from headgate.limit_syntax import parse
 from tests.nginx.shared.place import Hand, Place
 from tests.servers import BASE_US
 

@@ -12,16 +12,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from headgate.algorithms import ALGORITHMS, decision
+from headgate.algorithms.decision import ALLOWED, LockedFacts, Receipt
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import SECOND, Limit
+from headgate.algorithms.lockout import Lockout
+from headgate.algorithms.sliding_log import SlidingLog
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.terms import Terms
-from headgate.model import ALGORITHMS, decision
-from headgate.model.decision import ALLOWED, LockedFacts, Receipt
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import SECOND, Limit
-from headgate.model.lockout import Lockout
-from headgate.model.sliding_log import SlidingLog
-from headgate.text import parse, parse_all
+from headgate.engines.charge_options import Terms
+from headgate.engines.memory.engine import LocalEngine
+from headgate.limit_syntax import parse, parse_all
 from tests.nginx.shared.place import Facts, Hand, Place
 from tests.parity.walks import FIRST_US, LAST_US, Step, Walker
 from tests.servers import BASE_US

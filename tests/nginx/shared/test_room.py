@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.lockout import Lockout
+from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engine.local import LocalEngine
-from headgate.engine.terms import Terms
-from headgate.model.limit import SECOND
-from headgate.model.lockout import Lockout
-from headgate.model.slots import Slots
-from headgate.text import parse
+from headgate.engines.charge_options import Terms
+from headgate.engines.memory.engine import LocalEngine
+from headgate.limit_syntax import parse
 from tests.nginx.shared.place import Hand, Place, Trouble
 from tests.nginx.shared.test_parity import wire
 from tests.servers import BASE_US, DrivenClock

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headgate.engine.slot_table import SlotTable
-from headgate.model.limit import SECOND
-from headgate.model.slots import Slots
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.slots import Slots
+from headgate.engines.memory.slot_table import SlotTable
 from tests.nginx.shared.place import Facts, Hand, Place
 from tests.nginx.shared.test_parity import wire
 from tests.servers import BASE_US

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import pytest
 
 from headgate import Charge
-from headgate.model.limit import Limit
+from headgate.algorithms.limit import Limit
 from tests.conform import nginx, places
 from tests.conform.vectors import Case, read
 from tests.nginx.shared.place import Facts, Hand, Place

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from headgate.algorithms import algorithm
+from headgate.algorithms.decision import ALLOWED, Facts, Receipt
+from headgate.algorithms.limit import DAY, HORIZON_US, HOUR, Limit
 from headgate.calendar import resolve
-from headgate.engine.local import pace
-from headgate.model import algorithm
-from headgate.model.decision import ALLOWED, Facts, Receipt
-from headgate.model.limit import DAY, HORIZON_US, HOUR, Limit
+from headgate.engines.memory.engine import pace
 
 START_US = 1_700_000_000_000_000
 FIRST_US = 1_000_000_000_000_000  # 2001
@@ -50,7 +50,7 @@ class Walker:
     def __init__(self, name: str, rng: random.Random) -> None:
         self.rng = rng
         self.kinds = import_module(f"tests.parity.walks.{name}")
-        self.pack = import_module(f"headgate.model.{name}").pack
+        self.pack = import_module(f"headgate.algorithms.{name}").pack
         self.limits: list[Limit] = [self.kinds.limits(rng) for _ in range(3)]
         self.limit = self.limits[0]
         self.model = algorithm(self.limit)

@@ -3,8 +3,8 @@ decides them brings these around the walk's own clock."""
 
 import random
 
-from headgate.model.fixed_window import FixedWindow
-from headgate.model.limit import DAY, HOUR
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import DAY, HOUR
 
 AMOUNTS = (1, 2, 3, 7, 10, 100, 999, 123_457, 1_000_000, 10**15)
 PERIODS = (0.000001, 0.001, 0.7, 1, 30, 60, 3600, 86_400, 31_536_000)

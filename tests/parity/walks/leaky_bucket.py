@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.errors import InvalidRule
-from headgate.model.leaky_bucket import LeakyBucket
 
 
 def limits(rng: random.Random) -> LeakyBucket:

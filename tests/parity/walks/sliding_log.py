@@ -2,7 +2,7 @@
 
 import random
 
-from headgate.model.sliding_log import SlidingLog
+from headgate.algorithms.sliding_log import SlidingLog
 
 AMOUNTS = (1, 2, 3, 7, 8, 9, 10, 17, 33, 100, 999)
 PERIODS = (0.000001, 0.001, 0.7, 1, 60, 86_400, 31_536_000)

@@ -2,8 +2,8 @@
 
 import random
 
-from headgate.model.limit import HOUR
-from headgate.model.sliding_window import SlidingWindow
+from headgate.algorithms.limit import HOUR
+from headgate.algorithms.sliding_window import SlidingWindow
 
 AMOUNTS = (1, 2, 3, 7, 10, 100, 999, 123_457, 1_000_000, 10**13)
 PERIODS = (0.001, 1, 10, 60, 3600, 86_400, 31_536_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from headgate.algorithms.smooth import Smooth
 from headgate.errors import InvalidRule
-from headgate.model.smooth import Smooth
 
 
 def limits(rng: random.Random) -> Smooth:

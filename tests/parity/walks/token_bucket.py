@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
-from headgate.model.token_bucket import TokenBucket
 
 AMOUNTS = (1, 2, 3, 7, 10, 100, 999, 123_457, 700_000, 999_999, 1_000_000)
 PERIODS = (0.001, 1, 1, 60, 3600, 86_400, 31_536_000)

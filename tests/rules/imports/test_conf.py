@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.imports.conf import MOST_CHARACTERS, Directive, read
+from headgate.rules.imports.nginx_conf_parser import MOST_CHARACTERS, Directive, read
 
 
 def flat(directive: Directive) -> list[object]:

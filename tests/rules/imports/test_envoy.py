@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate import InvalidRule, Limiter, ManualClock
 from headgate.rules import imports, load
-from headgate.rules.imports.envoy import attribute, attribute_names, joined_keys
+from headgate.rules.imports.envoy_ratelimit import attribute, attribute_names, joined_keys
 from headgate.rules.match import Matcher
 from tests.rules.imports.told import book, met, rules, told
 

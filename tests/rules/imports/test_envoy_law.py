@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.rules import imports, load
 from headgate.rules.match import Matcher
-from headgate.service.envoy.asked import Entry, attributes_of
+from headgate.service.envoy.request import Entry, attributes_of
 
 KEYS = ("a", "A", "b", "a-b", "path")
 VALUES = ("x", "y", "xy", "x*", "*y", "x*y", "*", "**")

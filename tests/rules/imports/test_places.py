@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.rules.imports.places import patterns
+from headgate.rules.imports.nginx_locations import patterns
 from headgate.rules.match import Matcher
 from tests.rules.imports.told import book, met
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.rules.imports.predicates import apart
+from headgate.rules.imports.spring_predicates import apart
 from headgate.rules.pattern import PathPattern
 
 SEGMENTS = st.sampled_from(["a", "b", "ab", "*", "{x}", "a*"])

@@ -3,8 +3,8 @@
 import pytest
 
 from headgate import InvalidRule
+from headgate.limit_syntax import parse
 from headgate.rules import imports
-from headgate.text import parse
 from tests.rules.imports.told import rules, told
 
 ADDRESS = (

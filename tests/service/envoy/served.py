@@ -11,7 +11,7 @@ from envoy.extensions.common.ratelimit.v3 import ratelimit_pb2  # type: ignore[i
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # type: ignore[import-untyped]
 
 from headgate.clock import ManualClock
-from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.service.envoy.rls import SERVICE, RateLimits, handler
 
 OK, OVER_LIMIT = rls_pb2.RateLimitResponse.OK, rls_pb2.RateLimitResponse.OVER_LIMIT

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.service.envoy.asked import questions
 from headgate.service.envoy.messages import RateLimitRequest
+from headgate.service.envoy.request import questions
 
 Entries = list[tuple[str, str]]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
-from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.service.envoy.rls import RateLimits
 from tests.servers import RedisServer
 

@@ -3,7 +3,7 @@ not charged."""
 
 from typing import Any
 
-from headgate.rules.imports.envoy import translate
+from headgate.rules.imports.envoy_ratelimit import translate
 from tests.service.envoy.served import OK, OVER_LIMIT, Unit, descriptor, serving
 
 SHOP = """

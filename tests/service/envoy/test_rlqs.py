@@ -10,7 +10,7 @@ import pytest
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc  # type: ignore[import-untyped]
 
 from headgate import ManualClock
-from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.service.envoy import rlqs
 from tests.servers.envoy import Json
 from tests.servers.redis_server import free_port

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
+from headgate.enforcement.check_together import Ask
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.rule_limiter import RuledLimiter
 from headgate.http.headers import headers
-from headgate.ruled.decision import RuledDecision
-from headgate.ruled.limiter import RuledLimiter
-from headgate.ruled.together import Ask
-from headgate.service.envoy.asked import Question
+from headgate.limit_syntax import parse
+from headgate.service.envoy.fast_response import plain
 from headgate.service.envoy.messages import RateLimitResponse
-from headgate.service.envoy.plain import plain
-from headgate.service.envoy.told import Wording, rate, response
-from headgate.text import parse
+from headgate.service.envoy.request import Question
+from headgate.service.envoy.response import Wording, rate, response
 
 USUAL = Wording()
 SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(1, 8)

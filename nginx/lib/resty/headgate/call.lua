@@ -1,5 +1,5 @@
 -- One request under a plate: which charges it makes, in which order they are asked, and the decision made of it. The
--- twin of ruled/ruling.py.
+-- twin of enforcement/call_plan.py.
 --
 -- What counts on this nginx is charged first, then slots, then what is prefetched, then all else in one question to
 -- Redis; whoever was charged before one refused gets it back. If something here refuses, Redis is not asked any more,

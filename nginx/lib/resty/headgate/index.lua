@@ -1,4 +1,4 @@
--- The index: of a thousand rules, the few that a request may concern. In small what rules/matching/index.py is.
+-- The index: of a thousand rules, the few that a request may concern. In small what rules/matching/rule_index.py is.
 --
 -- A rule that must find one of a few whole texts in an attribute waits under each of them; one that must find a path
 -- waits under the plain segments that its pattern begins with. Of all the tests by which it could be placed it is

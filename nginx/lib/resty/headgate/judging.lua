@@ -1,4 +1,4 @@
--- What a rule makes of a call that its `when` holds for: a match, or nothing. The twin of rules/matching/judging.py.
+-- What a rule makes of a call that its `when` holds for: a match, or nothing. The twin of rules/matching/compile_rule.py.
 --
 -- A match is { rule, key, limits, cost, shadow, candidate, denied }: the rule as the document has it, the key, texts of
 -- limits (none: unlimited), the cost, whether it is only shadowed, a candidate's limits if there is one, and why the

@@ -1,5 +1,5 @@
 -- Prefetching: units of hot keys are fetched ahead from Redis, and handed out by this nginx without asking. The
--- twin in law of engine/lease.py; one nginx, all its workers together, is one process of that law.
+-- twin in law of engines/layers/prefetch/engines.py; one nginx, all its workers together, is one process of that law.
 --
 -- Picture a kiosk that orders from a warehouse. What sells is ordered ahead, as much as was sold lately, and sold over
 -- the counter; what does not sell goes back before it spoils. An order is a take of the call's cost and some extra,
@@ -35,7 +35,7 @@
 -- LAW (tests/nginx/test_lease.py). Let N nginx use a key, each holding at most U of its units, on the way out and on
 -- the way back included:
 --   - over any span, at most N * U units more are admitted than the limit alone admits; of a fixed window, whose
---     stocks end with it, not one more (the proof stands in engine/lease.py);
+--     stocks end with it, not one more (the proof stands in engines/layers/prefetch/engines.py);
 --   - at most N * U units are kept from others, for at most `hold`.
 -- Kept from others until the limit refills, and handed out by nobody, are: units of a worker that is killed while it
 -- orders or gives back, and what it would have given back if nobody orders again within a hold time; units of an order

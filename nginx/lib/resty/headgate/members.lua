@@ -1,5 +1,5 @@
 -- Who else shares the limits: counted while Redis answers, remembered when it does not. The twin of
--- engine/fallback/members.py.
+-- engines/layers/fallback/membership.py.
 --
 -- This nginx is one member, however many workers it has. It says so every second in the same sorted set as every Python
 -- process (lua/command/members.lua), and is told how many are alive and how many of them come before it: its rank. What

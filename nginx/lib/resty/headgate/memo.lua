@@ -1,5 +1,5 @@
 -- The denial cache: this nginx repeats a refusal, without asking again, while it surely still stands. The twin of
--- engine/memo.py in spirit; here all workers remember together, in the shared dict.
+-- engines/layers/denial_cache/engines.py in spirit; here all workers remember together, in the shared dict.
 --
 --   0.0 s   take 3 of "key"   asked    refused, retry after 0.4 s
 --   0.1 s   take 3, take 5    memory   refused, retry after 0.3 s

@@ -1,4 +1,4 @@
--- The Redis key that a count is kept under. The twin of engine/redis/naming.py.
+-- The Redis key that a count is kept under. The twin of engines/redis/keys.py.
 --
 --   hg2:<algorithm>:<name>:{<key>}
 --

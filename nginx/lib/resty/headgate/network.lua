@@ -1,4 +1,4 @@
--- Addresses of callers: read once, written in one way, and grouped by networks. The twin of rules/network.py.
+-- Addresses of callers: read once, written in one way, and grouped by networks. The twin of rules/ip_networks.py.
 --
 --   ::ffff:192.0.2.7     is 192.0.2.7: the same caller, seen through a socket of both kinds
 --   fe80::1%eth0         is fe80::1: a zone is the host's own affair

@@ -1,4 +1,4 @@
--- A plate: a rulebook with all that Python worked out of it for a gateway (gateway/plate.py), compiled.
+-- A plate: a rulebook with all that Python worked out of it for a gateway (gateway/bundle.py), compiled.
 --
 -- Compiled, it answers two questions: which rules a request meets (`met`), and by which hands they charge. A Hand
 -- is one limit of one rule under the name that its counts have, and knows where it is decided:

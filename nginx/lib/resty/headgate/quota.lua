@@ -1,5 +1,5 @@
 -- What a limit gives, and in what time: for limits that no plate tells of, such as shares. The twin of quota,
--- window_seconds and per_second of http/headers.py, and of fresh in engine/fallback/share.py, from the numbers alone.
+-- window_seconds and per_second of http/headers.py, and of fresh in engines/layers/fallback/limit_share.py, from the numbers alone.
 --
 -- Laws (tests/nginx/test_share.py):
 --   - what is worked out here is what a plate says of the same limit;

@@ -1,5 +1,5 @@
--- Divides a limit among processes that decide without each other. The twin of engine/fallback/share.py and of `even` in
--- ruled/dividing.py.
+-- Divides a limit among processes that decide without each other. The twin of engines/layers/fallback/limit_share.py and of `even` in
+-- enforcement/split_limits.py.
 --
 -- By rank, where every member has a rank of its own: units are whole, and of 10 units three members get 4, 3 and 3,
 -- those with the lower ranks the more. The rate is divided among those who have a share at all. Equally, where only the

@@ -6,13 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
-from headgate.cli.answer import Answer
-from headgate.cli.book import print_warnings
+from headgate.cli.output import Answer
 from headgate.cli.parser import Commands, command
+from headgate.cli.rulebook_option import print_warnings
 from headgate.clock import SystemClock
-from headgate.gateway import plate
-from headgate.gateway.written import write
-from headgate.ruled.dividing import divisible
+from headgate.enforcement.split_limits import divisible
+from headgate.gateway import bundle
+from headgate.gateway.atomic_file import write
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 
@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer({"file": args.output, "rules": len(book), "bytes": size}, [(told, "green")])
 
 
-def compiled(book: Rulebook) -> plate.Plate:
+def compiled(book: Rulebook) -> bundle.Plate:
     """The plate, with its scripts' texts."""
-    made = plate.plate(book, SystemClock().now_us())
-    return made | {"texts": plate.texts(made)}
+    made = bundle.plate(book, SystemClock().now_us())
+    return made | {"texts": bundle.texts(made)}
 
 
 def compile_to(path: Path, book: Rulebook) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from headgate.cli.answer import DONE, NO, Answer
-from headgate.cli.book import editions_of
-from headgate.cli.engine import add_engine, server
+from headgate.cli.engine_option import add_engine, server
+from headgate.cli.output import DONE, NO, Answer
 from headgate.cli.parser import Commands, command
+from headgate.cli.rulebook_option import editions_of
 from headgate.errors import InvalidRule
-from headgate.operating.compare import Change, Comparison, Field, compared, document
-from headgate.operating.publishing import book_of
+from headgate.operations.compare_rulebooks import Change, Comparison, Field, compared, document
+from headgate.operations.publish_rulebook import book_of
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from headgate.cli.answer import Answer, warn
-from headgate.cli.book import print_warnings
-from headgate.cli.engine import server
+from headgate.algorithms.decision import Verdict
+from headgate.algorithms.limit import UNLIMITED
+from headgate.cli.engine_option import server
+from headgate.cli.output import Answer, warn
 from headgate.cli.parser import Commands, command, header, pair, whole
+from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.table import Cell, Table, Value
-from headgate.engine.local import LocalEngine
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.engines.memory.engine import LocalEngine
 from headgate.explain import long
 from headgate.limiter import Limiter
-from headgate.model.decision import Verdict
-from headgate.model.limit import UNLIMITED
-from headgate.ruled.decision import RuledDecision
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, folded, named, normal, request
 from headgate.rules.match import Matcher, Told
-from headgate.rules.matching.narrate import shown
+from headgate.rules.matching.explain_match import shown
 from headgate.rules.rule import Rulebook
 
 

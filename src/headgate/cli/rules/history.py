@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
-from headgate.cli.answer import Answer
-from headgate.cli.book import editions_of
-from headgate.cli.engine import add_engine, server
+from headgate.algorithms.limit import SECOND
+from headgate.cli.engine_option import add_engine, server
+from headgate.cli.output import Answer
 from headgate.cli.parser import Commands, command
+from headgate.cli.rulebook_option import editions_of
 from headgate.cli.table import Cell, Table, Value
-from headgate.model.limit import SECOND
-from headgate.operating.publishing import told
-from headgate.rules.living.edition import Edition
+from headgate.operations.publish_rulebook import told
+from headgate.rules.distribution.version import Edition
 
 
 def add(verbs: Commands) -> None:

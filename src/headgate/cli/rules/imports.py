@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from headgate.cli.answer import Answer, warn
-from headgate.cli.book import file_text
+from headgate.cli.output import Answer, warn
 from headgate.cli.parser import Commands, command
-from headgate.rules import load, write
+from headgate.cli.rulebook_option import file_text
+from headgate.rules import load, serialization
 from headgate.rules.imports import KINDS, located, translate
-from headgate.rules.imports.rates import STRATEGIES
+from headgate.rules.imports.rate_strings import STRATEGIES
 
 
 def add(verbs: Commands) -> None:
@@ -43,5 +43,5 @@ def run(args: argparse.Namespace) -> Answer:
     notes = [{"line": note.line, "note": note.sentence} for note in translated.notes]
     return Answer(
         {"document": translated.document, "notes": notes},
-        [write.yaml_text(translated.document).removesuffix("\n")],
+        [serialization.yaml_text(translated.document).removesuffix("\n")],
     )

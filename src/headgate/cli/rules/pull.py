@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from headgate.cli.answer import Answer
-from headgate.cli.book import editions_of
-from headgate.cli.engine import add_engine, server
+from headgate.cli.engine_option import add_engine, server
+from headgate.cli.output import Answer
 from headgate.cli.parser import Commands, command, whole
+from headgate.cli.rulebook_option import editions_of
 from headgate.errors import InvalidRule
-from headgate.operating.publishing import told
-from headgate.rules.living.watch import PUSH_ONE
+from headgate.operations.publish_rulebook import told
+from headgate.rules.distribution.watcher import PUSH_ONE
 
 
 def add(verbs: Commands) -> None:

@@ -1,7 +1,7 @@
 """headgate rules push: publish a rulebook to all who follow this engine's.
 
-It is validated first, and shown what it changes. operating/publishing.py says when it is pushed, and what goes
-with it.
+It is validated first, and shown what it changes. operations/publish_rulebook.py says when it is pushed, and what
+goes with it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import socket
 from pathlib import Path
 
 from headgate import flow
-from headgate.cli.answer import Answer, warn
-from headgate.cli.book import editions_of
-from headgate.cli.engine import add_engine, server
+from headgate.cli.engine_option import add_engine, server
+from headgate.cli.output import Answer, warn
 from headgate.cli.parser import Commands, command, whole
+from headgate.cli.rulebook_option import editions_of
 from headgate.cli.rules.diff import shown
 from headgate.cli.rules.validate import add_strict
-from headgate.operating.compare import document
-from headgate.operating.publishing import pushing
-from headgate.ruled.dividing import divisible
+from headgate.enforcement.split_limits import divisible
+from headgate.operations.compare_rulebooks import document
+from headgate.operations.publish_rulebook import pushing
 from headgate.rules import load
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}

@@ -6,14 +6,14 @@ from __future__ import annotations
 import argparse
 
 from headgate import flow
-from headgate.cli.answer import Answer, warn
-from headgate.cli.book import editions_of
-from headgate.cli.engine import add_engine, server
+from headgate.cli.engine_option import add_engine, server
+from headgate.cli.output import Answer, warn
 from headgate.cli.parser import Commands, command, whole
+from headgate.cli.rulebook_option import editions_of
 from headgate.cli.rules.diff import shown
 from headgate.cli.rules.push import add_author, author_of
-from headgate.operating.compare import document
-from headgate.operating.publishing import rolling_back, told
+from headgate.operations.compare_rulebooks import document
+from headgate.operations.publish_rulebook import rolling_back, told
 
 
 def add(verbs: Commands) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from headgate.cli.answer import Answer
+from headgate.cli.output import Answer
 from headgate.cli.parser import Commands, command
-from headgate.rules import schema
+from headgate.rules import json_schema
 
 
 def add(verbs: Commands) -> None:
@@ -20,4 +20,4 @@ def add(verbs: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    return Answer(schema.schema(), [schema.text().removesuffix("\n")])
+    return Answer(json_schema.schema(), [json_schema.text().removesuffix("\n")])

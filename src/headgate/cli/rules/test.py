@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from headgate.cli.answer import DONE, NO, Answer
-from headgate.cli.book import print_warnings
+from headgate.cli.output import DONE, NO, Answer
 from headgate.cli.parser import Commands, command
-from headgate.cli.rules import calls, trial
-from headgate.cli.rules.calls import Case
-from headgate.cli.rules.trial import Mismatch
+from headgate.cli.rulebook_option import print_warnings
+from headgate.cli.rules import case_format, run_cases
+from headgate.cli.rules.case_format import Case
+from headgate.cli.rules.run_cases import Mismatch
 
 
 def add(verbs: Commands) -> None:
@@ -22,7 +22,7 @@ def add(verbs: Commands) -> None:
         "play tables of calls against a rulebook, without a server and without waiting",
         "headgate rules test limits_test.yaml",
     )
-    parser.description = calls.__doc__
+    parser.description = case_format.__doc__
     parser.add_argument("files", nargs="+", metavar="FILE", help="tables of calls, in YAML, TOML or JSON")
 
 
@@ -30,11 +30,11 @@ def run(args: argparse.Namespace) -> Answer:
     lines: list[str | tuple[str, str]] = []
     files, failed, count = [], 0, 0
     for file in args.files:
-        book, cases = calls.read(Path(file))
+        book, cases = case_format.read(Path(file))
         book = print_warnings(book, as_json=args.json)
         told: list[dict[str, Any]] = []
         for case in cases:
-            mismatch = trial.played(book, case)
+            mismatch = run_cases.played(book, case)
             failed, count = failed + (mismatch is not None), count + 1
             told.append(_document(case, mismatch))
             lines += _shown(file, case, mismatch)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from headgate.cli.answer import DONE, INVALID, Answer
+from headgate.cli.output import DONE, INVALID, Answer
 from headgate.cli.parser import Commands, command
-from headgate.operating.publishing import Problem, judged
+from headgate.operations.publish_rulebook import Problem, judged
 from headgate.rules import load
 
 

@@ -1,4 +1,4 @@
--- Assignments: the twin of model/assignment.py, where their story and their laws are told.
+-- Assignments: the twin of algorithms/quota_grants.py, where their story and their laws are told.
 --
 -- A ledger stays the text that is stored: of most holders three numbers are read, and their lines are not touched.
 

@@ -1,4 +1,4 @@
--- The fixed window: the twin of model/fixed_window.py, where its story and its laws are told.
+-- The fixed window: the twin of algorithms/fixed_window.py, where its story and its laws are told.
 --
 -- A period of 0 is a calendar: six boundaries follow it, and now must lie in the first, second or third window.
 -- If it does not, decide answers { -2, now_us }, and the caller brings the boundaries around that time.

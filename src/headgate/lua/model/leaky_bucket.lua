@@ -1,4 +1,4 @@
--- The leaky bucket: the twin of model/leaky_bucket.py, where its story and its laws are told.
+-- The leaky bucket: the twin of algorithms/leaky_bucket.py, where its story and its laws are told.
 --
 -- Water is in thousandths of a unit, time in milliseconds. Products are taken apart so that each stays below
 -- 2^53; one that does not is compared only with numbers that do.

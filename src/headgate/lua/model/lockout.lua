@@ -1,4 +1,4 @@
--- The lockout: the twin of model/lockout.py, where its story and its laws are told.
+-- The lockout: the twin of algorithms/lockout.py, where its story and its laws are told.
 
 local M = { width = 3 }
 

@@ -1,4 +1,4 @@
--- The sliding window: the twin of model/sliding_window.py, where its story and its laws are told.
+-- The sliding window: the twin of algorithms/sliding_window.py, where its story and its laws are told.
 --
 -- A state is one table: the counts from the oldest at 1 to the tail's at n, beside the names below. Numbers of
 -- cells and lengths of time are whole; fmod makes the quotients exact.

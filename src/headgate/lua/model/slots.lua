@@ -1,4 +1,4 @@
--- Slots: the twin of model/slots.py, where its story and its laws are told.
+-- Slots: the twin of algorithms/slots.py, where its story and its laws are told.
 
 local max = math.max
 local M = { width = 2 }

@@ -1,4 +1,4 @@
--- Smooth pacing: the twin of model/smooth.py, where its story and its laws are told.
+-- Smooth pacing: the twin of algorithms/smooth.py, where its story and its laws are told.
 --
 -- Every expression is spelled as there, in the same order, so that all bits of the doubles agree.
 

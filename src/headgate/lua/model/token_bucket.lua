@@ -1,4 +1,4 @@
--- The token bucket: the twin of model/token_bucket.py, where its story and its laws are told.
+-- The token bucket: the twin of algorithms/token_bucket.py, where its story and its laws are told.
 --
 -- A double holds whole numbers to 2^53 only, so lengths of time are pairs here: whole microseconds, and grains
 -- (1/amount of a microsecond) beyond them. math.fmod is exact where % is not.

@@ -20,16 +20,16 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.errors import InvalidRule
-from headgate.rules.imports import envoy, nginx, rates, spring
-from headgate.rules.imports.draft import Note, Translated
+from headgate.rules.imports import envoy_ratelimit, nginx_limit_req, rate_strings, spring_gateway
+from headgate.rules.imports.rulebook_draft import Note, Translated
 
 __all__ = ["KINDS", "Note", "Translated", "guess", "located", "looks_like", "translate"]
 
 _TRANSLATORS: dict[str, Callable[..., Translated]] = {
-    "envoy": envoy.translate,
-    "spring": spring.translate,
-    "nginx": nginx.translate,
-    "limits": rates.translate,
+    "envoy": envoy_ratelimit.translate,
+    "spring": spring_gateway.translate,
+    "nginx": nginx_limit_req.translate,
+    "limits": rate_strings.translate,
 }
 KINDS = tuple(_TRANSLATORS)
 
@@ -94,7 +94,7 @@ def guess(text: str) -> str:
     for kind in _SIGNS:
         if looks_like(kind, text):
             return kind
-    if rates.looks_like(text):
+    if rate_strings.looks_like(text):
         return "limits"
     raise InvalidRule(
         "It cannot be told what this is. Say it with --kind (in a program kind=): envoy (domain and descriptors), "

@@ -26,27 +26,27 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from headgate.engine.local import LocalEngine
+from headgate.algorithms.decision import ALLOWED, RETRY_AFTER_US
+from headgate.algorithms.limit import SECOND
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError
-from headgate.http.address import UNIX
+from headgate.http.client_ip import UNIX
 from headgate.http.headers import Fields
-from headgate.http.problem import PROBLEM, REASONS
-from headgate.model.decision import ALLOWED, RETRY_AFTER_US
-from headgate.model.limit import SECOND
-from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.rules.living.edition import LARGEST
-from headgate.rules.living.editions import Overtaken
+from headgate.http.refusal_body import PROBLEM, REASONS
+from headgate.limit_syntax import parse
+from headgate.rules.distribution.version import LARGEST
+from headgate.rules.distribution.versions import Overtaken
 from headgate.rules.lookup import NoSuchRule
-from headgate.service.admin import journal, schema
-from headgate.service.admin.asked import Asked, Broken, Busy, NotHere, NotSo
-from headgate.service.admin.desk import Desk
+from headgate.service.admin import audit_log, schema
+from headgate.service.admin.handlers import Desk
 from headgate.service.admin.openapi import description
+from headgate.service.admin.request import Asked, Broken, Busy, NotHere, NotSo
 from headgate.service.admin.routes import FORMATS, QUERIES, ROUTES, TEXT, Route
 from headgate.service.asgi import Answer, Answers, Refused, Request, encoded
-from headgate.service.reading import Reader
-from headgate.service.schema import NAME, VALUE
+from headgate.service.check_schema import NAME, VALUE
+from headgate.service.json_decoding import Reader
 from headgate.service.settings import Settings
-from headgate.text import parse
 
 PACE = "10/s burst 20"
 SHORT = 40  # characters of a number in a query
@@ -102,7 +102,7 @@ class Admin:
             answer = await verb(asked)
         except EngineUnavailable:
             if route.changes:  # what was sent and not answered may have been done
-                journal.unsure(route.verb, asked.author, asked.remote, asked.path)
+                audit_log.unsure(route.verb, asked.author, asked.remote, asked.path)
             raise
         edition = getattr(answer, "edition", None)
         if isinstance(edition, schema.Edition):
@@ -120,7 +120,7 @@ class Admin:
             case HeadgateError():
                 status = next(status for kind, status in _STATUSES if isinstance(error, kind))
                 return self._problem(status, str(error), [("retry-after", "1")] if status == 503 else None)
-        journal.failed(f"{request.method} {request.path[:200]!r}", error)
+        audit_log.failed(f"{request.method} {request.path[:200]!r}", error)
         return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
     def _let_in(self, request: Request) -> None:
@@ -135,7 +135,7 @@ class Admin:
         scheme, _, shown = (request.field(b"authorization") or "").partition(" ")
         right = hmac.compare_digest(shown.strip().encode("utf-8", "replace"), self._token)
         if not right or scheme.lower() != "bearer":
-            journal.wrong_token(request.client or UNIX)
+            audit_log.wrong_token(request.client or UNIX)
             raise Refused(
                 401, "Show the admin token: Authorization: Bearer TOKEN.", [("www-authenticate", "Bearer")]
             )
@@ -173,7 +173,7 @@ def _asked(request: Request, route: Route, path: dict[str, str]) -> Asked:
         if len(value) > _LONGEST.get(name, VALUE):
             raise Refused(400, f"A {name} may have {_LONGEST[name]} characters.")
     query = _query(request.query, route)
-    author = journal.author_of(request.field(journal.AUTHOR.encode())) if route.changes else ""
+    author = audit_log.author_of(request.field(audit_log.AUTHOR.encode())) if route.changes else ""
     expected = _expected(query, request.field(b"if-match")) if "expected" in route.queries else None
     form = _format(request.field(b"content-type")) if route.asked is TEXT else ""
     return Asked(path, query, None, form, expected, author, request.client or UNIX)

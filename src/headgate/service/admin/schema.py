@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headgate.service.schema import NAME, VALUE, Attributes
+from headgate.service.check_schema import NAME, VALUE, Attributes
 
 _MOST = 2**53 - 1
 Key = Annotated[str, Meta(min_length=1, max_length=VALUE, description="A rule's key text: user=ann|sku=7.")]

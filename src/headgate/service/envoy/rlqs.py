@@ -2,8 +2,8 @@
 
 An Envoy opens one stream. It reports each bucket when it is first hit, and from then on all of them every few
 seconds; each report is answered with an assignment for each bucket: a token bucket, and how long it is valid. How
-a limit is divided is told in model/assignment.py; the ledger lies in the engine, so all workers, and all services
-on one Redis, divide together.
+a limit is divided is told in algorithms/quota_grants.py; the ledger lies in the engine, so all workers, and all
+services on one Redis, divide together.
 
     a bucket's id        is what an RLS descriptor's entries are: attributes, beside `domain`
     several rules        each divides its own limit; the bucket is the smallest rate and the smallest burst of all
@@ -48,16 +48,16 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from headgate.algorithms.decision import ALLOWED, MARK
+from headgate.algorithms.limit import SECOND, Limit
+from headgate.algorithms.quota_grants import Assignment, spans, told
+from headgate.algorithms.quota_units import WHOLE, division
+from headgate.algorithms.slots import Slots
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
-from headgate.model.assignment import Assignment, spans, told
-from headgate.model.decision import ALLOWED, MARK
-from headgate.model.division import WHOLE, division
-from headgate.model.limit import SECOND, Limit
-from headgate.model.slots import Slots
-from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.service.envoy.asked import Entry, attributes_of
 from headgate.service.envoy.messages import RateLimitQuotaResponse, RateLimitQuotaUsageReports
-from headgate.service.silence import UnderWay, peer_of
+from headgate.service.envoy.request import Entry, attributes_of
+from headgate.service.idle_connections import UnderWay, peer_of
 
 SERVICE = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"
 METHOD = "StreamRateLimitQuotas"

@@ -32,16 +32,16 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
+from headgate.enforcement.call_plan import Ruling
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
-from headgate.ruled.decision import RuledDecision
-from headgate.ruled.limiter import AsyncRuledLimiter
-from headgate.ruled.ruling import Ruling
-from headgate.service.envoy import told
-from headgate.service.envoy.across import LIMITED, QUOTA, UNLIMITED, Across
-from headgate.service.envoy.asked import Question, questions
+from headgate.service.envoy import response as envoy_response
+from headgate.service.envoy.cross_descriptor import LIMITED, QUOTA, UNLIMITED, Across
+from headgate.service.envoy.fast_response import Known, plain
 from headgate.service.envoy.messages import RateLimitRequest
-from headgate.service.envoy.plain import Known, plain
-from headgate.service.known import LONG, Memory
+from headgate.service.envoy.request import Question, questions
+from headgate.service.request_cache import LONG, Memory
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = "ShouldRateLimit"
@@ -54,9 +54,9 @@ Decisions = Sequence[RuledDecision]
 class Found(NamedTuple):
     """All that there is to tell: what told.response takes."""
 
-    wording: told.Wording
+    wording: envoy_response.Wording
     asked: Sequence[Question]
-    answers: told.Answers
+    answers: envoy_response.Answers
     unlimited: Sequence[bool] = ()
     spared: Collection[int] = ()
 
@@ -80,7 +80,7 @@ class RateLimits:
         """What follows from the rulebook alone."""
         self._ruling = ruling
         self._across = Across(ruling.book)
-        self._wording = told.wording(ruling, self._fields, self._names)
+        self._wording = envoy_response.wording(ruling, self._fields, self._names)
 
     async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
         """The method of the service: of a RateLimitRequest a RateLimitResponse, both in bytes; or an error with a
@@ -101,11 +101,11 @@ class RateLimits:
             return await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except CorruptState as error:
             return await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return plain(*found[:3]) or told.response(*found).SerializeToString()
+        return plain(*found[:3]) or envoy_response.response(*found).SerializeToString()
 
     async def answer(self, request: Any) -> Any:
         """The answer to a RateLimitRequest; InvalidCharge or EngineUnavailable if there is none."""
-        return told.response(*await self._found(request))
+        return envoy_response.response(*await self._found(request))
 
     async def answer_json(self, body: bytes) -> tuple[int, bytes]:
         """A status and a body of application/json for the reference service's POST /json."""
@@ -122,7 +122,7 @@ class RateLimits:
             return 503, _sentence(str(error))
         except CorruptState as error:
             return 500, _sentence(str(error))
-        status = 200 if response.overall_code == told.OK else 429
+        status = 200 if response.overall_code == envoy_response.OK else 429
         return status, json_format.MessageToJson(response, indent=None).encode()
 
     async def _found(self, request: Any, data: bytes = b"") -> Found:

@@ -5,12 +5,12 @@ Needs the extra `envoy`. The worker imports this file only where that is install
 
 from __future__ import annotations
 
-from headgate.ruled.limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuledLimiter
 from headgate.service.envoy import rlqs, rls
 from headgate.service.grpc_health import Health
-from headgate.service.grpcs import Grpc
+from headgate.service.grpc_server import Grpc
+from headgate.service.idle_connections import UnderWay
 from headgate.service.settings import Address, Settings
-from headgate.service.silence import UnderWay
 
 
 class EnvoyServices:

@@ -1,5 +1,5 @@
 -- A stock: the extra units of one order, and what is told of each. Knows no nginx and no Redis. The twin of
--- engine/stock.py; the story stands in lease.lua.
+-- engines/layers/prefetch/prefetched_units.py; the story stands in lease.lua.
 --
 --   since_us, until_us   when it may be handed out, by the real time of its machine
 --   told, reset_us, at_us, mark     what the order's answer said: remaining, reset_after, at, mark

@@ -1,4 +1,4 @@
--- Charges on keys of several slots of a cluster, which no single script can see. The twin of engine/redis/apart.py.
+-- Charges on keys of several slots of a cluster, which no single script can see. The twin of engines/redis/cross_slot.py.
 --
 -- One group for each slot; a rule's charges have one key, so they are never parted. All groups are asked whether their
 -- live charges would pass, then all are committed at once, and taken back where one refuses after all. What cannot be

@@ -1,4 +1,4 @@
--- The options of an engine's URL, behind its question mark. The twin of engine/options.py. Pure.
+-- The options of an engine's URL, behind its question mark. The twin of engines/url_options.py. Pure.
 --
 --   ?deadline=50ms       how long a decision may take: 1s, and 50ms where a fallback is chosen
 --   ?fallback=local      what is done when there is no answer: allow, deny, or local

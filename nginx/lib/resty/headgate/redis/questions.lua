@@ -1,5 +1,5 @@
 -- Questions as bytes: what is asked of the server for charges, and how it is cut into parts. Pure. The twin of
--- engine/redis/wire.py and engine/terms.py.
+-- engines/redis/protocol.py and engines/charge_options.py.
 --
 -- Nearly all of a question is known when a plate is compiled; only the key and, rarely, the cost change. So what a hand
 -- says is packed once and kept on it (hand.redis), and a take of one unit is five texts put together.

@@ -1,5 +1,5 @@
 -- Which server answers for a key: the only one, or the master that sentinels name. (A cluster: cluster.lua.) The twin
--- of engine/redis/topology.py.
+-- of engines/redis/topology.py.
 --
 -- All three have the same verbs. `node` only remembers, and `discover` asks. What was learnt may be old: a question
 -- that turns out to be at the wrong door is sent on, because a server that says so has done nothing. So nothing needs

@@ -1,5 +1,5 @@
 -- What can go wrong between here and the server, as sentences to whoever can fix it. The twin of
--- engine/redis/trouble.py.
+-- engines/redis/errors.py.
 --
 --   kind         again       what happened
 --   timeout      nil         no reply in time: it may have been charged

@@ -1,4 +1,4 @@
--- An engine's URL, as Python reads it too (engine/url.py, engine/schemes.py, engine/redis/topology.py). Pure.
+-- An engine's URL, as Python reads it too (engines/url.py, engines/url_schemes.py, engines/redis/topology.py). Pure.
 --
 --   redis://user:password@host:6379/0        rediss:// with TLS; valkey://, valkeys:// are the same
 --   unix://user:password@/path/to.sock?db=0  redis+unix://, valkey+unix:// too

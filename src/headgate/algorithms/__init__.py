@@ -1,0 +1,57 @@
+"""What the answer is: every algorithm as a pure function of limit, state, time and cost.
+
+One file per algorithm: its story, its Limit, its State, and the functions that the table below names. Nothing
+here reads a clock, draws a number or touches the world; engines load, ask and save. `None` for a state means
+"never seen" and belongs to the signature. Each file has a twin of the same name in lua/model.
+
+    decide(limit, state, now_us, cost, patience_us=None) -> (Facts, State | None)
+        cost 0 peeks: the facts as they stand, and whether one unit would pass. Without patience it judges a
+        take; with patience a reservation, which is allowed if it would be served within that time.
+        The state that comes back is the very one that was given if there is nothing to save: a peek or a
+        refusal leaves no trace. Only where the clock was set back behind a state, by more than
+        MAX_CLOCK_SWING_US, that is put right at once: else the state would wait for the clock to catch up, and
+        everybody with it. And a refusal that meets the count of another limit may note when.
+    refund(limit, state, now_us, units, receipt, cancel) -> State | None
+        None: nothing to give back. With `cancel` the charge is a reservation that must not have been served.
+    dead_at_us(limit, state) -> int         from when on the state says no more than None does
+    carried(limit, state, pace) -> State              for a state that was written at another pace, where limits
+        have one (limit.pace): the same units under this limit
+    pack(state) -> str, unpack(text) -> State         the stored form, which is an API (docs/reference/storage.md)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from headgate.algorithms import fixed_window, leaky_bucket, sliding_log, sliding_window, smooth, token_bucket
+from headgate.algorithms.decision import Facts
+from headgate.algorithms.limit import Limit
+
+
+class Algorithm(NamedTuple):
+    """The functions of one model file. Any stands for that file's own State."""
+
+    decide: Callable[..., tuple[Facts, Any]]
+    refund: Callable[..., Any]
+    dead_at_us: Callable[[Any, Any], int]
+    settle: Callable[[Any, Any], Any] | None
+    retune: Callable[[Any, Any, int], Any] | None
+    carried: Callable[[Any, Any, int], Any] | None
+
+
+def _of(module: ModuleType) -> Algorithm:
+    optional = (getattr(module, name, None) for name in ("settle", "retune", "carried"))
+    return Algorithm(module.decide, module.refund, module.dead_at_us, *optional)
+
+
+ALGORITHMS = {
+    module.__name__.rpartition(".")[2]: _of(module)
+    for module in (token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, smooth)
+}
+
+
+def algorithm(limit: Limit) -> Algorithm:
+    """The functions that judge a charge under this limit. Slots are held, not charged: see algorithms/slots.py."""
+    return ALGORITHMS[limit.algorithm]

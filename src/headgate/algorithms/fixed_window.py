@@ -1,0 +1,300 @@
+"""The fixed window: so many units in each minute of the clock, or in each day of somebody's calendar.
+
+Picture a wall of boxes, one for every window, each holding `amount` units. Time walks along the wall. A
+charge goes into the box before which time stands; when that is full, it waits for the next one. It is the
+limit people mean when they say "1000 a day", and the cheapest there is; its price is that 2 * amount may
+pass within moments, half of them just before a boundary and half just after it (sliding_window.py is the
+remedy).
+
+Measure. Windows of seconds are cut on the epoch: a window starts where now - now % period does. Windows of
+the calendar are days, weeks from Monday, months and years of a time zone, and not all of one length. A pure
+model has no time zones, so the caller brings six boundaries in a row (calendar.resolve): the start of the
+window before the current one, of the current one, and of the four that follow. Six, because the two clocks
+may disagree by up to a whole window either way, and from each of those three windows the two that follow
+must be known. Outside of them the answer is OutsideCalendar (in Lua a reply of -2 and the time), and the
+caller asks again from there.
+
+Reservations. What does not fit into the current box goes into the following ones, first come, first served:
+never before an earlier reservation, and never split. A reservation that does not fit into the rest of the
+tail, the last box in use, starts the next box and leaves that rest empty. So the tail is all there is to
+remember:
+
+    until:used:stamp          the tail's end, the units in it, and when it was last written
+    until:used:stamp:served   and from when on its units are served, if the tail lay ahead of the clock
+
+The end answers by itself, under whatever limit, when the state has lost its meaning. No reservation lies further
+ahead than HORIZON_US, nor further than two windows of a calendar.
+
+Another limit. A limit with other windows counts the units in that window of its own in which the last of them was
+served, and no longer than the old window lasts. A refusal writes nothing, so a limit that is changed back finds
+all of them.
+
+The clock. The stamp tells a clock that was set back from another limit. If it lies up to MAX_CLOCK_SWING_US ahead,
+the clock swings, and the charge is judged as at the stamp. If it lies further ahead, the clock was set back: the
+tail moves along with it, and even a refusal writes that down.
+
+"1000/day fixed": 1000 may pass until midnight UTC. 990 are used; a reservation of 20 is served at midnight,
+and from then on 980 are left. A take of 5 in the meantime is refused until midnight as well.
+
+Laws (tests/model/test_fixed_window.py, test_clock_laws.py, test_change_laws.py):
+  - taking 3 is the same as taking 1 three times at the same instant;
+  - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
+  - at most `amount` units are served in any window, reservations and refunds included;
+  - nobody is served before an earlier reservation;
+  - a clock that swings frees nothing; one that is set back frees at most `amount` once, and nobody waits longer
+    for it than MAX_CLOCK_SWING_US;
+  - a refund gives back what the charge put into the tail, and nothing once that window has ended, or once
+    later reservations lie in a window after it; a cancelled reservation gives nothing once served. A future
+    window that was emptied is left, and what lies before it counts as full, under any limit, for it is no
+    longer known how full it was;
+  - a changed limit counts the units of a window that has not ended yet, at most `amount`, in the window of its own
+    in which the last of them was served, or a reservation of them will be: a raised limit adds room, a lowered
+    one bites at once. A refused charge gives nothing back, however the limit is changed; an admitted one
+    forgives, when its window ends, what was used in the old one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
+from headgate.errors import InvalidRule
+
+# The tail: its end, the units in it, when it was written, and from when on the last of them are served.
+State = tuple[int, int, int, int]
+
+UNITS = ("day", "week", "month", "year")
+BOUNDARIES = 6
+AHEAD = 2  # windows of a calendar that can be booked beyond the current one
+
+_MOST = 10**15
+_LONGEST_US = 100 * YEAR
+_UNKNOWN = (0,) * BOUNDARIES
+
+
+class OutsideCalendar(Exception):
+    """The limit carries no boundaries around `now_us`: ask again with calendar.resolve(limit, now_us)."""
+
+    def __init__(self, now_us: int) -> None:
+        super().__init__(f"The limit carries no calendar boundaries around {now_us}.")
+        self.now_us = now_us
+
+
+class FixedWindow(Limit):
+    """Passes `amount` units in every window of `per` seconds, or of a "day", "week", "month" or "year" of a zone.
+
+    unit, zone      the calendar's; None for windows of seconds
+    boundaries_us   around now, once calendar.resolve has brought them; equality does not look at them
+    nearest         the memo of calendar.resolve
+
+    >>> FixedWindow(1000, per="day", zone="Asia/Shanghai")
+    <FixedWindow 1000/day fixed in Asia/Shanghai>
+    """
+
+    __slots__ = ("amount", "boundaries_us", "nearest", "period_us", "unit", "zone")
+    algorithm = "fixed_window"
+
+    amount: int
+    period_us: int
+    unit: str | None
+    zone: str | None
+    boundaries_us: tuple[int, ...]
+    nearest: FixedWindow | None
+
+    def __init__(self, amount: int, per: float | str = 1, zone: str | None = None) -> None:
+        if whole("The amount of a fixed window", amount) > _MOST:
+            raise InvalidRule(f"The amount of a fixed window may be at most 10^15, not {amount}.")
+        if isinstance(per, str):
+            period_us, unit, place = _of_calendar(per, "UTC" if zone is None else zone)
+        else:
+            period_us, unit, place = _of_seconds(per, zone), None, None
+        self.amount, self.period_us, self.unit, self.zone = amount, period_us, unit, place
+        self.boundaries_us, self.nearest = _UNKNOWN, None
+        where = "" if place in (None, "UTC") else f" in {place}"
+        self.text: str = f"{amount}/{unit or span(period_us)} fixed{where}"
+        self.args: tuple[int | float, ...] = (amount, period_us, *_UNKNOWN)
+
+    @property
+    def max_cost(self) -> int:
+        return self.amount
+
+    def at(self, boundaries_us: tuple[int, ...]) -> FixedWindow:
+        """Returns a limit equal to this one, with the boundaries between which it can be decided."""
+        if len(boundaries_us) != BOUNDARIES:
+            raise ValueError(f"A calendar window takes {BOUNDARIES} boundaries, not {len(boundaries_us)}.")
+        limit = FixedWindow.__new__(FixedWindow)
+        limit.amount, limit.period_us = self.amount, self.period_us
+        limit.unit, limit.zone, limit.text = self.unit, self.zone, self.text
+        limit.boundaries_us, limit.nearest = boundaries_us, None
+        limit.args = (self.amount, self.period_us, *boundaries_us)
+        return limit
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FixedWindow) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash((self.algorithm, self.text))
+
+
+def _of_seconds(per: float, zone: str | None) -> int:
+    period_us = microseconds("The period of a fixed window", per)
+    if period_us > _LONGEST_US:
+        raise InvalidRule(f"The period of a fixed window may be at most 100 years, not {per!r} seconds.")
+    if zone is not None:
+        raise InvalidRule(
+            f"A window of seconds has no time zone, but {zone!r} was given. "
+            'Give the period as "day", "week", "month" or "year", or leave the zone out.'
+        )
+    return period_us
+
+
+def _of_calendar(unit: str, zone: str) -> tuple[int, str | None, str | None]:
+    if unit not in UNITS:
+        raise InvalidRule(
+            'The period of a fixed window is a number of seconds, or "day", "week", "month" or "year", '
+            f"not {unit!r}."
+        )
+    if not re.fullmatch(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", zone):
+        raise InvalidRule(f'A time zone is a name such as "Asia/Shanghai", not {zone!r}.')
+    # Days of UTC are windows of the epoch, and need nobody to bring their boundaries.
+    return (DAY, None, None) if (unit, zone) == ("day", "UTC") else (0, unit, zone)
+
+
+def decide(
+    limit: FixedWindow, state: State | None, now_us: int, cost: int, patience_us: int | None = None
+) -> tuple[Facts, State | None]:
+    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of up to it is allowed."""
+    period_us, at_us = limit.period_us, now_us
+    if state is not None and now_us < state[2] <= now_us + MAX_CLOCK_SWING_US:
+        at_us = state[2]
+    start_us = at_us - at_us % period_us if period_us else limit.boundaries_us[_place(limit, at_us)]
+    end_us = start_us + period_us if period_us else _end_us(limit, at_us, 0)
+    if state is None or state[0] <= at_us:
+        room = limit.amount - cost
+    elif state[0] == end_us and start_us <= state[3] <= at_us:
+        room = limit.amount - state[1] - cost
+    else:
+        room = -1
+    if room >= 0 and cost:
+        facts = True, room, 0, end_us - now_us, 0, now_us, end_us
+        return facts, (end_us, limit.amount - room, at_us, at_us)
+    return _wait(limit, state, now_us, at_us, cost, patience_us)
+
+
+def _wait(
+    limit: FixedWindow, state: State | None, now_us: int, at_us: int, cost: int, patience_us: int | None
+) -> tuple[Facts, State | None]:
+    """What is not simply allowed: a peek, a refusal, a reservation, a tail that is not the current window."""
+    amount = limit.amount
+    state = _moved(limit, state, at_us)
+    window, used, served_us, over_us = _tail(limit, state, at_us)
+    remaining = 0 if served_us > at_us else amount - used
+    after = used + (cost or 1)
+    if after > amount:
+        # The next window, or the rest of this one if the units are another limit's, whose window ends in it.
+        window, after, served_us = window + (over_us == _end_us(limit, at_us, window)), cost, over_us
+    wait_us = served_us - now_us if served_us > at_us else 0
+    if (
+        0 < cost <= amount
+        and (not wait_us or wait_us <= (-1 if patience_us is None else min(patience_us, HORIZON_US)))
+        and (limit.period_us or window <= AHEAD)
+    ):
+        end_us = _end_us(limit, at_us, window)
+        remaining = 0 if wait_us else amount - after
+        facts = True, remaining, 0, end_us - now_us, wait_us, now_us, end_us
+        return facts, (end_us, after, at_us, served_us)
+    retry_us = wait_us if cost <= amount else None
+    reset_us = over_us - now_us if used else 0
+    return (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, over_us), state
+
+
+def _place(limit: FixedWindow, now_us: int) -> int:
+    """Which of a calendar's boundaries the current window starts at."""
+    previous, current, following, after_that, *_ = limit.boundaries_us
+    if current <= now_us < following:
+        return 1
+    if previous <= now_us < current:
+        return 0
+    if following <= now_us < after_that:
+        return 2
+    raise OutsideCalendar(now_us)
+
+
+def _end_us(limit: FixedWindow, at_us: int, ahead: int) -> int:
+    """The end of the window that lies so many windows ahead of the current one; -1: of the one before it."""
+    period_us = limit.period_us
+    if period_us:
+        return at_us - at_us % period_us + (ahead + 1) * period_us
+    return limit.boundaries_us[_place(limit, at_us) + 1 + ahead]
+
+
+def _moved(limit: FixedWindow, state: State | None, at_us: int) -> State | None:
+    """The state, moved along with a clock that was set back: into the window that is as far ahead as it was."""
+    if state is None or state[2] <= at_us:
+        return state
+    _, used, stamp_us, served_us = state
+    # Of a calendar only the windows around now are known: so it was in the next one, or in a later one.
+    period_us = limit.period_us
+    ahead = served_us // period_us - stamp_us // period_us if period_us else int(served_us > stamp_us)
+    served_us = _end_us(limit, at_us, ahead - 1) if ahead else at_us
+    return _end_us(limit, at_us, ahead), used, at_us, served_us
+
+
+def _tail(limit: FixedWindow, state: State | None, at_us: int) -> tuple[int, int, int, int]:
+    """The tail among this limit's windows, also of another limit: how many windows ahead it is, its units, from
+    when on the last of them are served, and from when on they count no more."""
+    if state is None or state[0] <= at_us or state[3] < _end_us(limit, at_us, -1):
+        return 0, 0, at_us, _end_us(limit, at_us, 0)
+    until_us, used, _, served_us = state
+    ahead = 0
+    if limit.period_us:
+        ahead = served_us // limit.period_us - at_us // limit.period_us
+    else:
+        while ahead < AHEAD and _end_us(limit, at_us, ahead) <= served_us:
+            ahead += 1
+    return ahead, min(used, limit.amount), max(at_us, served_us), min(until_us, _end_us(limit, at_us, ahead))
+
+
+def refund(
+    limit: FixedWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
+) -> State | None:
+    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    given = min(units, receipt.cost - receipt.returned)
+    if state is None or given <= 0 or receipt.mark != state[0] or receipt.mark <= now_us:
+        return None
+    if cancel and receipt.served_us < now_us:
+        return None
+    at_us = state[2] if now_us < state[2] <= now_us + MAX_CLOCK_SWING_US else now_us
+    moved = _moved(limit, state, at_us) or state
+    ahead, *_ = _tail(limit, moved, at_us)
+    # Another limit's window may end with this one, but a charge of it was served before this one began.
+    if receipt.served_us + MAX_CLOCK_SWING_US < _end_us(limit, at_us, ahead - 1):
+        return None
+    until_us, used, stamp_us, served_us = moved
+    # Not the tail's own count: what a lowered limit does not see is still there to be given back first.
+    # (But of a window that counts as full, what this limit sees.)
+    used = (limit.amount if used == _MOST else used) - given
+    if used <= 0 and ahead:
+        start_us = _end_us(limit, at_us, ahead - 1)
+        if served_us > start_us:  # A window of another limit: what lies before it in this one counts as full.
+            return served_us, _MOST, at_us, start_us
+        served_us = _end_us(limit, at_us, ahead - 2) if ahead > 1 else at_us
+        return start_us, _MOST, at_us, served_us
+    return until_us, max(0, used), stamp_us, served_us
+
+
+def dead_at_us(limit: FixedWindow, state: State) -> int:
+    """From when on the state says no more than None does."""
+    return state[0] + MAX_CLOCK_SWING_US
+
+
+def pack(state: State) -> str:
+    until_us, used, stamp_us, served_us = state
+    text = f"{until_us}:{used}:{stamp_us}"
+    return text if served_us == stamp_us else f"{text}:{served_us}"
+
+
+def unpack(text: str) -> State:
+    until_us, used, stamp_us, *served_us = map(int, text.split(":"))
+    return until_us, used, stamp_us, served_us[0] if served_us else stamp_us

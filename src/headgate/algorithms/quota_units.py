@@ -1,0 +1,134 @@
+"""What of a limit can be handed out in parts: so many units per period, and so many at once.
+
+Who decides by itself under a part of a limit does so by a token bucket; that is what Envoy can be told. So a limit
+is first written as one: `amount` units per `period_us`, at most `burst` at once. The period is one of four: a
+second, a thousand, a million or 10^9 seconds, the shortest that makes the amount a million at least. Then even a
+small part of it is a whole number, and what is lost by rounding parts down is a millionth of the limit for each.
+(Envoy reads whole seconds only, and sees no change of the period alone. So a limit that is changed by less than a
+thousandfold mostly keeps its period.)
+
+    100/s burst 200         100,000,000 per 1,000,000 s, burst 200
+    10/s queue 5            10,000,000 per 1,000,000 s, burst 6: what would wait in the queue passes at once
+    100/minute fixed        90 of 100 as a rate, 1,500,000 per 1,000,000 s, and burst 10
+    10 slots                cannot be divided
+
+Windows. A bucket of n units that gets n per period lets 2n pass in a period. So a tenth of a window's units,
+rounded up, is its burst and the rest is its rate: together they are the limit in any period, wherever that
+begins. Whose traffic is steady gets nine tenths; who wants all should write a token bucket. A month is taken to be
+as long as the longest, a day as long as one that ends summer time.
+
+Laws (tests/model/test_division.py):
+  - in any span of t the bucket lets pass at most what the limit does: burst + amount * t / period; of a window, in
+    any span of its length, n;
+  - the rate is exact where it is a whole number of units per period, and else rounded down: by less than a
+    millionth, unless it is less than a unit in a thousand seconds;
+  - a part of at least `least` grains has a unit per period and a unit of burst; a smaller one lets nothing pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import DAY, HOUR, SECOND, WEEK, Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.token_bucket import TokenBucket
+from headgate.errors import InvalidRule
+
+# All of a limit, in grains. Up to sixteen holders can have equal parts of it exactly.
+WHOLE = 1_081_080_000
+
+MOST = 10**9  # units per period, and units at once
+_FINE = 10**6  # units per period that are enough
+_PERIODS_US = (SECOND, 10**3 * SECOND, 10**6 * SECOND, 10**9 * SECOND)
+
+_AT_ONCE = 10  # the part of a window's units that may pass at once: a tenth
+
+# The longest that there are.
+_CALENDAR_US = {"day": DAY + HOUR, "week": WEEK + HOUR, "month": 31 * DAY + HOUR, "year": 366 * DAY + HOUR}
+
+
+class Division(NamedTuple):
+    """A limit as parts of it are handed out."""
+
+    amount: int
+    period_us: int
+    burst: int
+
+    @property
+    def least(self) -> int:
+        """The fewest grains that let anything pass."""
+        return -(-WHOLE // min(self.amount, self.burst))
+
+    def grains(self, units: int, elapsed_us: int) -> int:
+        """The part of the limit that would have let so many units pass in that time, rounded up."""
+        if units <= 0:
+            return 0
+        return min(WHOLE, -(-units * self.period_us * WHOLE // (max(1, elapsed_us) * self.amount)))
+
+
+def division(limit: Limit) -> Division:
+    """The limit as it is divided; a sentence if it cannot be."""
+    known = _BUCKETS.get(limit.algorithm)
+    if known is None:
+        raise InvalidRule(
+            f'"{limit}" cannot be divided among holders: {_WHY.get(limit.algorithm, _NONE)}. Write it as a token '
+            'bucket, such as "100/s burst 200".'
+        )
+    rate, per_us, burst = known(limit)
+    amount, period_us = _written(rate, per_us)
+    if not 1 <= amount <= MOST or burst > MOST:
+        raise InvalidRule(
+            f'"{limit}" cannot be divided among holders: a window needs at least 2 units, and nothing may have '
+            "more than 10^9 units a second or at once, or less than one in 10^9 seconds."
+        )
+    return Division(amount, period_us, burst)
+
+
+def _written(amount: int, period_us: int) -> tuple[int, int]:
+    """The same rate as units per one of the periods."""
+    found = [(amount * each_us // period_us, each_us) for each_us in _PERIODS_US]
+    return next((each for each in found if each[0] >= _FINE), found[-1])
+
+
+def _window(amount: int, period_us: int) -> tuple[int, int, int]:
+    burst = -(-amount // _AT_ONCE)
+    return amount - burst, period_us, burst
+
+
+def _token_bucket(limit: TokenBucket) -> tuple[int, int, int]:
+    return limit.amount, limit.period_us, limit.burst
+
+
+def _leaky_bucket(limit: LeakyBucket) -> tuple[int, int, int]:
+    return limit.rate, 1000 * SECOND, limit.burst + 1
+
+
+def _fixed_window(limit: FixedWindow) -> tuple[int, int, int]:
+    return _window(limit.amount, limit.period_us if limit.unit is None else _CALENDAR_US[limit.unit])
+
+
+def _sliding_window(limit: SlidingWindow) -> tuple[int, int, int]:
+    return _window(limit.amount, limit.cell_us * limit.cells)
+
+
+def _sliding_log(limit: SlidingLog) -> tuple[int, int, int]:
+    return _window(limit.amount, limit.period_us)
+
+
+_BUCKETS: dict[str, Callable[[Any], tuple[int, int, int]]] = {
+    "token_bucket": _token_bucket,
+    "leaky_bucket": _leaky_bucket,
+    "fixed_window": _fixed_window,
+    "sliding_window": _sliding_window,
+    "sliding_log": _sliding_log,
+}
+
+_NONE = "it has no rate"
+_WHY = {
+    "slots": "slots are held, and only the engine knows who holds one",
+    "smooth": "a smooth limit makes callers wait for each other, and those decide without each other",
+}

@@ -1,0 +1,336 @@
+"""The sliding window: at most so many units in the last minute, whichever minute that is, to within a cell.
+
+Picture a strip of cells along the clock, each a tenth of the period long, and a frame ten cells wide that
+ends with the current one. A charge is written into the current cell and is allowed if what the frame shows
+does not exceed the amount. The frame moves one cell at a time, so nothing piles up around a boundary as it
+does with fixed windows. This is Sentinel's LeapArray, decision for decision.
+
+Measure. Cells are cut on the epoch and counted by number: the current one is now // cell_us. A unit is
+given free when its cell leaves the frame, between nine and ten tenths of the period after it was charged.
+More cells cost more to keep, and come closer to the truth; sliding_log.py is the truth itself.
+
+"600/minute sliding": ten cells of 6 s. 400 units at 0:05 and 200 at 0:20 fill the frame. The 400 lie in the
+first cell, which leaves the frame at 1:00; from then on 400 more may pass, and the rest from 1:18 on.
+
+Reservations. What does not fit now is written into the first cell in which it fits, first come, first
+served: never before the tail, the last cell in use. So the frame that ends with the tail is all that a charge
+needs, however far ahead the tail lies:
+
+    cell_us:cells:tail:c,c,c          the limit's cut, the tail's number, the counts up to it, oldest first
+    cell_us:cells:tail:c,c,c:ahead    and how many cells it lay ahead of the clock when written, if any
+
+While the tail lies ahead, the counts begin with the frame of the clock, so that the tail can go back where it came
+from if its reservations are cancelled. At most MAX_CELLS_BEFORE are kept before the tail's own frame; what lay in
+earlier ones is not known any more, and the tail does not go back to where its frame would show them.
+
+The clock. A state proves the start of the cell in which it was written: `ahead` cells before its tail. If that
+lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is judged as in that cell. If it
+lies further ahead, the clock was set back: the frame moves along with it, and even a refusal writes that down.
+
+A changed limit. Counts of another cut stay as they are until a charge passes. Each leaves at the earlier of two
+instants: when its old cell leaves the frame of the limit that wrote it, and when the cell that holds the end of
+its old one (of a reservation, the start) leaves the frame of the limit that asks. Both are fixed, so the wait is
+known: until the first instant, not before the tail's start, at which what has not left leaves room. A charge that
+passes moves what has not left into cells of its own limit, none later than the charge's. A reservation is served
+at that very instant, and written into the first cell that begins then or later, so that nobody passes before it.
+
+Laws (tests/model/test_sliding_window.py, and test_clock_laws.py, test_swing_refund_laws.py, test_change_laws.py
+beside it):
+  - taking 3 is the same as taking 1 three times at the same instant;
+  - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
+  - at most `amount` units are served in any run of `cells` cells, reservations and refunds included;
+  - nobody is served before an earlier reservation;
+  - a clock that swings frees nothing, whatever is given back; one that is set back frees at most `amount` once,
+    and nobody waits longer for it than MAX_CLOCK_SWING_US: a tail further ahead than it was ever put is taken to
+    be that far ahead of the current cell, and the counts before it move along;
+  - a refund lowers the count of the charge's cell while that lies in the kept frame and in the current one,
+    and gives nothing after; a cancelled reservation gives nothing once served. A tail that lies ahead and is
+    emptied goes back to the last cell in use, as far as all cells of the frame there are known;
+  - reservations that are all cancelled, in any order, leave nothing behind (test_leaving_laws.py), if they lay at
+    most MAX_CELLS_BEFORE cells ahead;
+  - a changed limit counts what is still in the frame of the limit that wrote it, in the cell of its own
+    that holds the end of the old one. So every unit keeps its age, to within a cell: a raised limit adds
+    room, a lowered one bites at once. A charge that it refuses passes exactly retry_after later and not a
+    microsecond before, and gives nothing back, however the limit is changed; an admitted one forgives what is
+    older than its own period.
+"""
+
+from __future__ import annotations
+
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import (
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    YEAR,
+    Limit,
+    duration,
+    microseconds,
+    span,
+    whole,
+)
+from headgate.errors import InvalidRule
+
+# The cut (cell_us, cells), the tail's number, the counts up to it, and how far it lay ahead of the clock.
+State = tuple[tuple[int, int], int, tuple[int, ...], int]
+
+CELLS = 10
+MAX_CELLS_BEFORE = 1000  # the tail's own frame, kept while it lies ahead
+
+_MOST = 10**13
+_MOST_CELLS = 1000
+_LONGEST_US = 100 * YEAR
+
+
+class SlidingWindow(Limit):
+    """Passes `amount` units in any `per` seconds, counted in `cells` cells.
+
+    >>> SlidingWindow(600, per=60)
+    <SlidingWindow 600/minute sliding>
+    """
+
+    __slots__ = ("amount", "cell_us", "cells", "cut")
+    algorithm = "sliding_window"
+
+    def __init__(self, amount: int, per: float = 1, cells: int = CELLS) -> None:
+        if whole("The amount of a sliding window", amount) > _MOST:
+            raise InvalidRule(f"The amount of a sliding window may be at most 10^13, not {amount}.")
+        period_us = microseconds("The period of a sliding window", per)
+        if period_us > _LONGEST_US:
+            raise InvalidRule(f"The period of a sliding window may be at most 100 years, not {per!r} seconds.")
+        if whole("The number of cells of a sliding window", cells) > _MOST_CELLS:
+            raise InvalidRule(f"A sliding window may have at most {_MOST_CELLS} cells, not {cells}.")
+        if period_us % cells:
+            raise InvalidRule(
+                f"{cells} cells do not divide {duration(period_us)} into whole microseconds. "
+                f"Use {_nearest_divisor(period_us, cells)} cells."
+            )
+        self.amount: int = amount
+        self.cells: int = cells
+        self.cell_us: int = period_us // cells
+        self.cut: tuple[int, int] = (self.cell_us, cells)
+        self.text: str = f"{amount}/{span(period_us)} sliding" + ("" if cells == CELLS else f" cells {cells}")
+        self.args: tuple[int | float, ...] = (amount, self.cell_us, cells)
+
+    @property
+    def max_cost(self) -> int:
+        return self.amount
+
+
+def _nearest_divisor(period_us: int, cells: int) -> int:
+    divisors = (count for count in range(1, _MOST_CELLS + 1) if period_us % count == 0)
+    return min(divisors, key=lambda count: abs(count - cells))
+
+
+def decide(
+    limit: SlidingWindow, state: State | None, now_us: int, cost: int, patience_us: int | None = None
+) -> tuple[Facts, State | None]:
+    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of up to it is allowed."""
+    cut = limit.cut
+    cell_us, cells = cut
+    current = now_us // cell_us
+    if state is None:
+        counts: tuple[int, ...] = (0,)
+    elif state[0] != cut:
+        return _changed(limit, state, now_us, cost, patience_us)
+    elif state[1] > current:
+        current = _as_at(state, now_us) // cell_us
+        tail, counts = min(state[1], current + state[3]), state[2]
+        if tail > current:
+            return _wait(limit, state, tail, counts, now_us, current, cost, patience_us)
+    elif state[1] == current:
+        counts = state[2]
+    else:
+        counts = _slid(cells, state[1], state[2], current)
+    if len(counts) > cells:
+        counts = _slid(cells, current, counts, current)
+    room = limit.amount - sum(counts) - cost
+    if room >= 0 and cost:
+        return (
+            (True, room, 0, (current + cells) * cell_us - now_us, 0, now_us, current),
+            (cut, current, (*counts[:-1], counts[-1] + cost), 0),
+        )
+    return _wait(limit, state, current, counts, now_us, current, cost, patience_us)
+
+
+def _wait(
+    limit: SlidingWindow,
+    state: State | None,
+    tail: int,
+    counts: tuple[int, ...],
+    now_us: int,
+    current: int,
+    cost: int,
+    patience_us: int | None,
+) -> tuple[Facts, State | None]:
+    """What is not simply allowed: a peek, a refusal, a reservation."""
+    cell_us, cells = limit.cut
+    cell = _grant(limit, tail, counts[-cells:], cost or 1)
+    wait_us = cell * cell_us - now_us if cell > current else 0
+    if 0 < cost <= limit.amount and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
+        counts = _ahead(cells, tail, counts, cell, current)
+        reset_us = (cell + cells) * cell_us - now_us
+        return (True, 0, 0, reset_us, wait_us, now_us, cell), (
+            limit.cut,
+            cell,
+            (*counts[:-1], counts[-1] + cost),
+            cell - current,
+        )
+    remaining = max(0, limit.amount - sum(counts)) if tail == current else 0
+    retry_us = wait_us if cost <= limit.amount else None
+    reset_us = max(0, _over(cells, tail, counts) * cell_us - now_us)
+    facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, tail)
+    return facts, state if state is None or not reset_us else _refused(state, now_us)
+
+
+def _refused(state: State, now_us: int) -> State:
+    """The state as it came, unless the clock was set back behind it."""
+    if _as_at(state, now_us) >= _stamp_us(state):
+        return state
+    cut, _, counts, ahead = state
+    return cut, now_us // cut[0] + ahead, counts, ahead
+
+
+def _changed(
+    limit: SlidingWindow, state: State, now_us: int, cost: int, patience_us: int | None
+) -> tuple[Facts, State | None]:
+    """The whole law for a state of another cut."""
+    (old_us, old_cells), tail, counts, ahead = state
+    cell_us, cells = limit.cut
+    at_us = _as_at(state, now_us)
+    current = at_us // cell_us
+    tail = min(tail, at_us // old_us + ahead)
+    held = []  # when it leaves, its cell under this limit, none later than now if it was served, and the count
+    over_us = tail * old_us
+    for old, count in enumerate(counts, tail - len(counts) + 1):
+        # Served by the end of its old cell; what lies after the last write is a reservation, served at its start.
+        served = old <= tail - ahead
+        cell = ((old + 1) * old_us - 1 if served else old * old_us) // cell_us
+        left_us = min((old + old_cells) * old_us, (cell + cells) * cell_us)
+        if count and left_us > at_us:
+            held.append((left_us, min(cell, current) if served else cell, count))
+            over_us = max(over_us, left_us)
+
+    due_us = max(at_us, tail * old_us)
+    room = limit.amount - sum(count for left_us, _, count in held if left_us > due_us)
+    remaining = max(0, room) if due_us == at_us else 0
+    for left_us, _, count in held:
+        if room >= (cost or 1):
+            break
+        if left_us > due_us:
+            room, due_us = room + count, left_us
+    wait_us = due_us - now_us if due_us > at_us else 0
+
+    if 0 < cost <= limit.amount and (
+        not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
+    ):
+        to = -(-due_us // cell_us) if wait_us else current
+        # As _ahead() does: what leaves before `to` is put before its frame, and leaves no earlier than it did.
+        frame = [0] * (cells + min(MAX_CELLS_BEFORE, to - current))
+        for left_us, cell, count in held:
+            place = min(cell, to if left_us > to * cell_us else -(-left_us // cell_us) - cells)
+            if to - place < len(frame):
+                frame[place - to - 1] += count
+        frame[-1] += cost
+        reset_us = (to + cells) * cell_us - now_us
+        return (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, to), (
+            limit.cut,
+            to,
+            tuple(frame) if to > current else _slid(cells, to, tuple(frame), to),
+            to - current,
+        )
+    retry_us = wait_us if cost <= limit.amount else None
+    reset_us = over_us - now_us if over_us > at_us else 0
+    facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, current)
+    return facts, _refused(state, now_us) if reset_us else state
+
+
+def _stamp_us(state: State) -> int:
+    """The latest instant that the state proves."""
+    return (state[1] - state[3]) * state[0][0]
+
+
+def _as_at(state: State, now_us: int) -> int:
+    """The instant that a charge is judged as at: now, or what the state proves if the clock swings."""
+    stamp_us = _stamp_us(state)
+    return stamp_us if now_us < stamp_us <= now_us + MAX_CLOCK_SWING_US else now_us
+
+
+def _grant(limit: SlidingWindow, tail: int, counts: tuple[int, ...], cost: int) -> int:
+    """The first cell, not before the tail, whose frame has room for the cost."""
+    excess = sum(counts) + cost - limit.amount
+    cell = tail
+    for leaving, count in enumerate(counts, tail - len(counts) + 1 + limit.cells):
+        if excess <= 0:
+            break
+        excess -= count
+        cell = leaving
+    return cell
+
+
+def _slid(cells: int, tail: int, counts: tuple[int, ...], to: int) -> tuple[int, ...]:
+    """The counts of the frame that ends with `to`, which is the tail or later, from the first one in use."""
+    shift = to - tail
+    for first in range(max(0, len(counts) + shift - cells), len(counts)):
+        if counts[first]:
+            return counts[first:] + (0,) * shift
+    return (0,)
+
+
+def _ahead(cells: int, tail: int, counts: tuple[int, ...], to: int, current: int) -> tuple[int, ...]:
+    """The counts of the frame that ends with `to`, and before it those of all known cells from the current frame
+    on."""
+    known = (0,) * (cells - len(counts)) + counts + (0,) * (to - tail)
+    if to == current or len(known) <= cells:
+        return _slid(cells, tail, counts, to)
+    return known[-cells - min(MAX_CELLS_BEFORE, to - current) :]
+
+
+def _over(cells: int, tail: int, counts: tuple[int, ...]) -> int:
+    """The cell from which on nothing counts any more, not even the tail's place in the queue."""
+    for back, count in enumerate(reversed(counts)):
+        if count:
+            return tail - back + cells
+    return tail
+
+
+def refund(
+    limit: SlidingWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
+) -> State | None:
+    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    given = min(units, receipt.cost - receipt.returned)
+    if state is None or given <= 0 or (cancel and receipt.served_us < now_us):
+        return None
+    (cell_us, cells), tail, counts, ahead = state
+    mark, place = receipt.mark, receipt.mark - tail + len(counts) - 1
+    # A mark is a number of a cell; under another cut the same number is another time. (A charge that was judged as
+    # at a later instant carries a later cell, and so does a reservation that found a state of another cut.)
+    if not (mark - 1) * cell_us - MAX_CLOCK_SWING_US <= receipt.served_us < (mark + 1) * cell_us:
+        return None
+    if mark + cells <= now_us // cell_us:
+        return None
+    if not 0 <= place < len(counts) or not counts[place]:
+        return None
+    left = (*counts[:place], max(0, counts[place] - given), *counts[place + 1 :])
+    before = max(0, min(ahead, len(left) - cells))  # so many cells can the tail go back
+    back = next((back for back in range(before) if left[-1 - back]), before)
+    left = left[: len(left) - back]
+    if len(left) <= cells:
+        left = _slid(cells, tail, left, tail)
+    return state[0], tail - back, left, ahead - back
+
+
+def dead_at_us(limit: SlidingWindow, state: State) -> int:
+    """From when on the state says no more than None does."""
+    (cell_us, cells), tail, counts, _ = state
+    return _over(cells, tail, counts) * cell_us + MAX_CLOCK_SWING_US
+
+
+def pack(state: State) -> str:
+    (cell_us, cells), tail, counts, ahead = state
+    text = f"{cell_us}:{cells}:{tail}:{','.join(map(str, counts))}"
+    return f"{text}:{ahead}" if ahead else text
+
+
+def unpack(text: str) -> State:
+    cell_us, cells, tail, counts, ahead, *_ = (*text.split(":"), "0")
+    return (int(cell_us), int(cells)), int(tail), tuple(map(int, counts.split(","))), int(ahead)

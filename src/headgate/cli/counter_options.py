@@ -1,0 +1,109 @@
+"""Which counts a command means: those of a limit by itself, or those of a rule.
+
+    --limit "10/s; 500/hour" [--name api]     as Limiter(limit, name=...) files them
+    --rule login [--rules FILE]               as the rulebook files them (operations/counter_lookup.py)
+
+With a rule the key is the rule's key text, user=ann|sku=7; --attribute plan=pro says what its limit is chosen by,
+if the key does not. An option that would change nothing is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from headgate.cli.parser import pair
+from headgate.cli.rulebook_option import add_book, known_book
+from headgate.errors import InvalidRule
+from headgate.limit_syntax import parse_all
+from headgate.operations.counter_lookup import Count, all_of_key, check_counted_there, of_key
+from headgate.rules.attributes import folded
+from headgate.rules.lookup import rule_of
+from headgate.rules.rule import Rule
+from headgate.validation import names_of
+
+if TYPE_CHECKING:
+    from headgate.engines.redis.sync_engine import RedisEngine
+
+_SAME_FOR_ALL = "has the same limit for all"
+
+
+def add_counts(parser: argparse.ArgumentParser, *, attributes: bool = True) -> None:
+    """Adds the options; without `attributes` for a command that means every limit of a rule."""
+    parser.add_argument("key", metavar="KEY", help="whose count; with --rule its key text: user=ann|sku=7")
+    parser.add_argument("--limit", metavar="LIMIT", help='a limit by itself, such as "10/minute"')
+    parser.add_argument("--name", help="what the limit's counts are filed under (its text unless given)")
+    parser.add_argument("--rule", metavar="RULE", help="a rule of the book, instead of --limit")
+    add_book(parser)
+    parser.set_defaults(attribute=[])
+    if attributes:
+        parser.add_argument(
+            "--attribute",
+            type=pair,
+            action="append",
+            metavar="NAME=VALUE",
+            help="what a rule's limit is chosen by, if the key does not say it",
+        )
+
+
+def counts_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
+    """What the command means; InvalidRule if it does not say."""
+    rule = _rule(args, engine)
+    if rule is None:
+        return _by_itself(args)
+    return of_key(rule, args.key, _attributes(rule, args.attribute), _how)
+
+
+def _attributes(rule: Rule, given: list[tuple[str, str]]) -> dict[str, str]:
+    """What the rule's limit is chosen by; InvalidRule if it is not chosen by one of these."""
+    needed = sorted({test.attribute for test, _ in rule.limit.cases})
+    for name, value in given:
+        if folded(name) not in needed:
+            near = get_close_matches(name, needed, 1, 0.6)
+            hint = f"Did you mean {near[0]}?" if near else f"Leave --attribute {name}={value} out."
+            why = f'chooses its limit by {", ".join(needed)}, not by "{name}"' if needed else _SAME_FOR_ALL
+            raise InvalidRule(f'Rule "{rule.name}" {why}. {hint}')
+    return dict(given)
+
+
+def _how(name: str) -> str:
+    return f"--attribute {name}=VALUE, or {name}= if there is none"
+
+
+def all_counts_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
+    """The same, and of a rule those of every limit that it may choose."""
+    rule = _rule(args, engine)
+    if rule is None:
+        return _by_itself(args)
+    return all_of_key(rule, args.key)
+
+
+def _by_itself(args: argparse.Namespace) -> list[Count]:
+    limits = parse_all(args.limit)
+    return [Count(name, limit, None) for name, limit in zip(names_of(limits, args.name), limits, strict=True)]
+
+
+def _rule(args: argparse.Namespace, engine: RedisEngine) -> Rule | None:
+    """The rule that is meant; None: a limit by itself is."""
+    if args.limit is None and args.rule is None:
+        raise InvalidRule('Say which count: --limit "10/minute" for a limit by itself, or --rule NAME for a rule.')
+    if args.limit is not None and args.rule is not None:
+        raise InvalidRule(
+            "--limit and --rule are both given: a count is of a limit by itself, or of a rule. Leave one of them "
+            "out."
+        )
+    if args.limit is not None:
+        if args.rules is not None:
+            raise InvalidRule("A limit by itself is in no rulebook: --rules goes with --rule.")
+        if args.attribute:
+            raise InvalidRule("A limit by itself is the same for all: --attribute goes with --rule.")
+        return None
+    if args.name is not None:
+        raise InvalidRule("A rule has its own name: --name goes with --limit.")
+    book = known_book(args, engine)
+    if book is None:
+        raise InvalidRule(
+            f'Where is the rule "{args.rule}"? No rulebook was pushed to this engine: give one with --rules FILE.'
+        )
+    return check_counted_there(rule_of(book, args.rule))

@@ -1,0 +1,211 @@
+"""A table of calls and what is expected of them: limits under test, without a server and without waiting.
+
+    rules: rules.yaml                   beside this file, or a whole book in place
+    cases:
+      - name: the sixth attempt in a minute is refused
+        start: 2026-03-01T00:00:00Z     for windows of the calendar; otherwise any instant will do
+        calls:
+          - {at: 0s, times: 5, request: {method: POST, path: /login, address: 192.0.2.7}, expect: allowed}
+          - {at: 10s, request: {method: POST, path: /login, address: 192.0.2.7},
+             expect: {refused: login, retry_after: 2s, status: 429}}
+          - {at: 12s, attributes: {method: POST, path: /login, address: 192.0.2.7}, expect: {remaining: 0}}
+
+`at` is the time since the case began; without it a call comes at the instant of the one before. Of calls made
+several `times` each must pass, or each be refused, as expected; numbers are those of the last one. Spans are
+exact, because the clock is: it moves only as the table says.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headgate.algorithms.limit import SECOND
+from headgate.cli.rulebook_option import file_text
+from headgate.clock import ManualClock
+from headgate.explain import long
+from headgate.rules import load
+from headgate.rules.attributes import Attributes, folded, named, request
+from headgate.rules.parsing import fields, read_json, read_toml, read_yaml
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, kind
+from headgate.rules.parsing.problems import Problems, every, every_entry, placed
+from headgate.rules.parsing.read_python import Written
+from headgate.rules.rule import Rulebook
+
+_READERS = {".yaml": read_yaml.read, ".yml": read_yaml.read, ".toml": read_toml.read, ".json": read_json.read}
+_CALL = ("at", "times", "attributes", "request", "cost", "expect")
+_EXPECT = ("allowed", "refused", "remaining", "retry_after", "delay", "status", "shadow", "candidate")
+_VERDICTS = ("allowed", "refused")
+_FILE = ("rules", "cases"), ("rules", "cases")
+
+
+class Call(NamedTuple):
+    line: int | None
+    at_us: int
+    times: int
+    attributes: Attributes
+    cost: int | None
+    expected: dict[str, Any]
+
+
+class Case(NamedTuple):
+    name: str
+    start_us: int
+    calls: tuple[Call, ...]
+
+
+def read(path: Path) -> tuple[Rulebook, list[Case]]:
+    """The rulebook and the cases of a file; InvalidRulebook with every problem that it has."""
+    problems, cases, book = Problems(), list[Case](), Rulebook()
+    with problems.under(""):
+        root = fields.table(_READERS.get(path.suffix.lower(), read_yaml.read)(file_text(path)), "A test", *_FILE)
+        book = _book(root.entries["rules"][1], path)
+        for number, node in enumerate(_items(root.entries["cases"][1], "cases", "A table"), 1):
+            with problems.under(f"case {number}"):
+                cases.append(_case(node, number))
+    problems.raise_any(str(path))
+    return book, cases
+
+
+def _book(node: Node, path: Path) -> Rulebook:
+    if isinstance(node, Table):
+        return load.of_node(node, str(path))
+    return load.read(path.parent / fields.text(node, "rules"))
+
+
+def _case(node: Node, number: int) -> Case:
+    table = fields.table(node, "A case", ("name", "start", "calls"), ("calls",))
+    found = every_entry(table, {"name": fields.text, "start": _instant, "calls": lambda inner, _: _calls(inner)})
+    start_us = found["start"] if "start" in found else ManualClock().now_us()
+    return Case(found.get("name", f"case {number}"), start_us, found["calls"])
+
+
+def _calls(node: Node) -> tuple[Call, ...]:
+    earliest_us = 0
+
+    def read_call(each: Node) -> Call:
+        nonlocal earliest_us
+        call = _call(each, earliest_us)
+        earliest_us = call.at_us
+        return call
+
+    return tuple(every(read_call, _items(node, "calls", "A case")))
+
+
+def _call(node: Node, earliest_us: int) -> Call:
+    table = fields.table(node, "A call", _CALL, ("expect",))
+    found = every_entry(
+        table,
+        {
+            "at": lambda inner, _: _at(inner, earliest_us),
+            "times": lambda inner, name: fields.whole(inner, name, 1, 1_000_000),
+            "attributes": lambda inner, _: _attributes(inner),
+            "request": lambda inner, _: _request(inner),
+            "cost": lambda inner, name: fields.whole(inner, name, 0),
+            "expect": lambda inner, _: _expected(inner),
+        },
+    )
+    attributes: Attributes = found.get("request", Attributes())
+    for name, value in found.get("attributes", {}).items():
+        attributes[name] = value
+    at_us = found.get("at", earliest_us)
+    return Call(node.place.line, at_us, found.get("times", 1), attributes, found.get("cost"), found["expect"])
+
+
+def _at(node: Node, earliest_us: int) -> int:
+    at_us = _span(node, "at")
+    if at_us < earliest_us:
+        raise Fault(node.place, f"Time goes forward: this call comes at {long(at_us)}, the one before it later.")
+    return at_us
+
+
+def _request(node: Node) -> Attributes:
+    given = _mapping(node, "request")
+    headers = given.pop("headers", {})
+    target = given.pop("url", None) or given.pop("path", "/")
+    if not isinstance(headers, dict):
+        raise Fault(node.place, "headers is a mapping of names to texts.")
+    found = request(given.pop("method", "GET"), target, headers, given.pop("address", None))
+    names = every(lambda name: placed(node, named, name), given)
+    found.update(dict(zip(names, given.values(), strict=True)))
+    return found
+
+
+def _attributes(node: Node) -> dict[str, Any]:
+    given = _mapping(node, "attributes")
+    names = every(lambda name: folded(placed(node, named, name)), given)
+    return dict(zip(names, given.values(), strict=True))
+
+
+def _expected(node: Node) -> dict[str, Any]:
+    if isinstance(node, Scalar):
+        return {"allowed": fields.word(node, "expect", _VERDICTS) == "allowed"}
+    table = fields.table(node, "expect", _EXPECT)
+    found: dict[str, Any] = {}
+    for part in every_entry(table, dict.fromkeys(_EXPECT, _expectation)).values():
+        found |= part
+    return found
+
+
+def _expectation(node: Node, name: str) -> dict[str, Any]:
+    """One entry of what is expected; `refused` says two things."""
+    if name == "allowed":
+        return {"allowed": fields.flag(node, name)}
+    if name == "refused":
+        yes = fields.truth(node)
+        return {"allowed": False, "rule": fields.text(node, name)} if yes is None else {"allowed": not yes}
+    if name in ("retry_after", "delay"):
+        never = isinstance(node, Scalar) and node.text == "never"
+        return {name: None if never else _span(node, name)}
+    if name in ("remaining", "status"):
+        return {name: fields.whole(node, name, 0)}
+    table = fields.table(node, name, tuple(node.entries) if isinstance(node, Table) else ())
+    rules = dict.fromkeys(table.entries, lambda inner, _: fields.word(inner, name, _VERDICTS))
+    return {name: every_entry(table, rules)}
+
+
+def plain(node: Node) -> Any:
+    """A node as values of a program; what stood without quotes is what it looks like."""
+    if isinstance(node, Items):
+        return [plain(inner) for inner in node.nodes]
+    if isinstance(node, Table):
+        return {name: plain(inner) for name, (_, inner) in node.entries.items()}
+    if node.empty:
+        return None
+    truth = fields.truth(node)
+    if truth is not None:
+        return truth
+    return node.text if node.quoted or not node.text[:1].isdigit() else Written(node.text)
+
+
+def _mapping(node: Node, what: str) -> dict[str, Any]:
+    if not isinstance(node, Table):
+        raise Fault(node.place, f"{what} is a mapping, not {kind(node)}.")
+    found: dict[str, Any] = plain(node)
+    return found
+
+
+def _items(node: Node, what: str, owner: str) -> list[Node]:
+    if not isinstance(node, Items):
+        raise Fault(node.place, f"{what} is a list, not {kind(node)}.")
+    if not node.nodes:
+        raise Fault(node.place, f"{owner} without {what} tests nothing.")
+    return node.nodes
+
+
+def _span(node: Node, what: str) -> int:
+    """A length of time, none too, in microseconds."""
+    zero = isinstance(node, Scalar) and node.text in ("0", "0s", "0ms")
+    return 0 if zero else fields.span(node, what)
+
+
+def _instant(node: Node, name: str) -> int:
+    text = fields.text(node, name)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise Fault(node.place, f"start is an instant, not {kind(node)}.", "Write 2026-03-01T00:00:00Z.")
+    return round(found.timestamp() * SECOND)

@@ -1,0 +1,81 @@
+"""A table of calls is played: the clock moves as the table says, and the first call that goes otherwise is told.
+
+Nothing is shared: each case has its own clock and its own embedded engine. What a table may say is in calls.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headgate.algorithms.limit import SECOND
+from headgate.cli.rules.case_format import Call, Case
+from headgate.clock import ManualClock
+from headgate.enforcement.rule_decision import RuledDecision
+from headgate.engines.memory.engine import LocalEngine
+from headgate.explain import long
+from headgate.limiter import Limiter
+from headgate.rules.rule import Rulebook
+
+_OK = 200
+
+
+class Mismatch(NamedTuple):
+    """The first call that went otherwise than expected; `time` counts from 1."""
+
+    call: Call
+    time: int
+    expected: str
+    found: str
+
+
+def played(book: Rulebook, case: Case) -> Mismatch | None:
+    """The case, on a clock of its own; the first call that went otherwise, if any."""
+    clock = ManualClock(case.start_us)
+    limiter = Limiter.from_rules(book, LocalEngine(clock), clock=clock)
+    for call in case.calls:
+        clock.set_us(case.start_us + call.at_us)
+        for time in range(1, call.times + 1):
+            decision = limiter.check(call.attributes, call.cost)
+            last = time == call.times
+            wanted = {name: value for name, value in call.expected.items() if last or name in ("allowed", "rule")}
+            found = {name: _found(decision, name, value) for name, value in wanted.items()}
+            if found != wanted:
+                told = _found(decision, "allowed", None), _found(decision, "rule", None)
+                return Mismatch(call, time, _words(wanted), _words({"allowed": told[0], "rule": told[1]} | found))
+    return None
+
+
+def _found(decision: RuledDecision, name: str, wanted: Any) -> Any:
+    """What the decision says where something is expected."""
+    if name in ("retry_after", "delay"):
+        seconds = decision.retry_after if name == "retry_after" else decision.delay
+        return None if seconds is None else round(seconds * SECOND)
+    if name in ("shadow", "candidate"):
+        beside = [verdict for verdict in decision.asides if verdict.aside == name]
+        return {
+            rule: "refused"
+            if any(not verdict.allowed for verdict in beside if verdict.rule == rule)
+            else "allowed"
+            for rule in wanted
+            if any(verdict.rule == rule for verdict in beside)
+        }
+    if name == "status":
+        return _OK if decision.refusal is None else decision.refusal.status
+    return getattr(decision, name)
+
+
+def _words(said: dict[str, Any]) -> str:
+    """What is expected, or was found, in words."""
+    said = dict(said)
+    words = []
+    allowed, rule = said.pop("allowed", None), said.pop("rule", None)
+    if allowed is not None:
+        words.append("allowed" if allowed else "refused" + (f" by {rule}" if rule else ""))
+    for name, value in said.items():
+        if isinstance(value, dict):
+            words += [f"{name} {rule} {what}" for rule, what in value.items()] or [f"no {name} of that rule"]
+        elif name in ("retry_after", "delay"):
+            words.append(f"{name} {'never' if value is None else long(value) if value else '0 s'}")
+        else:
+            words.append(f"{name} {value}")
+    return ", ".join(words)

@@ -1,0 +1,56 @@
+"""Divides the limits of split rules: every process counts an equal share by itself, at least one unit.
+
+The rate is divided by the number of processes, whatever the burst. Not every limit can be divided among any
+number: nginx's leaky bucket counts in thousandths of a unit per second, and 1/minute is only 16 of them; the
+windows of a calendar cannot be lengthened, and a slot is a slot. If a book says among how many (`nodes`), what
+cannot be divided is refused when the book is loaded, before anybody follows or keeps it: `divisible`. If nobody
+can know beforehand, because processes come and go, no call fails for it: they divide as finely as they can, and
+each process keeps at least one unit of a calendar's window, and one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.slots import Slots
+from headgate.engines.layers.fallback.limit_share import equal_share, fresh
+from headgate.errors import InvalidRulebook
+from headgate.rules.rule import Choice, Limits, Rulebook
+
+
+def divisible(book: Rulebook) -> Rulebook:
+    """The book itself; InvalidRulebook if it splits a limit, or a candidate, that cannot be divided."""
+    for rule in book.rules:
+        if rule.where == "split" and rule.nodes is not None:
+            for choice in (rule.limit, rule.candidate):
+                for limit in () if choice is None else _all(choice):
+                    reason = _indivisible(limit, rule.nodes)
+                    if reason is not None:
+                        raise InvalidRulebook([(rule.line, f'rule "{rule.name}": {limit} {reason}')], book.source)
+    return book
+
+
+def even(limit: Limit, nodes: int, rank: int | None) -> Limit:
+    """The share of one process among so many, or among fewer if they are too many for the limit."""
+    return equal_share(limit, nodes, rank) or even(limit, nodes // 2, None)
+
+
+def _indivisible(limit: Limit, nodes: int) -> str | None:
+    """Why a limit cannot be divided among so many, and what to do; None if it can."""
+    counted = isinstance(limit, Slots) or (isinstance(limit, FixedWindow) and limit.unit is not None)
+    if counted and fresh(limit) < nodes:
+        return (
+            f"has fewer units than {nodes} nodes, and each of them needs one. "
+            "Raise the limit, lower nodes, or write where: cluster."
+        )
+    if equal_share(limit, nodes) is None:
+        return f"is too slow for {nodes} nodes. Lower nodes, or write where: cluster."
+    return None
+
+
+def _all(choice: Choice[Limits]) -> Iterator[Limit]:
+    yield from choice.otherwise
+    for _, limits in choice.cases:
+        yield from limits

@@ -1,0 +1,7 @@
+"""Prefetching: fetches units of hot keys ahead, and hands them out without a round trip.
+
+engines             the layer, sync and async
+hot_keys            which keys are hot, how much is fetched for them, and when it goes back
+prefetched_units    units that are held here, and what is left of them
+return_thread       gives back in time what nobody asks for
+"""

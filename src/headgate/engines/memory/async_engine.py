@@ -1,0 +1,124 @@
+"""An engine that never blocks, in async clothes: the embedded engine for an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable, Sequence
+
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.quota_grants import Assignment
+from headgate.algorithms.slots import Slots
+from headgate.engines.charge_options import Terms
+from headgate.engines.port import AsyncMeter, Engine, Ledger, Meter, Overrides, Slot, SlotMeter
+from headgate.errors import InvalidCharge
+
+
+class AwaitedMeter:
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+        self.terms: Terms | None = meter.terms
+
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        return self.meter.decide(key, cost, patience_us)
+
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        return self.meter.refund(key, units, receipt, cancel)
+
+    async def retune(self, key: str) -> None:
+        self.meter.retune(key)
+
+    async def reset(self, key: str) -> None:
+        self.meter.reset(key)
+
+
+class AwaitedSlotMeter:
+    def __init__(self, meter: SlotMeter) -> None:
+        self.meter = meter
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+
+    async def free(self, key: str) -> Facts:
+        return self.meter.free(key)
+
+    async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
+        return self.meter.acquire(key, ticket, wait)
+
+    async def renew(self, key: str, fence: int) -> int | None:
+        return self.meter.renew(key, fence)
+
+    async def release(self, key: str, fence: int) -> bool:
+        return self.meter.release(key, fence)
+
+    async def leave(self, key: str, ticket: int) -> None:
+        self.meter.leave(key, ticket)
+
+    async def reset(self, key: str) -> None:
+        self.meter.reset(key)
+
+
+class AwaitedOverrides:
+    def __init__(self, overrides: Overrides) -> None:
+        self.overrides = overrides
+
+    async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        return self.overrides.set(key, limits, absent=absent, ttl=ttl)
+
+    async def get(self, key: str) -> str | None:
+        return self.overrides.get(key)
+
+    async def unset(self, key: str) -> bool:
+        return self.overrides.unset(key)
+
+    async def list(self, limit: int | None = None) -> AsyncIterator[tuple[str, str]]:
+        for found in self.overrides.list(limit):
+            yield found
+
+
+class AwaitedLedger:
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.limit: Limit = ledger.limit
+        self.name: str = ledger.name
+
+    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+        return self.ledger.assign(key, holder, wanted, within_us)
+
+    async def leave(self, key: str, holder: str) -> None:
+        self.ledger.leave(key, holder)
+
+
+class AwaitedEngine:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AwaitedMeter:
+        return AwaitedMeter(self.engine.meter(limit, name, terms))
+
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AwaitedSlotMeter:
+        return AwaitedSlotMeter(self.engine.slots(limit, name, terms))
+
+    async def decide_all(
+        self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
+        own = [(_own(meter), key, cost) for meter, key, cost in charges]
+        return self.engine.decide_all(own, patience_us, commit)
+
+    def overrides(self, rule: str) -> AwaitedOverrides:
+        return AwaitedOverrides(self.engine.overrides(rule))
+
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AwaitedLedger:
+        return AwaitedLedger(self.engine.assignments(limit, name, ttl_us, grace_us))
+
+    def shard(self, key: str) -> Hashable:
+        return self.engine.shard(key)
+
+    async def close(self) -> None:
+        self.engine.close()
+
+
+def _own(meter: AsyncMeter) -> Meter:
+    if not isinstance(meter, AwaitedMeter):
+        raise InvalidCharge("A charge of another engine cannot be decided here.")
+    return meter.meter

@@ -1,0 +1,159 @@
+"""Scripts for gateways that talk to Redis themselves: loaded into the server, their SHA1 stored where they look.
+
+    lua:sha1:rate_limiter    EVALSHA sha 1 key acquire N | init max_permits rate [ttl] | delete      1 or -1
+    lua:sha1:token_bucket    EVALSHA sha 1 key N, on a hash with bucket_cap and rate or period       1, 0 or -1
+
+A server does not pass its scripts on to its replicas, so each replica gets them too: after a failover they are
+there. One that gives no answer is told to `warn`, and is no error. In a cluster every node gets them, and the keys
+lie where the cluster puts them. A script is loaded before its SHA1 is stored, and an older one stays loaded: a
+gateway that reads the key in between calls the older one, and never one that is not there.
+
+A server forgets its scripts when it restarts, and a replica that joins later never had them. So the texts lie in
+one hash, `hg2:scripts`, by their SHA1, which replicas do have: a gateway that is told NOSCRIPT loads the text
+itself. Those of a rulebook's scripts lie there too. Texts are only added: a gateway may still go by an older book.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headgate.engines.redis import keys
+from headgate.engines.redis.errors import Trouble, failure, not_ours
+from headgate.engines.redis.protocol import Question, command
+from headgate.engines.redis.script_assembly import Script, published
+from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.sync_connection import SyncConnection
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.errors import CorruptState, EngineUnavailable
+from headgate.flow import Flow, run
+
+if TYPE_CHECKING:
+    from headgate.engines.redis.async_engine import AsyncRedisEngine
+
+NAMES = ("rate_limiter", "token_bucket")
+
+_log = logging.getLogger("headgate")
+_ROLE = command("ROLE")
+_SHA1 = re.compile(rb"[0-9a-f]{40}", re.I)
+
+
+class Published(NamedTuple):
+    name: str
+    key: str
+    sha: str
+
+
+def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Published]:
+    """Load every published script, and store its SHA1 and its text. EngineUnavailable says what stood in the way,
+    CorruptState which key holds something else, and then nothing was stored; `warn` is given a sentence for each
+    replica that did not get the scripts."""
+    engine = RedisEngine(url)
+    scripts = {name: published(name) for name in NAMES}
+    packed = [script.load for script in scripts.values()]
+    try:
+        for name in NAMES:
+            _check_sha1(engine, _key(name))
+        keep(engine, {script.sha: script.text for script in scripts.values()})
+        for master in engine.topology.masters:
+            try:
+                *_, role = _asked(master, [*packed, _ROLE], engine.deadline)
+            except Trouble as trouble:
+                raise failure(master.text, engine.prefix, trouble) from trouble
+            _load_on_replicas(engine, master, role, packed, warn)
+        for name, script in scripts.items():
+            engine.ask(_question("SET", _key(name), script.sha))
+    finally:
+        engine.close()
+    return [Published(name, _key(name), script.sha) for name, script in scripts.items()]
+
+
+def _key(name: str) -> str:
+    return f"lua:sha1:{name}"
+
+
+def _question(verb: str, key: str, *words: str) -> Question:
+    return Question(command(verb, key, *words), None, key.encode())
+
+
+def _check_sha1(engine: RedisEngine, key: str) -> None:
+    """Refuse to overwrite what is no SHA1."""
+    try:
+        stored = engine.ask(_question("GET", key))
+    except CorruptState as error:
+        raise _not_ours(engine, key) from error.__cause__
+    if stored is not None and not _SHA1.fullmatch(stored):
+        raise _not_ours(engine, key)
+
+
+def _not_ours(engine: RedisEngine | AsyncRedisEngine, key: str) -> CorruptState | EngineUnavailable:
+    return failure(engine.topology.text, engine.prefix, not_ours(key.encode()))
+
+
+def _load_on_replicas(
+    engine: RedisEngine, master: Address, role: Any, packed: Sequence[bytes], warn: Callable[[str], object]
+) -> None:
+    """Load the scripts into the replicas that a master names by its role."""
+    if isinstance(role, Trouble):
+        warn(f"The replicas of {master} did not get the scripts: {failure(master.text, engine.prefix, role)}")
+        return
+    for host, port, _ in role[2] if role[0] == b"master" else ():
+        replica = master.at(host.decode(), int(port))
+        try:
+            _asked(replica, packed, engine.deadline)
+        except Trouble as trouble:
+            why = failure(replica.text, engine.prefix, trouble)
+            warn(f"A replica did not get the scripts; publish again when it is back. {why}")
+
+
+def _asked(address: Address, packed: Sequence[bytes], deadline: float) -> list[Any]:
+    """The replies of one server; Trouble is raised if one of them is an error, but for that to ROLE."""
+    connection = SyncConnection(address, deadline, deadline)
+    try:
+        replies = connection.exchange_all(b"".join(packed), len(packed), time.monotonic() + deadline)
+    finally:
+        connection.close()
+    for words, reply in zip(packed, replies, strict=True):
+        if isinstance(reply, Trouble) and words != _ROLE:
+            raise reply
+    return replies
+
+
+def keep(engine: RedisEngine, texts: Mapping[str, str]) -> None:
+    """Put the texts that are missing into the hash, by their SHA1."""
+    run(keeping(engine, texts))
+
+
+def keeping(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
+    """The same as a flow."""
+    key = keys.scripts(engine.prefix)
+    try:
+        fields = yield partial(engine.ask, Question(command("HKEYS", key), None, key))
+    except CorruptState as error:
+        raise _not_ours(engine, key.decode()) from error.__cause__
+    there = {field.decode() for field in fields}
+    missing = [word for sha, text in texts.items() if sha not in there for word in (sha, text)]
+    if missing:
+        yield partial(engine.ask, Question(command("HSET", key, *missing), None, key))
+
+
+def loading(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
+    """Load these texts into every server there is."""
+    for text in texts.values():
+        question = Question(Script(text).load, None)
+        if isinstance(engine, RedisEngine):
+            yield partial(engine.ask_everywhere, question)
+        else:
+            yield partial(_everywhere, engine, question)
+
+
+async def _everywhere(engine: AsyncRedisEngine, question: Question) -> None:
+    """The same question of every server there is."""
+    key = keys.scripts(engine.prefix)
+    await engine.ask(Question(command("HKEYS", key), None, key))  # now it is known who they are
+    for address in engine.topology.servers:
+        await engine.channel(address).ask(question, False)

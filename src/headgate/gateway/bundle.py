@@ -1,0 +1,159 @@
+"""The plate: a rulebook as a gateway reads it, with everything worked out that only Python can.
+
+It is the book's own document, and beside it:
+
+    limits     each limit text that stands in the rules: its algorithm, its numbers as the scripts read them, what
+               headers say of it, and how many units pass at once
+    zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
+    terms      what each rule says to an engine, in microseconds, and the words its cases are counted under
+    scripts    the SHA1 of every script that the book can need; their texts are handed over apart
+    warnings   what looks wrong in the book, as sentences with its file and line: gateways log them
+
+Numbers are texts, as they cross the wire: JSON has one kind of number, and a rate of Guava's has 17 digits. A
+zone is known from two years back to thirty years ahead, by whole years: so the same book has the same plate for
+a year, byte by byte, unless its zones' governments decide otherwise.
+
+Laws (tests/gateway/test_plate.py):
+  - the plate without what stands beside the book is the book;
+  - there is an entry for every limit and candidate in it, and its numbers are those the Redis engine sends;
+  - whatever rules a call meets, the script that the Redis engine would call is among the scripts, up to three
+    algorithms at once; beyond that the one with all of them is;
+  - at every second of its span a zone has the offset that zoneinfo says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.limit import SECOND, Limit
+from headgate.calendar import time_zone
+from headgate.enforcement.call_plan import cases_of
+from headgate.engines.layers.fallback.limit_share import fresh
+from headgate.engines.redis.protocol import numbers
+from headgate.engines.redis.script_assembly import Script, bare, in_one_string, several, single
+from headgate.http.headers import per_second, quota, window_seconds
+from headgate.rules import serialization
+from headgate.rules.rule import Rule, Rulebook
+
+Plate = dict[str, Any]
+
+TOGETHER = 3  # algorithms in one call that have a script with just them
+YEARS_BACK, YEARS_AHEAD = 2, 30
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STEP = 86_400  # no zone changes its offset twice within a day
+
+
+def plate(book: Rulebook, now_us: int) -> Plate:
+    """All that a gateway needs to follow the book, but for the scripts' texts."""
+    limits = {limit.text: limit for rule in book.rules for limit in limits_of(rule)}
+    zones = {limit.zone for limit in limits.values() if isinstance(limit, FixedWindow) and limit.zone}
+    algorithms = {limit.algorithm for limit in limits.values()}
+    locks = any(rule.lockout is not None for rule in book.rules)
+    year = (_EPOCH + timedelta(seconds=now_us // SECOND)).year
+    return serialization.document(book) | {
+        "headers": book.headers,
+        "limits": {text: dict(_entry(limit)) for text, limit in limits.items()},
+        "zones": {zone: [list(entry) for entry in _offsets(zone, year)] for zone in sorted(zones)},
+        "terms": {rule.name: dict(_terms(rule)) for rule in book.rules},
+        "scripts": {name: _script(name).sha for name in _names(algorithms, locks)},
+        "warnings": list(book.located_warnings),
+    }
+
+
+def texts(plate: Plate) -> dict[str, str]:
+    """The texts of a plate's scripts, by their SHA1."""
+    scripts = map(_script, plate["scripts"])
+    return {script.sha: script.text for script in scripts}
+
+
+def limits_of(rule: Rule) -> Iterator[Limit]:
+    """All that the rule may ever be decided by, its candidate's too."""
+    for candidate in (False, True):
+        for _, limits in cases_of(rule, candidate):
+            yield from limits
+
+
+def _entry(limit: Limit) -> Iterator[tuple[str, Any]]:
+    yield "algorithm", limit.algorithm
+    yield "numbers", [str(number) for number in numbers(limit, "")]
+    yield "quota", quota(limit)
+    if (window := window_seconds(limit)) is not None:
+        yield "window", window
+    if (rate := per_second(limit)) is not None:
+        yield "per_second", rate
+    yield "fresh", fresh(limit)
+    if isinstance(limit, FixedWindow) and limit.unit is not None:
+        yield "calendar", {"unit": limit.unit, "zone": limit.zone}
+
+
+def _terms(rule: Rule) -> Iterator[tuple[str, Any]]:
+    for name, candidate in (("names", False), ("candidate_names", True)):
+        words = [word for word, _ in cases_of(rule, candidate)[:-1]]  # the last is `otherwise`
+        if words:
+            yield name, words
+    if rule.lockout is not None:
+        yield "lockout", list(rule.lockout)
+    if rule.deadline is not None:
+        yield "deadline", rule.deadline
+    if rule.prefetch is not None:
+        units = {} if rule.prefetch.units is None else {"units": rule.prefetch.units}
+        yield "prefetch", {"hold_us": rule.prefetch.hold_us} | units
+
+
+def _names(algorithms: set[str], locks: bool) -> Iterator[str]:
+    """Of every script that the book can need: its command, and the models in it."""
+    counted = sorted(algorithms - {"slots"})
+    for name in counted:
+        yield f"take {name}"
+        yield f"take_together {name}"
+        if in_one_string(name):
+            yield f"take_calls {name}"
+        yield f"refund {name}"
+    if "slots" in algorithms:
+        yield "slots"
+    yield "members"
+    sizes = {*range(1, min(TOGETHER, len(counted)) + 1), len(counted)} - {0}
+    for size in sorted(sizes):
+        for some in combinations(counted, size):
+            yield " ".join(["take_all", *some])
+            if locks:
+                yield " ".join(["take_all", *sorted([*some, "lockout"])])
+
+
+def _script(name: str) -> Script:
+    command, *models = name.split()
+    if command == "take_all":
+        return several(command, models)
+    return single(command, *models) if models else bare(command, "slots" if command == "slots" else None)
+
+
+@lru_cache(maxsize=256)
+def _offsets(zone: str, year: int) -> list[tuple[int, int]]:
+    """From which epoch second on the zone is how many seconds ahead of UTC; the first entry holds before, too."""
+    tz = time_zone(zone)
+
+    def offset(second: int) -> int:
+        found = (_EPOCH + timedelta(seconds=second)).astimezone(tz).utcoffset()
+        assert found is not None, "a time zone knows its offset"
+        return int(found.total_seconds())
+
+    start, end = _new_year(year - YEARS_BACK), _new_year(year + YEARS_AHEAD + 1)
+    found = [(0, offset(start))]
+    for before in range(start, end, _STEP):
+        after = before + _STEP
+        if offset(after) != found[-1][1]:
+            while after - before > 1:
+                middle = (before + after) // 2
+                before, after = (middle, after) if offset(middle) == found[-1][1] else (before, middle)
+            found.append((after, offset(after)))
+    return found
+
+
+def _new_year(year: int) -> int:
+    return int((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds())

@@ -1,0 +1,290 @@
+"""Limits in words: "100/s burst 200", "600/minute sliding", "20 slots".
+
+    AMOUNT/PERIOD                             a token bucket; its burst is the amount
+    AMOUNT/PERIOD burst N                     a token bucket of N
+    AMOUNT/PERIOD fixed [in ZONE]             a fixed window; week, month and year are the calendar's
+    AMOUNT/PERIOD sliding [cells N]           a sliding window in cells
+    AMOUNT/PERIOD log                         a sliding log
+    AMOUNT/PERIOD queue N [nodelay|delay N]   nginx's leaky bucket
+    AMOUNT/PERIOD smooth [warmup SPAN] [cold X] [burst SPAN]      Guava's pacing
+    N slots [ttl SPAN]                        concurrency
+
+PERIOD and SPAN are a unit, or a number and a unit: s, 30s, minute, 5m, hour, day, week, 100ms. Several limits on
+one key are joined by semicolons: "10/s; 500/hour". An amount may hold underscores or commas: 1_000_000/day.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import NoReturn
+
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.algorithms.leaky_bucket import LeakyBucket
+from headgate.algorithms.limit import DAY, EXACT, HOUR, MINUTE, SECOND, WEEK, YEAR, Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.slots import Slots
+from headgate.algorithms.smooth import Smooth
+from headgate.algorithms.token_bucket import TokenBucket
+from headgate.calendar import time_zone
+from headgate.errors import InvalidRule
+
+_UNITS = {
+    "us": 1, "microsecond": 1, "ms": 1000, "millisecond": 1000,
+    "s": SECOND, "sec": SECOND, "second": SECOND,
+    "m": MINUTE, "min": MINUTE, "minute": MINUTE,
+    "h": HOUR, "hr": HOUR, "hour": HOUR,
+    "d": DAY, "day": DAY, "w": WEEK, "week": WEEK, "month": 30 * DAY, "y": YEAR, "year": YEAR,
+}  # fmt: skip
+
+_KINDS = ("burst", "fixed", "sliding", "log", "queue", "smooth")
+_KIND_OF_OPTION = {
+    "cells": "sliding", "cold": "smooth", "delay": "queue", "in": "fixed", "nodelay": "queue", "ttl": "slots",
+    "warmup": "smooth",
+}  # fmt: skip
+_VALUE_OF_OPTION = {
+    "cells": "a whole number",
+    "delay": "a whole number",
+    "in": "a time zone, such as Europe/Berlin",
+    "ttl": "a length of time, such as 5s",
+}
+_ABBREVIATIONS = ("us", "ms", "s", "m", "h", "d", "w", "y")  # have no plural
+_CALENDAR = ("week", "month", "year")
+
+_ROUNDING = 1e-14  # 1.1ms is 1100.0000000000002 us in doubles
+
+_rate = re.compile(r"(?P<amount>[\d_,.]+)\s*(?:/|per\b)\s*(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
+_slots = re.compile(r"(?P<amount>[\d_,]+)\s*slots?")
+_digits = re.compile(r"[0-9]{1,30}")
+_span = re.compile(r"(?P<count>[0-9]*(?:\.[0-9]+)?)\s*(?P<unit>[a-zµ]+)")
+_bare = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
+
+
+@lru_cache(maxsize=4096)  # take_all is given limits in words, call after call
+def parse_all(text: str) -> tuple[Limit, ...]:
+    """Every limit in the text: "10/s; 500/hour" are two."""
+    parts = [part.strip() for part in text.split(";")]
+    written = [part for part in parts if part]
+    if not written:
+        _fail(text, "It is empty.")
+    if len(written) < len(parts):
+        _fail(text, f"A semicolon stands between two limits. Did you mean {'; '.join(written)}?")
+    return tuple(parse(part) for part in parts)
+
+
+def parse(text: str) -> Limit:
+    """Reads one limit from its text form.
+
+    >>> parse("100/s burst 200")
+    <TokenBucket 100/s burst 200>
+    """
+    return _Reader(text).limit()
+
+
+def parse_span(text: str) -> int:
+    """The length of time that the text means, in microseconds: "50ms", "10m"."""
+    return _SpanReader(text).span(text.strip())
+
+
+class _Reader:
+    """One text, read from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.strip()
+        self.kind = ""
+
+    def limit(self) -> Limit:
+        if found := _slots.match(self.text):
+            return self._slots(found)
+        found = _rate.match(self.text.lower())
+        if not found:
+            self.fail()
+        amount = self.amount(found["amount"])
+        words = self.text[found.end() :].split()
+        kind = words[0].lower() if words else "burst"
+        if kind not in _KINDS:
+            self.unexpected(words, _KINDS)
+        self.kind = kind
+        unit = self.unit(found["unit"])
+        period_us = self.microseconds(found["count"], unit)
+        per = period_us / SECOND
+        rest = words[1:]
+        if kind == "burst":
+            return TokenBucket(self.whole(amount), per, self.number(kind, rest) if words else None)
+        if kind == "fixed":
+            zone = self.option("in", rest)
+            named = unit if not found["count"] and (unit in _CALENDAR or zone) else None
+            if zone and named not in ("day", *_CALENDAR):
+                self.fail("Only a day, week, month or year can follow a time zone.")
+            if zone:
+                time_zone(zone)
+            return FixedWindow(self.whole(amount), named or per, zone)
+        if kind == "sliding":
+            cells = self.option("cells", rest)
+            return SlidingWindow(self.whole(amount), per, 10 if cells is None else self.whole(cells))
+        if kind == "log":
+            self.nothing_after("log", rest)
+            return SlidingLog(self.whole(amount), per)
+        if kind == "queue":
+            return self._queue(amount, per, rest)
+        return self._smooth(amount, per, rest)
+
+    def _slots(self, found: re.Match[str]) -> Slots:
+        self.kind = "slots"
+        rest = self.text[found.end() :].split()
+        ttl = self.option("ttl", rest)
+        amount = self.whole(self.amount(found["amount"]))
+        return Slots(amount) if ttl is None else Slots(amount, self.span(ttl) / SECOND)
+
+    def _queue(self, amount: str, per: float, rest: list[str]) -> LeakyBucket:
+        burst = self.number("queue", rest[:1])
+        after = rest[1:]
+        if after and after[0].lower() == "nodelay":
+            self.nothing_after("nodelay", after[1:])
+            return LeakyBucket(self.whole(amount), per, burst, None)
+        delay = self.option("delay", after)
+        return LeakyBucket(self.whole(amount), per, burst, 0 if delay is None else self.whole(delay))
+
+    def _smooth(self, amount: str, per: float, rest: list[str]) -> Smooth:
+        known: dict[str, float] = {}
+        while rest:
+            name = rest.pop(0).lower()
+            if name not in ("warmup", "cold", "burst"):
+                self.unexpected([name, *rest], ("warmup", "cold", "burst"))
+            if not rest:
+                what = "a number" if name == "cold" else "a length of time, such as 5s"
+                self.fail(f'After "{name}" comes {what}.')
+            word = rest.pop(0)
+            if name == "cold":
+                known[name] = self.decimal(word)
+            else:
+                known[name] = self.span(word, least=0 if name == "burst" else 1) / SECOND
+        return Smooth(self.decimal(amount) if "." in amount else self.whole(amount), per, **known)
+
+    def amount(self, digits: str) -> str:
+        return digits.replace("_", "").replace(",", "")
+
+    def whole(self, digits: str) -> int:
+        if not _digits.fullmatch(digits):
+            if digits.isdecimal():
+                self.fail("An amount has at most 30 digits.")
+            self.fail(f"{digits[:40]} is not a whole number.")
+        return int(digits)
+
+    def decimal(self, digits: str) -> float:
+        try:
+            return float(digits)
+        except ValueError:
+            self.fail(f"{digits} is not a number.")
+
+    def number(self, name: str, words: list[str]) -> int:
+        if len(words) != 1:
+            self.check_kind(words[1:], size=words[0] if words else "")
+            self.fail(f'After "{name}" comes one whole number.')
+        return self.whole(self.amount(words[0]))
+
+    def option(self, name: str, words: list[str]) -> str | None:
+        if not words:
+            return None
+        if words[0].lower() != name:
+            self.unexpected(words, (name,))
+        if len(words) == 1:
+            self.fail(f'After "{name}" comes {_VALUE_OF_OPTION[name]}.')
+        self.nothing_after(f"{name} {words[1]}", words[2:])
+        return words[1]
+
+    def nothing_after(self, name: str, words: list[str]) -> None:
+        if words:
+            self.check_kind(words)
+            self.fail(f'Nothing was expected after "{name}", but there is "{words[0]}".')
+
+    def unexpected(self, words: list[str], expected: tuple[str, ...]) -> NoReturn:
+        """Refuses a word that means nothing there, with the one that was probably meant."""
+        self.check_kind(words)
+        near = get_close_matches(words[0].lower(), (*expected, *_KIND_OF_OPTION), 1, 0.5)
+        hint = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(expected)}."
+        self.fail(f'The word "{words[0]}" is not expected there. {hint}')
+
+    def check_kind(self, words: list[str], size: str = "") -> None:
+        """Refuses an option that goes with another kind of limit, and says with which."""
+        option = words[0].lower() if words else ""
+        kind = _KIND_OF_OPTION.get(option, self.kind)
+        if kind == self.kind:
+            return
+        why = f'"{option}" goes with "{kind}"'
+        if found := _rate.match(self.text.lower()):
+            sized = f"{kind} {size or 5}" if kind == "queue" else kind
+            proposal = f"{self.text[: found.end()]} {sized} {' '.join(words)}"
+            with suppress(InvalidRule):
+                parse(proposal)
+                why += f": write {proposal}"
+        self.fail(f"{why}.")
+
+    def unit(self, word: str) -> str:
+        singular = word.removesuffix("s")
+        if word in _UNITS:
+            return word
+        if singular in _UNITS and singular not in _ABBREVIATIONS:
+            return singular
+        known = [name for name in _UNITS if len(name) > 3 or name == "day"]
+        near = [singular] if singular in _UNITS else get_close_matches(word, known, 1, 0.5)
+        if not near:
+            self.fail(f'"{word}" is not a unit of time.')
+        meant = re.sub(rf"(?<![a-z]){re.escape(word)}(?![a-z])", near[0], self.text, count=1, flags=re.I)
+        return self.fail(f"Did you mean {meant}?")
+
+    def microseconds(self, count: str, unit: str, least: int = 1) -> int:
+        length = float(count or 1) * _UNITS[unit]
+        if length >= EXACT:
+            self.fail("A period is at most 285 years.")
+        us = round(length)
+        if us < least or abs(length - us) > us * _ROUNDING:
+            self.fail("A period is a whole number of microseconds, at least one.")
+        return us
+
+    def span(self, word: str, least: int = 1) -> int:
+        found = _span.fullmatch(word.lower())
+        if not found:
+            self.fail(f'"{word}" is not a length of time, such as 5s or 2m.')
+        return self.microseconds(found["count"], self.unit(found["unit"]), least)
+
+    def fail(self, why: str = "") -> NoReturn:
+        _fail(self.text, why)
+
+
+class _SpanReader(_Reader):
+    """A length of time by itself."""
+
+    def microseconds(self, count: str, unit: str, least: int = 1) -> int:
+        if count and not float(count):
+            self.nothing()
+        return super().microseconds(count, unit, least)
+
+    def nothing(self) -> NoReturn:
+        raise InvalidRule(
+            f'"{self.text}" must be more than 0. Write a number and a unit, such as 50ms, 30s or 10m.'
+        )
+
+    def fail(self, why: str = "") -> NoReturn:
+        bare = _bare.fullmatch(self.text)
+        if bare and not float(self.text):
+            self.nothing()
+        if bare:
+            raise InvalidRule(
+                f'"{self.text}" is not a length of time. It has no unit: write {self.text}ms or {self.text}s.'
+            )
+        counted = self.text[:1] in "0123456789."  # a word alone is no misspelled unit
+        hint = f" {why}" if why.startswith("A period") or (counted and why.startswith("Did")) else ""
+        raise InvalidRule(
+            f'"{self.text}" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m.{hint}'
+        )
+
+
+def _fail(text: str, why: str) -> NoReturn:
+    raise InvalidRule(
+        f'"{text}" is not a limit. Write AMOUNT/PERIOD, such as 10/minute or 10/30s, or N slots.'
+        + (f" {why}" if why else "")
+    )

@@ -1,0 +1,83 @@
+"""What takes several steps: wait, refund, acquire. Flows, driven by both limiters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from headgate.algorithms.decision import Decision, DegradedFacts, Facts, Receipt
+from headgate.algorithms.limit import HORIZON_US, SECOND
+from headgate.algorithms.slots import Slots
+from headgate.errors import InvalidCharge
+from headgate.flow import Flow
+from headgate.validation import check_units
+
+
+def patience_us(timeout: object) -> int:
+    """How long a caller will wait at most."""
+    if timeout is None:
+        return HORIZON_US
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidCharge(f"A timeout is a number of seconds of at least 0, or None; not {timeout!r}.")
+    return round(min(timeout, HORIZON_US / SECOND) * SECOND)
+
+
+def wait(
+    decide: Callable[..., Any], asked: Any, timeout: float | None, sleep_us: Callable[[int], Any]
+) -> Flow[Decision]:
+    """Take a place in the queue, then sleep until it is served. One reservation, one sleep, no polling.
+
+    Whether the timeout suffices is known before anything is charged. Whoever is interrupted while sleeping gives
+    the place back; a process that dies loses it.
+    """
+    decision: Decision = yield partial(decide, asked, patience_us(timeout))
+    yield from serve(decision, sleep_us)
+    return decision
+
+
+def serve(decision: Decision, sleep_us: Callable[[int], Any]) -> Flow[None]:
+    """Sleep until an allowed call is served; whoever is interrupted gives its place back."""
+    if decision.allowed and decision.delay_us:
+        try:
+            yield partial(sleep_us, decision.delay_us)
+        except BaseException:
+            yield from cancel(decision)
+            raise
+
+
+def cancel(decision: Decision) -> Flow[bool]:
+    """Give a reservation back, as far as nothing was built on it. False: the engine gave no answer to some of
+    it."""
+    answered = True
+    for part in reversed((*decision.parts, *decision.beside)):
+        if part.allowed and not (yield from _give_back(part, part.cost, cancel=True)):
+            answered = False
+    return answered
+
+
+def refund(decision: Decision, cost: int | None) -> Flow[bool]:
+    """Give back what each charge of the decision still holds, once. False: the engine gave no answer to some of
+    it."""
+    answered = True
+    units = None if cost is None else check_units(cost)
+    if isinstance(decision.limit, Slots) and len(decision.parts) == 1:
+        raise InvalidCharge(f'"{decision.limit}" is held, not taken: release its lease instead.')
+    if decision.allowed:
+        for part in (*decision.parts, *decision.beside):
+            if part.allowed and not (
+                yield from _give_back(part, part.cost if units is None else units, cancel=False)
+            ):
+                answered = False
+    return answered
+
+
+def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[bool]:
+    units = min(units, part.cost - part.given_back)
+    if units > 0 and not isinstance(part.limit, Slots):
+        receipt = Receipt.of(part.facts, part.cost, part.given_back)
+        part.given_back += units
+        meter: Any = part.source
+        facts: Facts = yield partial(meter.refund, part.key, units, receipt, cancel)
+        return not isinstance(facts, DegradedFacts)
+    return True

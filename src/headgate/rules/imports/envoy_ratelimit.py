@@ -1,0 +1,295 @@
+"""envoyproxy/ratelimit: descriptors as rules.
+
+The service looks a descriptor up: for its entries, one after the other, first the one with that value is taken,
+then the first wildcard that fits, then the one without a value; and only a limit at the depth of the last entry
+counts. So at most one is for a descriptor. Here every rule whose condition holds applies, so each says it all: the
+attribute `descriptor` holds the keys of a call's entries as they are, in their order, and no two paths of a file
+have the same keys and values:
+
+    - key: message_type               - name: message_type_marketing.to_number
+      value: marketing                  when: {descriptor: message_type/to_number, message_type: marketing}
+      descriptors:                      key: [message_type, to_number]
+        - key: to_number                limit: 5/day fixed
+          rate_limit: ...
+    - key: to_number                  - name: to_number
+      rate_limit: ...                   when: {descriptor: to_number}
+                                        key: to_number
+                                        limit: 100/day fixed
+
+Values that other entries beside it are for are left out by `not`. A count is kept for every descriptor: its
+entries are the key. An attribute that is empty counts as missing here and as a value there; because `descriptor`
+says that the entry is there, it is counted as one more value (missing: one). Windows are the service's: of the
+clock, a month of 30 days. A limit of no requests is a cost of 2 where 1 may pass.
+
+The service takes a key that it knows anywhere, and refuses a file with one that it does not know; so does this.
+
+Law (tests/rules/imports/test_envoy_law.py): to any descriptor exactly the rule applies that the service would have
+found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from headgate.errors import InvalidRule
+from headgate.rules.imports.rulebook_draft import Document, Draft, Translated, attribute_name, one_or_all
+from headgate.rules.imports.yaml_tree import items, line_of, mapping, read, whole, word, yes
+from headgate.rules.parsing.document_tree import Node, Scalar, Table
+from headgate.rules.parsing.fields import nearest
+from headgate.rules.pattern import Glob
+
+_UNITS = {
+    "second": "s", "minute": "minute", "hour": "hour", "day": "day", "week": "7d", "month": "30d", "year": "365d",
+}  # fmt: skip
+_ODD_UNITS = {
+    "week": "its weeks begin on Thursdays",
+    "month": "its months are 30 days long, counted from 1970",
+    "year": "its years are 365 days long, counted from 1970",
+}
+_LEFT_OUT = {
+    "detailed_metric": "is about metrics",
+    "value_to_metric": "is about metrics",
+    "metadata": "is what the service adds to the dynamic metadata of its answers, which name the rules here",
+}
+_ROOT = ("domain", "descriptors")
+_DESCRIPTOR = ("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "share_threshold")
+_LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
+_REPLACED = ("name",)
+_PLACES = {"a descriptor": (*_DESCRIPTOR, *_LEFT_OUT), "a rate_limit": _LIMIT, "the file": _ROOT}
+# What means something of its own in a condition or in a call.
+_TAKEN = {
+    "method", "path", "host", "address", "all", "any", "not", "is", "header", "argument", "cookie", "domain",
+    "descriptor",
+}  # fmt: skip
+
+
+class _Step(NamedTuple):
+    """One entry on the way to a limit."""
+
+    key: str
+    value: str | None
+    shared: bool
+    unless: list[str]  # values that other entries are for
+
+    @property
+    def label(self) -> str:
+        return self.key if self.value is None else f"{self.key}_{self.value}"
+
+
+def attribute(key: str) -> str:
+    """The attribute that an entry's key becomes, in a book and in a call."""
+    name = attribute_name(key, "key")
+    return f"descriptor_{name}" if name in _TAKEN else name
+
+
+def attribute_names(keys: Iterable[str]) -> list[str]:
+    """The attributes that the keys of a descriptor become, in their order. A name that comes again is numbered."""
+    names: dict[str, None] = {}
+    for key in keys:
+        name = numbered = attribute(key)
+        count = 1
+        while numbered in names:
+            count += 1
+            numbered = f"{name}_{count}"
+        names[numbered] = None
+    return list(names)
+
+
+def joined_keys(keys: Iterable[str]) -> str:
+    """The value of the attribute `descriptor`: all keys in their order. No two lists of keys have the same."""
+    return "/".join(key.replace("%", "%25").replace("/", "%2F").replace("*", "%2A") for key in keys)
+
+
+def translate(text: str, name: str | None = None, domain: bool = False) -> Translated:
+    """The limits of one domain. With `domain`, rules are for calls with this attribute `domain` only."""
+    return _Reading(read(text), domain).translated(name)
+
+
+class _Reading:
+    def __init__(self, root: Table, domain: bool) -> None:
+        self.draft = Draft()
+        self.root = root
+        self._check(root, "the file", _ROOT)
+        self.domain = word(root.get("domain"), "domain")
+        if not self.domain:
+            raise InvalidRule("line 1: a domain was expected, such as domain: shop.")
+        if domain and "*" in self.domain:
+            raise InvalidRule(f"line {line_of(root.get('domain'))}: a domain cannot have a * here: rename it.")
+        self.tests: Document = {"domain": self.domain} if domain else {}
+        self.named: dict[str, list[str]] = {}  # the service's name of a limit: our rules
+        self.replacing: list[tuple[Document, Node, str]] = []
+
+    def translated(self, name: str | None) -> Translated:
+        self._descriptors(items(self.root.get("descriptors"), "descriptors"), ())
+        self._replaces()
+        return self.draft.translated(name=name or self.domain, defaults={"missing": "one"})
+
+    def _check(self, table: Table, what: str, known: Collection[str]) -> None:
+        """Refuses keys that the service does not know, and notes those that it does not look at here."""
+        for key, _ in table.entries.values():
+            if key.text in known:
+                continue
+            if key.text in _LEFT_OUT and what == "a descriptor":
+                self.draft.note(line_of(key), f"{key.text} {_LEFT_OUT[key.text]}: it is left out.")
+                continue
+            home = next((place for place, keys in _PLACES.items() if key.text in keys), None)
+            if home is None:
+                raise InvalidRule(
+                    f'line {line_of(key)}: "{key.text}" is not a key of {what}. {nearest(key.text, known)}'
+                )
+            self.draft.note(line_of(key), f"{key.text} is a key of {home}: here it is left out.")
+
+    def _descriptors(self, nodes: list[Node], path: tuple[_Step, ...]) -> None:
+        tables = [mapping(node, "A descriptor") for node in nodes]
+        for table in tables:
+            self._check(table, "a descriptor", _DESCRIPTOR)
+        entries = [(_key(table), word(table.get("value"), "value") or None) for table in tables]
+        composite: set[str] = set()
+        for place, table in enumerate(tables):
+            key, value = entries[place]
+            # The service files an entry under its key and value in one text, so a_b: c and a: b_c are the same.
+            whole_key = key if value is None else f"{key}_{value}"
+            if whole_key in composite:
+                raise InvalidRule(f"line {line_of(table)}: this key and value stand twice in one list.")
+            composite.add(whole_key)
+            shared = yes(table.get("share_threshold"), "share_threshold")
+            if shared and "*" not in (value or ""):
+                raise InvalidRule(f"line {line_of(table)}: share_threshold is for values with a * only.")
+            unless = _more_specific(entries, place)
+            if unless is None:
+                self.draft.note(
+                    line_of(table), f'this is never reached: the value "*" of {key} fits first. It is left out.'
+                )
+                continue
+            steps = (*path, _Step(key, value, shared, unless))
+            name = attribute_names(step.key for step in steps)[-1]
+            if name != key:
+                self.draft.note(line_of(table.get("key")), f'the key "{key}" became the attribute {name}.')
+            self._limit(table, steps)
+            self._descriptors(items(table.get("descriptors"), "descriptors"), steps)
+
+    def _limit(self, table: Table, path: tuple[_Step, ...]) -> None:
+        given = table.get("rate_limit")
+        if given is None or (isinstance(given, Scalar) and given.empty):
+            return
+        limit = mapping(given, "rate_limit")
+        self._check(limit, "a rate_limit", _LIMIT)
+        wanted = word(limit.get("name"), "name")
+        name = self.draft.name(wanted or ".".join(step.label for step in path))
+        if wanted:
+            self.named.setdefault(wanted, []).append(name)
+            if name != wanted:
+                self.draft.note(line_of(limit.get("name")), f'the limit "{wanted}" is the rule {name}.')
+        text, cost = self._text(limit)
+        names = attribute_names(step.key for step in path)
+        counted = [name for name, step in zip(names, path, strict=True) if not step.shared]
+        self.draft.rule(
+            name=name,
+            label=wanted if wanted and wanted != name else None,
+            when=self._when(path, names),
+            key=one_or_all(counted) if counted else None,
+            limit=text,
+            cost=cost,
+            mode="shadow" if yes(table.get("shadow_mode"), "shadow_mode") else None,
+            quota_mode=yes(table.get("quota_mode"), "quota_mode") or None,
+        )
+        for node in items(limit.get("replaces"), "replaces"):
+            replaced = mapping(node, "What is replaced")
+            self._check(replaced, "what is replaced", _REPLACED)
+            other = word(replaced.get("name"), "name")
+            if not other or other == wanted:
+                raise InvalidRule(f"line {line_of(node)}: replaces takes the name of another limit.")
+            self.replacing.append((self.draft.rules[-1], node, other))
+
+    def _text(self, limit: Table) -> tuple[str, int | None]:
+        unit = (word(limit.get("unit"), "unit") or "").lower()
+        if yes(limit.get("unlimited"), "unlimited"):
+            if unit:
+                raise InvalidRule(f"line {line_of(limit)}: what is unlimited has no unit.")
+            return "unlimited", None
+        if unit not in _UNITS:
+            raise InvalidRule(f'line {line_of(limit)}: "{unit}" is not a unit. Known are {", ".join(_UNITS)}.')
+        amount = whole(limit.get("requests_per_unit"), "requests_per_unit")
+        if unit in _ODD_UNITS and amount:
+            self.draft.note(
+                line_of(limit.get("unit")),
+                f"{_ODD_UNITS[unit]}, and so are these. Those of the calendar are {amount}/{unit} fixed.",
+            )
+        if amount:
+            return f"{amount}/{_UNITS[unit]} fixed", None
+        said = "0 requests" if amount == 0 else "requests_per_unit is not given, and that is 0"
+        self.draft.note(line_of(limit), f"{said}: every call is refused, because it costs 2 where 1 may pass.")
+        return f"1/{_UNITS[unit]} fixed", 2
+
+    def _when(self, path: tuple[_Step, ...], names: list[str]) -> Document:
+        steps = list(zip(names, path, strict=True))
+        values = {name: step.value for name, step in steps if step.value is not None and not _fits_all(step.value)}
+        unless = [{name: one_or_all(step.unless)} for name, step in steps if step.unless]
+        when = {**self.tests, "descriptor": joined_keys(step.key for step in path), **values}
+        return {**when, "not": one_or_all(unless)} if unless else when
+
+    def _replaces(self) -> None:
+        graph: dict[str, set[str]] = {}
+        for rule, node, wanted in self.replacing:
+            if wanted not in self.named:
+                self.draft.note(
+                    line_of(node), f'no limit is called "{wanted}": it is left out of what is replaced.'
+                )
+            if rule.get("mode") == "shadow":
+                self.draft.note(
+                    line_of(node), "a shadow replaces nothing: what it was to replace applies as well."
+                )
+            for other in self.named.get(wanted, ()):
+                if rule["name"] == other or _reaches(graph, other, rule["name"]):
+                    self.draft.note(
+                        line_of(node), f"{other} and {rule['name']} replace each other: {other} is not replaced."
+                    )
+                    continue
+                graph.setdefault(rule["name"], set()).add(other)
+                rule.setdefault("replaces", []).append(other)
+
+
+def _key(table: Table) -> str:
+    key = word(table.get("key"), "key")
+    if not key:
+        raise InvalidRule(f"line {line_of(table)}: this descriptor has no key.")
+    if "*" in key:
+        raise InvalidRule(
+            f'line {line_of(table)}: "{key}" has a * in a key, which cannot be translated: put it into the value.'
+        )
+    return key
+
+
+def _fits_all(value: str) -> bool:
+    """Whether it is a wildcard for every value, the empty one too."""
+    return not value.strip("*")
+
+
+def _more_specific(entries: list[tuple[str, str | None]], place: int) -> list[str] | None:
+    """The values that are tried before this entry is; None if one of them fits all."""
+    key, value = entries[place]
+    if value is not None and "*" not in value:
+        return []
+    others = [(at, other) for at, (name, other) in enumerate(entries) if name == key and other is not None]
+    exact = [other for _, other in others if "*" not in other]
+    earlier = [other for at, other in others if "*" in other and (value is None or at < place)]
+    if any(map(_fits_all, earlier)):
+        return None
+    if value is None:
+        return exact + earlier
+    glob = Glob(value)
+    return [other for other in exact if glob.matches(other)] + earlier
+
+
+def _reaches(graph: dict[str, set[str]], start: str, end: str) -> bool:
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name == end:
+            return True
+        if name not in seen:
+            seen.add(name)
+            todo += graph.get(name, set())
+    return False

@@ -1,0 +1,341 @@
+"""nginx: limit_req and limit_conn, with their zones, as rules.
+
+    limit_req_zone $binary_remote_addr zone=login:10m rate=10r/s;
+    location /login { limit_req zone=login burst=5 nodelay; }
+
+becomes
+
+    - name: login
+      when: {path: /login*/**}
+      key: address/32/128
+      limit: 10/s queue 5 nodelay
+
+A zone is a count, and the places that use it with the same numbers are one rule. The queue is nginx's own, to the
+millisecond (algorithms/leaky_bucket.py). An empty key is not counted in nginx: missing is skip. Refusals are 503.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from headgate.errors import InvalidRule
+from headgate.rules.imports.nginx_conf_parser import Directive, read
+from headgate.rules.imports.nginx_locations import (
+    Condition,
+    Expression,
+    Place,
+    all_limits,
+    conditions,
+    either,
+    patterns,
+    tree,
+)
+from headgate.rules.imports.nginx_variables import Key, Variables
+from headgate.rules.imports.rulebook_draft import Draft, Translated, one_or_all
+
+STATUS = 503
+
+_rate = re.compile(r"([1-9][0-9]{0,8})(r?)/([sm])")
+_number = re.compile(r"[0-9]{1,9}")
+_SILENT = {"limit_req_log_level", "limit_conn_log_level"}
+_BANDWIDTH = {"limit_rate", "limit_rate_after"}
+
+
+class _Zone(NamedTuple):
+    line: int
+    name: str
+    key: Key
+    rate: str | None  # of limit_req, in our words
+
+
+class _Use(NamedTuple):
+    """One zone with the numbers that one directive gives it."""
+
+    module: str  # req or conn
+    zone: str
+    limit: str
+    status: int = STATUS
+    shadow: bool = False
+
+
+class _Level(NamedTuple):
+    """What holds at a level: stated there, or else around it."""
+
+    uses: dict[str, tuple[_Use, ...]]
+    status: dict[str, int]
+    shadow: dict[str, bool]
+
+    @property
+    def limits(self) -> frozenset[_Use]:
+        return frozenset(
+            use._replace(status=self.status.get(use.module, STATUS), shadow=self.shadow.get(use.module, False))
+            for uses in self.uses.values()
+            for use in uses
+        )
+
+
+class _Server(NamedTuple):
+    line: int
+    hosts: list[str]  # none: whatever no other server is for
+    root: Place
+    expressions: list[Expression]
+
+
+def translate(text: str, name: str | None = None) -> Translated:
+    """The limits of an nginx configuration, or of a part of one."""
+    return _Reading(text).translated(name)
+
+
+class _Reading:
+    def __init__(self, text: str) -> None:
+        self.draft = Draft()
+        top = read(text)
+        blocks = top.all("http") or [top]
+        self.http = Directive(1, "http", [], [inner for block in blocks for inner in block.block])
+        for block in top.all("stream"):
+            if block.all("limit_conn", "limit_conn_zone"):
+                self.draft.note(block.line, "limits of streams are not of HTTP calls: they are left out.")
+        self.variables = Variables(self.draft, self.http.all("map", "geo", "split_clients"))
+        self.zones = {(zone.name, zone.rate is None): zone for zone in map(self._zone, self._zone_directives())}
+        self.seen: dict[_Use, int] = {}  # each use, and the line of its directive
+
+    def translated(self, name: str | None) -> Translated:
+        around = self._level(self.http, _Level({}, {}, {}))
+        blocks = self.http.all("server")
+        if not blocks:
+            blocks = [Directive(1, "server", [], self.http.all("location"))]
+        servers = [self._server(block, around) for block in blocks]
+        uses = self._in_order(servers)
+        for use in uses:
+            self._rule(use, servers, alone=len([other for other in uses if other[:2] == use[:2]]) == 1)
+        if self.draft.rules:
+            self._general(servers)
+        return self.draft.translated(name=name, defaults={"missing": "skip", "refuse": {"status": STATUS}})
+
+    def _zone_directives(self) -> list[Directive]:
+        return self.http.all("limit_req_zone", "limit_conn_zone")
+
+    def _zone(self, directive: Directive) -> _Zone:
+        options = dict(word.split("=", 1) for word in directive.arguments[1:] if "=" in word)
+        if not directive.arguments or not options.get("zone"):
+            raise InvalidRule(f"line {directive.line}: {directive.name} has a key and a zone=NAME:SIZE.")
+        key = self._key(directive)
+        zone = options["zone"].partition(":")[0]
+        if directive.name == "limit_conn_zone":
+            return _Zone(directive.line, zone, key, None)
+        found = _rate.fullmatch(options.get("rate", ""))
+        if found is None:
+            given = options.get("rate", "")[:40]
+            raise InvalidRule(f'line {directive.line}: a rate is rate=10r/s or rate=10r/m, not "{given}".')
+        if not found[2]:
+            self.draft.note(
+                directive.line, f"nginx itself refuses rate={found[0]}: {found[1]}r/{found[3]} was read."
+            )
+        if "sync" in directive.arguments:
+            self.draft.note(directive.line, "sync is not needed: counts are shared through the engine anyway.")
+        return _Zone(directive.line, zone, key, f"{found[1]}/{'s' if found[3] == 's' else 'minute'}")
+
+    def _key(self, directive: Directive) -> Key:
+        """What a zone counts by. Tengine takes several keys, and counts by all of them together."""
+        keys = [directive.arguments[0], *(word for word in directive.arguments[1:] if word.startswith("$"))]
+        found = [self.variables.key(directive.line, key) for key in keys]
+        if len(found) == 1:
+            return found[0]
+        if any(key.exempt is not None for key in found):
+            self.draft.note(
+                directive.line,
+                "a map leaves one of the keys empty for some calls: Tengine counts those by the other keys alone, "
+                "here they are counted by all keys.",
+            )
+        return Key(list(dict.fromkeys(dimension for key in found for dimension in key.dimensions)))
+
+    def _server(self, block: Directive, around: _Level) -> _Server:
+        level = self._level(block, around)
+        places: list[Place] = []
+        expressions: list[tuple[Directive, Expression | None, frozenset[Any]]] = []
+        self._locations(block, level, places, expressions)
+        rest = Place("/", limits=level.limits)
+        same = all(limits == rest.limits for limits in [*(p.limits for p in places), *(e[2] for e in expressions)])
+        for location, expression, _ in expressions:
+            if expression is None and not same:
+                self.draft.note(
+                    location.line,
+                    f'the regular expression "{location.arguments[-1]}" has no equivalent: the limits of this '
+                    "location are left out, and its calls are counted as if it were not there.",
+                )
+        known = [] if same else [expression for _, expression, _ in expressions if expression is not None]
+        names = [(one, word) for one in block.all("server_name") for word in one.arguments]
+        hosts = [host for one, word in names for host in self._host(one, word)]
+        return _Server(block.line, hosts, tree([] if same else places, rest), known)
+
+    def _locations(self, block: Directive, around: _Level, places: list[Place], expressions: list[Any]) -> None:
+        for location in block.all("location"):
+            if not location.arguments:
+                raise InvalidRule(f"line {location.line}: a location has a path.")
+            level = self._level(location, around)
+            words = location.arguments
+            sign, path = (words[0], words[1]) if len(words) > 1 else _split(words[0])
+            if path.startswith("@"):
+                if level.limits != around.limits:
+                    self.draft.note(location.line, f"calls are sent to {path} inside: its limits are left out.")
+            elif sign in ("~", "~*"):
+                ours = patterns(path)
+                if ours and sign == "~*":
+                    self.draft.note(location.line, f'case matters here in "{path}", in nginx it did not.')
+                found = Expression(ours, level.limits) if ours else None
+                expressions.append((Directive(location.line, "location", [sign, path]), found, level.limits))
+            elif not path.startswith("/") or re.search(r"[*{}]|/\.\.?(?:/|$)", path):
+                self.draft.note(location.line, f'"{path}" cannot be a path here: the location is left out.')
+            elif any((place.path, place.exact) == (path, sign == "=") for place in places):
+                raise InvalidRule(f'line {location.line}: the location "{path}" stands twice in its server.')
+            else:
+                places.append(Place(path, sign == "=", sign in ("=", "^~"), level.limits))
+                if path != "/" and path.endswith("/"):
+                    self.draft.note(None, "A slash at the end does not count: location /api/ is also /api.")
+            self._locations(location, level, places, expressions)
+
+    def _host(self, directive: Directive, word: str) -> list[str]:
+        if word.startswith("~"):
+            self.draft.note(
+                directive.line, f'the regular expression "{word[1:]}" has no equivalent: it is left out.'
+            )
+            return []
+        if word in ("_", "", '""'):
+            return []
+        return [word[1:], f"*{word}"] if word.startswith(".") and len(word) > 1 else [word]
+
+    def _level(self, block: Directive, around: _Level) -> _Level:
+        level = _Level(dict(around.uses), dict(around.status), dict(around.shadow))
+        for module in ("req", "conn"):
+            own = block.all(f"limit_{module}")
+            stated = [one for one in own if one.arguments not in (["on"], ["off"])]
+            if any(one.arguments == ["off"] for one in own):  # Tengine's
+                level.uses[module] = ()
+            elif stated:
+                level.uses[module] = tuple(use for one in stated if (use := self._use(module, one)) is not None)
+            for one in block.all(f"limit_{module}_status"):
+                level.status[module] = _whole(one, one.arguments[-1:])
+            for one in block.all(f"limit_{module}_dry_run"):
+                level.shadow[module] = one.arguments == ["on"]
+        for one in block.block:
+            if one.name in _SILENT:
+                self.draft.note(one.line, f"{one.name} is left out: what is logged is not said in a rulebook.")
+            if one.name == "limit_req_whitelist":
+                self.draft.note(
+                    one.line,
+                    "limit_req_whitelist is left out: name the addresses in the rule's except, such as "
+                    "except: {address: 10.0.0.0/8}.",
+                )
+            if one.name in _BANDWIDTH:
+                self.draft.note(one.line, f"{one.name} limits bandwidth, which has no equivalent: it is left out.")
+            if one.name == "include" and one.arguments[-1:] != ["mime.types"]:
+                self.draft.note(one.line, f'"{" ".join(one.arguments)}" is not read: translate it with this file.')
+            if one.name == "if" and one.all("limit_req", "limit_conn"):
+                self.draft.note(one.line, "limits inside of if are not allowed in nginx: they are left out.")
+        return level
+
+    def _use(self, module: str, directive: Directive) -> _Use | None:
+        words = directive.arguments
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        zone = options.get("zone", "").partition(":")[0] if module == "req" else (words or [""])[0]
+        if not zone:
+            raise InvalidRule(f"line {directive.line}: {directive.name} names a zone.")
+        known = self.zones.get((zone, module == "conn"))
+        if known is None:
+            self.draft.note(
+                directive.line, f'the zone "{zone}" is not defined here: this {directive.name} is left out.'
+            )
+            return None
+        if module == "conn":
+            limit = f"{_whole(directive, words[1:2])} slots"
+        else:
+            queue = _whole(directive, [options.get("burst", "0")])
+            if "forbid_action" in options:
+                self.draft.note(directive.line, "forbid_action is left out: refusals answer with the status.")
+            delay = "" if not options.get("delay") else f" delay {_whole(directive, [options['delay']])}"
+            limit = f"{known.rate} queue {queue}" + (" nodelay" if "nodelay" in words else delay)
+        use = _Use(module, zone, limit)
+        self.seen.setdefault(use, directive.line)
+        return use
+
+    def _in_order(self, servers: list[_Server]) -> list[_Use]:
+        """Every use that has a place, in the order of the file."""
+        found = {use for server in servers for use in _limits_of(server)}
+        order = list(self.seen)
+        return sorted(found, key=lambda use: (order.index(use._replace(status=STATUS, shadow=False)), use))
+
+    def _rule(self, use: _Use, servers: list[_Server], alone: bool) -> None:
+        zone = self.zones[use.zone, use.module == "conn"]
+        line = self.seen[use._replace(status=STATUS, shadow=False)]
+        if not alone:
+            self.draft.note(
+                line,
+                f'the zone "{use.zone}" is used with several numbers: each of them is a rule that counts alone.',
+            )
+        if use.module == "conn" and use.limit == "0 slots":
+            self.draft.note(line, "limit_conn of 0 has no equivalent: it is left out.")
+            return
+        when = self._when(use, servers)
+        if when == []:
+            self.draft.note(line, "no call can come to the location that has this limit: it is left out.")
+            return
+        self.draft.rule(
+            name=self.draft.name(use.zone),
+            when=when,
+            **{"except": zone.key.exempt},
+            key=one_or_all(zone.key.dimensions) if zone.key.dimensions else None,
+            limit=use.limit,
+            mode="shadow" if use.shadow else None,
+            refuse={"status": use.status} if use.status != STATUS else None,
+        )
+
+    def _when(self, use: _Use, servers: list[_Server]) -> Any:
+        named = [host for server in servers for host in server.hosts]
+        found: list[Condition] = []
+        for server in servers:
+            host: Condition = {"host": one_or_all(server.hosts)} if server.hosts else {}
+            paths = conditions(server.root, server.expressions, lambda place: use in place.limits)
+            if paths and not server.hosts and named:
+                host = {"all": [{"not": {"host": one_or_all(named)}}]}
+            merged = either(paths) if paths else []
+            for path in merged if isinstance(merged, list) else [merged]:
+                if {**host, **path} not in found:
+                    found.append({**host, **path})
+        everywhere = all(use in limits for server in servers for limits in _all_limits(server))
+        return None if everywhere or {} in found else one_or_all(found)
+
+    def _general(self, servers: list[_Server]) -> None:
+        self.draft.note(
+            None,
+            "nginx counts on each machine by itself; these rules count for all. where: node keeps nginx's way.",
+        )
+        first = servers[0]
+        if first.hosts and any(rule.get("when") for rule in self.draft.rules):
+            self.draft.note(
+                first.line,
+                "nginx sends calls for hosts that no server names to its default server; here they meet only the "
+                "rules that name no host.",
+            )
+
+
+def _all_limits(server: _Server) -> list[frozenset[_Use]]:
+    return [*all_limits(server.root), *(one.limits for one in server.expressions)]
+
+
+def _limits_of(server: _Server) -> frozenset[_Use]:
+    return frozenset().union(*_all_limits(server))
+
+
+def _split(word: str) -> tuple[str, str]:
+    """nginx also takes the sign without a blank: location =/login."""
+    for sign in ("^~", "~*", "~", "="):
+        if word.startswith(sign) and len(word) > len(sign):
+            return sign, word[len(sign) :]
+    return "", word
+
+
+def _whole(directive: Directive, words: list[str]) -> int:
+    if not words or not _number.fullmatch(words[0]):
+        raise InvalidRule(f"line {directive.line}: {directive.name} was to have a whole number.")
+    return int(words[0])

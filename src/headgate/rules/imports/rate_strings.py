@@ -1,0 +1,102 @@
+"""limits, flask-limiter and slowapi: rates in words, such as "5/second;100/hour" or "10 per 2 minutes".
+
+The text is such rates, or the settings of flask-limiter that hold them:
+
+    RATELIMIT_DEFAULT = "200/day;50/hour"
+    RATELIMIT_STRATEGY = "moving-window"
+
+All of them become one rule, counted by the caller's address, which is what these libraries' examples do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from headgate.errors import InvalidRule
+from headgate.limit_syntax import parse
+from headgate.rules.imports.rulebook_draft import Draft, Translated, one_or_all
+
+_rate = re.compile(
+    r"\s*([0-9]{1,15})\s*(?:r?/|\s+per\s+)\s*(?:([0-9]{1,9})\s*)?"
+    r"(?:(second|minute|hour|day|month|year)s?|(s|sec|m|min|h|hr|d))(?![A-Za-z])\s*",
+    re.I,
+)
+_setting = re.compile(r"""\s*(?:app\.config\[["'])?RATELIMIT_(\w+)(?:["']\])?\s*[=:]\s*(.*?)\s*,?\s*""")
+_UNITS = {
+    "second": ("s", 1),
+    "minute": ("m", 1),
+    "hour": ("h", 1),
+    "day": ("d", 1),
+    "month": ("d", 30),
+    "year": ("d", 360),
+}
+
+
+_SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "hr": "hour", "d": "day"}
+
+
+class _Strategy(NamedTuple):
+    word: str
+    difference: str | None
+
+
+STRATEGIES = {
+    "fixed-window": _Strategy(
+        "fixed", "there a window begins with the first call that is counted; here windows are cut by the clock."
+    ),
+    "moving-window": _Strategy("log", None),
+    "sliding-window-counter": _Strategy(
+        "sliding",
+        "there the last window counts by the part of it that is left; here ten cells are counted, exactly.",
+    ),
+}
+
+
+def looks_like(text: str) -> bool:
+    """Whether these are rates in words, or settings that hold some."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return bool(lines) and all(_setting.fullmatch(line) or _rate.match(line.strip("\"' ")) for line in lines)
+
+
+def translate(text: str, name: str | None = None, strategy: str = "fixed-window") -> Translated:
+    """One rule of all the rates in the text."""
+    draft = Draft()
+    rates: list[str] = []
+    for line, words in enumerate(text.splitlines(), 1):
+        setting = _setting.fullmatch(words)
+        value = (setting[2] if setting else words).strip().strip("\"'")
+        if setting is None or setting[1] in ("DEFAULT", "DEFAULTS", "APPLICATION"):
+            rates += [f"{line}:{part}" for part in re.split(r"[,;|\n]", value) if part.strip()]
+        elif setting[1] == "STRATEGY":
+            strategy = value
+        else:
+            draft.note(line, f"RATELIMIT_{setting[1]} is left out: it is not said in a rulebook.")
+    if strategy not in STRATEGIES:
+        raise InvalidRule(f'"{strategy}" is not a strategy. Known are {", ".join(STRATEGIES)}.')
+    if not rates:
+        raise InvalidRule('No rate was found. Write them as "5/second;100/hour" or "10 per 2 minutes".')
+    kind, difference = STRATEGIES[strategy]
+    limits = [_limit(draft, rate, kind) for rate in rates]
+    if difference:
+        draft.note(None, f"{strategy} became {kind}: {difference}")
+    draft.note(
+        None,
+        "Calls are counted by address (IPv6 by /64), for all routes together: change the key if yours was not "
+        "get_remote_address, and give routes with limits of their own a rule with a path.",
+    )
+    draft.rule(name=draft.name(name or "limits"), key="address", limit=one_or_all(limits))
+    return draft.translated(name=name)
+
+
+def _limit(draft: Draft, rate: str, kind: str) -> str:
+    line, _, text = rate.partition(":")
+    found = _rate.fullmatch(text.strip("\"' "))
+    if found is None:
+        raise InvalidRule(f'line {line}: "{text.strip()[:60]}" is not a rate. Write 5/second or 10 per 2 minutes.')
+    name = found[3].lower() if found[3] else _SHORT[found[4].lower()]
+    unit, days = _UNITS[name]
+    count = int(found[2] or 1) * days
+    if days > 1:
+        draft.note(int(line), f"a {name} is {days} days there, and so it is here: {count}{unit}.")
+    return parse(f"{found[1]}/{count}{unit} {kind}").text

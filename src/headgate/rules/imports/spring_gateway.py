@@ -1,0 +1,317 @@
+"""Spring Cloud Gateway: routes with a RequestRateLimiter, as rules.
+
+    - id: orders
+      predicates: [Path=/orders/**]                        - name: orders
+      filters:                                               when: {path: /orders/**}
+        - name: RequestRateLimiter                           key: user
+          args:                                              missing: deny
+            redis-rate-limiter.replenishRate: 10             limit: 10/s burst 20
+            redis-rate-limiter.burstCapacity: 20
+            key-resolver: "#{@userKeyResolver}"
+
+Spring gives a call to the first route that fits, with its limiter or without one. Here every rule whose condition
+holds applies, so a rule leaves out what an earlier route takes (`except`), unless the two cannot meet. What a
+predicate is in our words is in predicates.py. Spring lets calls pass while its Redis does not answer: fallback is
+allow.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from headgate.errors import InvalidRule, InvalidRulebook
+from headgate.rules import load
+from headgate.rules.imports.rulebook_draft import Document, Draft, Translated, attribute_name, one_or_all
+from headgate.rules.imports.spring_predicates import apart, tests_of
+from headgate.rules.imports.yaml_tree import beneath, documents, folded, items, line_of, mapping, whole, word
+from headgate.rules.parsing.document_tree import Items, Node, Scalar, Table
+
+_GATEWAYS = ("spring.cloud.gateway.server.webflux", "spring.cloud.gateway")
+_LIMITER = "RequestRateLimiter"
+_SHORT = ("redisratelimiter.replenishrate", "redisratelimiter.burstcapacity", "redisratelimiter.requestedtokens")
+_ARGUMENTS = {*_SHORT, "keyresolver", "denyemptykey", "statuscode", "emptykeystatus", "emptykeystatuscode"}
+_placeholder = re.compile(r"\$\{[^:}]*(?::([^}]*))?\}")
+_bean = re.compile(r"#\{\s*@(\w+)\s*\}")
+_camel = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_RESOLVED = {
+    "address": {"ip", "addr", "address", "remote"},
+    "header.x-api-key": {"api", "apikey"},
+    "user": {"user", "principal", "username"},
+    "host": {"host", "hostname"},
+    "path": {"path", "uri", "url"},
+}
+
+
+class _Limiter(NamedTuple):
+    line: int | None
+    arguments: dict[str, Node]
+
+
+class _Route(NamedTuple):
+    line: int | None
+    name: str
+    order: int
+    when: Document
+    wider: bool  # some of its predicates could not be said
+    limiters: list[_Limiter]
+
+
+def translate(text: str, name: str | None = None) -> Translated:
+    """The limits of the routes of an application."""
+    return _Reading(text).translated(name)
+
+
+class _Reading:
+    def __init__(self, text: str) -> None:
+        self.draft = Draft()
+        self.documents = documents(text)
+        self.deny = True
+        self.fields = "spring"
+        self.application: str | None = None
+
+    def translated(self, name: str | None) -> Translated:
+        routes: list[_Route] = []
+        everywhere: list[_Limiter] = []
+        for document in self.documents:
+            self._settings(document)
+            for gateway in _GATEWAYS:
+                everywhere += self._limiters(beneath(document, f"{gateway}.default-filters"))
+                routes += self._routes(items(beneath(document, f"{gateway}.routes"), "routes"))
+        routes.sort(key=lambda route: route.order)
+        if everywhere and not routes:
+            self.draft.note(
+                everywhere[-1].line, "there are no routes that this filter could be for: it is left out."
+            )
+        for place, route in enumerate(routes):
+            self._rules(route, routes[:place], everywhere)
+        if self.draft.rules:
+            self._general()
+        return self.draft.translated(
+            name=name or self.application,
+            headers=self.fields,
+            defaults={"fallback": "allow"} if self.draft.rules else None,
+        )
+
+    def _settings(self, document: Table) -> None:
+        if profile := beneath(document, "spring.config.activate.on-profile") or beneath(
+            document, "spring.profiles"
+        ):
+            self.draft.note(
+                line_of(profile), "this part is for a profile only: its routes are taken as if it were on."
+            )
+        self.application = self.application or word(beneath(document, "spring.application.name"), "the name")
+        for prefix in _GATEWAYS:
+            empty = beneath(document, f"{prefix}.filter.request-rate-limiter.deny-empty-key")
+            self.deny = self.deny if empty is None else word(empty, "deny-empty-key") != "false"
+            shown = beneath(document, f"{prefix}.redis-rate-limiter.include-headers")
+            self.fields = "off" if shown is not None and word(shown, "include-headers") == "false" else self.fields
+            for other in ("redis-rate-limiter.config", "server.webmvc.routes", "mvc.routes"):
+                if (found := beneath(document, f"{prefix}.{other}")) is not None:
+                    self.draft.note(line_of(found), f"{other} is not translated: it is left out.")
+
+    def _routes(self, nodes: list[Node]) -> list[_Route]:
+        routes = []
+        for route in map(self._route, nodes):
+            if _can_be({"name": route.name, "when": route.when or None, "limit": "1/s"}, {}):
+                routes.append(route)
+            else:
+                self.draft.note(route.line, f"{route.name} is left out: its predicates cannot all hold.")
+        return routes
+
+    def _route(self, node: Node) -> _Route:
+        table = mapping(node, "A route")
+        wider = False
+        when: Document = {}
+        for predicate in items(table.get("predicates"), "predicates"):
+            tests, sentence, loose = tests_of(*_call(predicate))
+            if sentence:
+                self.draft.note(line_of(predicate), sentence)
+            wider = wider or loose
+            for attribute, test in tests.items():
+                if attribute in when:
+                    when.setdefault("all", []).append({attribute: _nameless(test)})
+                else:
+                    when[attribute] = test
+        order = word(table.get("order"), "order") or "0"
+        if not re.fullmatch(r"-?[0-9]{1,10}", order):
+            raise InvalidRule(f'line {line_of(table.get("order"))}: order is a whole number, not "{order[:40]}".')
+        name = self.draft.name(word(table.get("id"), "id") or "route")
+        return _Route(line_of(node), name, int(order), when, wider, self._limiters(table.get("filters")))
+
+    def _limiters(self, filters: Node | None) -> list[_Limiter]:
+        found = []
+        for node in items(filters, "filters"):
+            name, arguments = _call(node)
+            if name != _LIMITER:
+                continue
+            if isinstance(arguments, list):
+                self.draft.note(
+                    line_of(node),
+                    "Spring does not read the short form of this filter: it was taken for replenishRate, "
+                    "burstCapacity, requestedTokens and key-resolver.",
+                )
+                numbers = [one for one in arguments if not _bean.search(one.text)]
+                short: dict[str, Node] = dict(zip(_SHORT, numbers, strict=False))
+                short.update(("keyresolver", one) for one in arguments if _bean.search(one.text))
+                found.append(_Limiter(line_of(node), short))
+            else:
+                found.append(_Limiter(line_of(node), _flat(arguments)))
+        return found
+
+    def _rules(self, route: _Route, before: list[_Route], everywhere: list[_Limiter]) -> None:
+        own = route.limiters or everywhere
+        if not own:
+            return
+        limiter = own[-1]
+        for other in [*(everywhere if route.limiters else []), *own[:-1]]:
+            self.draft.note(
+                other.line,
+                f"Spring keeps one setting for a route: for {route.name} it is the one of line {limiter.line}, "
+                "this one is left out.",
+            )
+        text, cost = self._limit(limiter)
+        if text is None:
+            return
+        status = word(limiter.arguments.get("statuscode"), "status-code")
+        deny = limiter.arguments.get("denyemptykey")
+        rule = {
+            "name": route.name,
+            "when": route.when or None,
+            "except": self._earlier(route, before),
+            "key": self._key(limiter),
+            "missing": "deny"
+            if (self.deny if deny is None else word(deny, "deny-empty-key") != "false")
+            else "skip",
+            "limit": text,
+            "cost": cost,
+            "refuse": {"status": _status(limiter, status)} if status else None,
+        }
+        if not _can_be(rule, self.draft.conditions) or {} in (other.when for other in before if not other.wider):
+            self.draft.note(route.line, f"{route.name} is left out: earlier routes take all of its calls.")
+            return
+        if route.wider:
+            self.draft.note(route.line, f"{route.name} applies to more calls than its route: see its predicates.")
+        self.draft.rule(**rule)
+
+    def _earlier(self, route: _Route, before: list[_Route]) -> Any:
+        taken = []
+        for other in before:
+            if not other.when or apart(route.when, other.when):
+                continue
+            if other.wider:
+                self.draft.note(
+                    other.line,
+                    f"calls that {other.name} takes before {route.name} are counted by {route.name} too.",
+                )
+            else:
+                self.draft.conditions[other.name] = other.when
+                taken.append(other.name)
+        return one_or_all(taken) if taken else None
+
+    def _limit(self, limiter: _Limiter) -> tuple[str | None, int | None]:
+        for argument, node in limiter.arguments.items():
+            if argument not in _ARGUMENTS:
+                self.draft.note(line_of(node), f"{argument} is not translated: it is left out.")
+        rate, burst, tokens = (self._number(limiter, argument) for argument in _SHORT)
+        if rate is None:
+            self.draft.note(
+                limiter.line, "this limiter has no replenishRate that can be read here: it is left out."
+            )
+            return None, None
+        if burst is None:
+            self.draft.note(limiter.line, "burstCapacity is not given: Spring takes 1.")
+        if burst == 0:
+            self.draft.note(
+                limiter.line, "burstCapacity 0: every call is refused, because it costs 2 where 1 may pass."
+            )
+            return f"{rate}/s burst 1", 2
+        most = 1 if burst is None else burst
+        text = f"{rate}/s" if most == rate else f"{rate}/s burst {most}"
+        return text, None if tokens in (None, 1) else tokens
+
+    def _number(self, limiter: _Limiter, argument: str) -> int | None:
+        node = limiter.arguments.get(argument)
+        text = word(node, argument)
+        found = _placeholder.fullmatch(text or "")
+        if node is None or found is None:
+            return whole(node, argument)
+        otherwise = found[1] or ""
+        if otherwise.isdecimal():
+            self.draft.note(line_of(node), f"{text} stands for a setting: its default was taken, {otherwise}.")
+            return int(otherwise)
+        self.draft.note(line_of(node), f"{text} stands for a setting that is not known here.")
+        return None
+
+    def _key(self, limiter: _Limiter) -> str:
+        node = limiter.arguments.get("keyresolver")
+        text = word(node, "key-resolver")
+        bean = (found[1] if (found := _bean.search(text)) else text) if text else "principalNameKeyResolver"
+        words = [part.lower() for part in _camel.findall(bean)]
+        if words[:2] == ["principal", "name"]:
+            return "user"
+        while words and words[-1] in ("resolver", "key"):
+            words.pop()
+        known = next((ours for ours, hints in _RESOLVED.items() if hints & set(words)), None)
+        ours = known or attribute_name("_".join(words) or bean, "key")
+        self.draft.note(
+            line_of(node), f"what {bean} does is not seen here: its key was taken for {ours}. Please check."
+        )
+        return ours
+
+    def _general(self) -> None:
+        self.draft.note(None, "Spring refills in whole seconds; here it is done all the time, at the same rate.")
+        if any(rule["missing"] == "deny" for rule in self.draft.rules):
+            self.draft.note(None, "Spring answers 403 to a call without a key; here it is refused like any other.")
+
+
+def _call(node: Node) -> tuple[str, Table | list[Scalar]]:
+    """Name and arguments of a predicate or filter, in its short form (Path=/a,/b) or in its long one."""
+    if isinstance(node, Scalar):
+        name, _, rest = node.text.partition("=")
+        return name.strip(), [
+            Scalar(node.place, part.strip(), quoted=True) for part in rest.split(",") if part.strip()
+        ]
+    table = mapping(node, "A predicate or filter")
+    arguments = table.get("args")
+    if isinstance(arguments, Items):
+        return word(table.get("name"), "name") or "", [one for one in arguments.nodes if isinstance(one, Scalar)]
+    empty = arguments is None or (isinstance(arguments, Scalar) and arguments.empty)
+    return word(table.get("name"), "name") or "", Table(node.place, {}) if empty else mapping(
+        arguments or node, "args"
+    )
+
+
+def _can_be(rule: Document, conditions: Document) -> bool:
+    """Whether the loader finds that such a rule can apply at all."""
+    told = {name: value for name, value in rule.items() if value is not None}
+    try:
+        load.of({"conditions": conditions, "rules": [told]})
+    except InvalidRulebook:
+        return False
+    return True
+
+
+def _nameless(test: Any) -> Any:
+    """The test without names for parts of the path: no name may be given twice."""
+    if isinstance(test, list):
+        return [_nameless(one) for one in test]
+    return re.sub(r"\{\w+\}", "*", test) if isinstance(test, str) else test
+
+
+def _flat(table: Table, prefix: str = "") -> dict[str, Node]:
+    """redis-rate-limiter.replenishRate, whether its name is dotted or nested."""
+    found: dict[str, Node] = {}
+    for name, (_, node) in table.entries.items():
+        path = prefix + folded(name)
+        found.update(_flat(node, f"{path}.") if isinstance(node, Table) else {path: node})
+    return found
+
+
+def _status(limiter: _Limiter, text: str) -> int:
+    if text.isdecimal() and 100 <= int(text) <= 599:
+        return int(text)
+    if text.upper() in HTTPStatus.__members__:
+        return HTTPStatus[text.upper()].value
+    raise InvalidRule(f'line {limiter.line}: "{text[:40]}" is not a status of HTTP, such as TOO_MANY_REQUESTS.')

@@ -1,0 +1,109 @@
+"""Limits and costs as they are written: a value, or a choice by an attribute.
+
+    10/minute        "10/s; 500/hour"        [10/s, 500/hour]        unlimited
+    {by: plan, cases: {free: 10/s, "pro-*": 100/s}, otherwise: 5/s}
+
+The name of a case is a text, in every format: a case called true is the text "true".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from headgate.limit_syntax import parse_all
+from headgate.rules.attributes import named
+from headgate.rules.condition import Test
+from headgate.rules.parsing import fields
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Place, Scalar, Table, kind, shown
+from headgate.rules.parsing.impossible_conditions import hidden
+from headgate.rules.parsing.problems import every, placed
+from headgate.rules.rule import Choice, Limits
+
+T = TypeVar("T")
+Uses = list[tuple[str, Place]]
+
+UNLIMITED = "unlimited"
+_CHOICE = ("by", "cases", "otherwise")
+
+
+def limits(node: Node, uses: Uses) -> Choice[Limits]:
+    return _choice(node, "A limit", _limits, uses)
+
+
+def cost(node: Node, uses: Uses) -> Choice[int | str]:
+    found = _choice(node, "A cost", lambda value: _cost(value, uses), uses)
+    if not any((found.otherwise, *(value for _, value in found.cases))):
+        raise Fault(
+            node.place, "A cost of 0 charges nothing: the rule would never apply.", "Write mode: off instead."
+        )
+    return found
+
+
+def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Choice[T]:
+    if not isinstance(node, Table):
+        return Choice(read(node))
+    fields.table(node, f"{what} by choice", _CHOICE)
+    for name, why in (
+        ("by", "the attribute that decides"),
+        ("cases", "what it may be"),
+        ("otherwise", "what holds else"),
+    ):
+        if name not in node.entries:
+            raise Fault(
+                node.place,
+                f"{what} by choice lacks {name}: {why}.",
+                "Write {by: plan, cases: {...}, otherwise: ...}.",
+            )
+    by, cases, otherwise = (node.entries[name][1] for name in _CHOICE)
+    attribute = placed(by, named, fields.text(by, "by"))
+    uses.append((attribute, by.place))
+    if not isinstance(cases, Table) or not cases.entries:
+        what_is = kind(cases) if not isinstance(cases, Table) else "an empty one"
+        raise Fault(cases.place, f"cases is a mapping of texts to values, not {what_is}.")
+    tests: list[Test] = []
+
+    def read_case(name: str | None) -> T:
+        if name is None:
+            return read(otherwise)
+        key, value = cases.entries[name]
+        tests.append(_case(key, attribute, tests))
+        return read(value)
+
+    *values, last = every(read_case, [*cases.entries, None])
+    return Choice(last, tuple(zip(tests, values, strict=True)))
+
+
+def _case(key: Scalar, attribute: str, before: list[Test]) -> Test:
+    text = fields.text(Scalar(key.place, key.text, quoted=True), "The name of a case")
+    test = placed(key, Test, attribute, (text,))
+    if test.captures:
+        raise Fault(key.place, f"The case {shown(key.text)} captures nothing.", "Write * for the segment.")
+    if earlier := hidden(test, before):
+        raise Fault(key.place, f"The case {shown(key.text)} is never reached: {shown(earlier)} comes before it.")
+    return test
+
+
+def _limits(node: Node) -> Limits:
+    """A tuple of its own each time, also of the same text: cases are told apart by theirs, and counted apart."""
+    if isinstance(node, Items) and not node.nodes:
+        raise Fault(node.place, "An empty list is not a limit.", f"Write {UNLIMITED} if none is meant.")
+    if isinstance(node, Scalar) and node.text == UNLIMITED:
+        return ()
+    found = every(lambda one: placed(one, parse_all, " ".join(one.text.split())), fields.texts(node, "A limit"))
+    return tuple(limit for limits in found for limit in limits)
+
+
+def _cost(node: Node, uses: Uses) -> int | str:
+    number = fields.number(node)
+    if number is not None:
+        return fields.whole(node, "A cost", least=0)
+    if isinstance(node, Scalar) and not node.empty and not node.text[:1].isalpha():
+        raise Fault(
+            node.place,
+            f"{shown(node.text)} is not a cost.",
+            "Write a whole number from 0 to 2^53, or an attribute.",
+        )
+    attribute = placed(node, named, fields.text(node, "A cost"))
+    uses.append((attribute, node.place))
+    return attribute

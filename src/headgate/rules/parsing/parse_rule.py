@@ -1,0 +1,203 @@
+"""One rule as it is written: each field by itself, then all of them together (consistent.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.lockout import Lockout
+from headgate.rules.keys import Dimension
+from headgate.rules.parsing import fields, parse_choice
+from headgate.rules.parsing.document_tree import Fault, Node, Place, Scalar, Table, shown
+from headgate.rules.parsing.parse_condition import Conditions, Read
+from headgate.rules.parsing.problems import Problems, every, every_entry, placed
+from headgate.rules.rule import INSTEAD, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
+
+FIELDS = (
+    "name", "label", "when", "except", "key", "missing", "limit", "candidate", "cost", "mode", "quota_mode",
+    "lockout", "overrides", "replaces", "where", "nodes", "prefetch", "fallback", "deadline", "initial_share",
+    "refuse",
+)  # fmt: skip
+NOT_BY_DEFAULT = ("name", "label", "when", "key", "limit", "candidate", "replaces")
+BY_DEFAULT = tuple(name for name in FIELDS if name not in NOT_BY_DEFAULT)
+
+# What people write for it.
+_INSTEAD = {
+    "lease": "Write prefetch: 100ms, or prefetch: {for: 100ms, units: 500}.",
+    "timeout": "Write deadline: 50ms.",
+    "fail_open": "Write fallback: allow.",
+    **dict.fromkeys(
+        ("memo", "denial_cache"), "It is for all rules: write ?denial_cache=on into the engine's URL."
+    ),
+}
+
+_url = re.compile(r"https?://(?![/?#])[!-~]+|/(?!/)[!-~]*", re.I)
+_type = re.compile(r"[!-~]+/[!-~]+(?:;? *[ -~]+)?")
+
+
+class Field:
+    """The value of a field, where it stands, and the attributes it uses."""
+
+    __slots__ = ("own", "place", "uses", "value")
+
+    def __init__(self, value: Any, place: Place, uses: parse_choice.Uses) -> None:
+        self.value: Any = value
+        self.place: Place = place
+        self.uses: parse_choice.Uses = uses
+        self.own: bool = True  # not by default
+
+
+def read(
+    node: Table, names: tuple[str, ...], subject: str, conditions: Conditions, problems: Problems
+) -> dict[str, Field]:
+    """Every field that can be read; the faults of the others are told."""
+    found: dict[str, Field] = {}
+    for key, inner in node.entries.values():
+        with problems.under(subject):
+            if key.text not in names:
+                raise _unknown(key, names)
+            uses: parse_choice.Uses = []
+            value = _READERS[key.text](inner, uses, conditions)
+            found[key.text] = Field(value, inner.place, uses)
+    return found
+
+
+def _unknown(key: Scalar, names: tuple[str, ...]) -> Fault:
+    if key.text in NOT_BY_DEFAULT:
+        return Fault(
+            key.place, f"{key.text} is each rule's own.", f"Defaults may be given for {', '.join(names)}."
+        )
+    what = "A rule has" if names is FIELDS else "Defaults have"
+    hint = _INSTEAD.get(key.text) or fields.nearest(key.text, names)
+    return Fault(key.place, f"{what} no field {shown(key.text)}.", hint)
+
+
+def _label(node: Node) -> str:
+    found = fields.text(node, "label")
+    if not found:
+        raise Fault(node.place, "label is empty.", "Leave it out to tell the name.")
+    return found
+
+
+def _condition(node: Node, uses: parse_choice.Uses, conditions: Conditions) -> Any:
+    found: Read = conditions.read(node)
+    uses.extend(found.uses)
+    return found.condition
+
+
+def _key(node: Node, uses: parse_choice.Uses) -> tuple[Dimension, ...]:
+    found: dict[str, Dimension] = {}
+
+    def read_dimension(one: Scalar) -> None:
+        dimension = placed(one, Dimension.parse, one.text)
+        if dimension.name in found:
+            raise Fault(one.place, f"The key has {dimension.name} twice.", "Once is enough.")
+        found[dimension.name] = dimension
+        uses.append((dimension.name, one.place))
+
+    every(read_dimension, fields.texts(node, "A key"))
+    return tuple(found.values())
+
+
+def _mode(node: Node) -> Modes:
+    if not isinstance(node, Table):
+        word = fields.word(node, "mode", MODES)
+        return Modes(10_000 if word == "enforce" else 0, 10_000 if word == "shadow" else 0)
+    fields.table(node, "mode", ("enforce", "shadow"))
+    if not node.entries:
+        raise Fault(node.place, "mode has no value.", "Write enforce, shadow, off, or {enforce: 10, shadow: 50}.")
+    found = every_entry(node, dict.fromkeys(("enforce", "shadow"), fields.percentage))
+    enforce, shadow = found.get("enforce", 0), found.get("shadow", 0)
+    if enforce + shadow > 10_000:
+        raise Fault(node.place, "enforce and shadow are more than 100 % together.", "What is left of 100 is off.")
+    return Modes(enforce, shadow)
+
+
+def _lockout(node: Node) -> Lockout | None:
+    if isinstance(node, Scalar) and node.text == "off":
+        return None
+    table = fields.table(node, "lockout", ("after", "within", "for"), required=("after", "for"))
+    found = every_entry(table, {"after": fields.whole, "within": fields.span, "for": fields.span})
+    return Lockout(found["after"], found.get("within", found["for"]), found["for"])
+
+
+def _prefetch(node: Node) -> Prefetch | None:
+    if not isinstance(node, Table):
+        return None if fields.text(node, "prefetch") == "exact" else Prefetch(fields.span(node, "prefetch"))
+    fields.table(node, "prefetch", ("for", "units"), required=("for",))
+    found = every_entry(node, {"for": fields.span, "units": fields.whole})
+    return Prefetch(found["for"], found.get("units"))
+
+
+def _refuse(node: Node) -> Refusal:
+    table = fields.table(node, "refuse", ("status", "body", "type", "redirect"))
+    body, kind, redirect = (table.get(name) for name in ("body", "type", "redirect"))
+    if redirect and (body or kind):
+        raise Fault(node.place, "refuse has a redirect and a body.", "It is one or the other.")
+    if kind and not body:
+        raise Fault(node.place, "refuse has a type, but no body that is of it.", "Write body, or leave type out.")
+    least, most, status = (300, 399, 302) if redirect else (200, 599, 429)
+    found = every_entry(
+        table,
+        {
+            "status": lambda inner, name: fields.whole(inner, name, least, most),
+            "body": lambda inner, name: fields.text(inner, name, most=100_000),
+            "type": _content_type,
+            "redirect": _redirect,
+        },
+    )
+    return Refusal(found.get("status", status), found.get("body"), found.get("type"), found.get("redirect"))
+
+
+def _content_type(node: Node, name: str) -> str:
+    found = fields.text(node, name)
+    if not _type.fullmatch(found):
+        raise Fault(
+            node.place,
+            f"{shown(found)} is not a content type.",
+            "Write one such as text/plain or application/json.",
+        )
+    return found
+
+
+def _redirect(node: Node, name: str) -> str:
+    found = fields.text(node, name)
+    if not _url.fullmatch(found):
+        raise Fault(
+            node.place,
+            f"{shown(found)} is no address to redirect to.",
+            "Write https://host/path or /path, without blanks; other characters as %XX.",
+        )
+    return found
+
+
+def _replaces(node: Node) -> tuple[tuple[str, Place], ...]:
+    names = fields.texts(node, "replaces")
+    return tuple(every(lambda one: (fields.name(one, "the name of a rule"), one.place), names))
+
+
+_READERS: dict[str, Callable[[Node, parse_choice.Uses, Conditions], Any]] = {
+    "name": lambda node, uses, conditions: fields.name(node, "the name of a rule"),
+    "label": lambda node, uses, conditions: _label(node),
+    "when": _condition,
+    "except": _condition,
+    "key": lambda node, uses, conditions: _key(node, uses),
+    "missing": lambda node, uses, conditions: fields.word(node, "missing", MISSING),
+    "limit": lambda node, uses, conditions: parse_choice.limits(node, uses),
+    "candidate": lambda node, uses, conditions: parse_choice.limits(node, uses),
+    "cost": lambda node, uses, conditions: parse_choice.cost(node, uses),
+    "mode": lambda node, uses, conditions: _mode(node),
+    "quota_mode": lambda node, uses, conditions: fields.flag(node, "quota_mode"),
+    "lockout": lambda node, uses, conditions: _lockout(node),
+    "overrides": lambda node, uses, conditions: fields.flag(node, "overrides"),
+    "replaces": lambda node, uses, conditions: _replaces(node),
+    "where": lambda node, uses, conditions: fields.word(node, "where", WHERE),
+    "nodes": lambda node, uses, conditions: fields.whole(node, "nodes", most=1_000_000),
+    "prefetch": lambda node, uses, conditions: _prefetch(node),
+    "fallback": lambda node, uses, conditions: fields.word(node, "fallback", INSTEAD),
+    "deadline": lambda node, uses, conditions: fields.span(node, "deadline") / SECOND,
+    "initial_share": lambda node, uses, conditions: fields.percentage(node, "initial_share"),
+    "refuse": lambda node, uses, conditions: _refuse(node),
+}

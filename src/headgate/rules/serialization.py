@@ -1,0 +1,204 @@
+"""A rulebook is written: as a document for programs, or as YAML for people.
+
+`document` holds all that the book says, with its defaults and named conditions worked out and what goes without
+saying left out. `yaml_text` writes any such document in the small part of YAML that everybody reads alike: texts
+that could be taken for anything else stand in double quotes.
+
+Laws (tests/rules/test_write.py): load.of(document(book)) == book; a document written as YAML and read by anyone is
+the same document; read by load, the same book.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headgate.algorithms.limit import SECOND, span
+from headgate.rules.condition import All, AnyOf, Condition, Test
+from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Refusal, Rule, Rulebook
+
+_PLAIN = Rule(name="plain", limit=Choice(()))
+_WIDTH = 100
+_LONG = 1000  # YAML reads a name before its colon only up to here; longer ones stand behind a question mark
+
+# Words, and texts such as 10/minute or /items: begun and ended by what no YAML reader takes for anything else.
+_safe = re.compile(r"(?:[A-Za-z/]|[0-9]+/)[A-Za-z0-9_./ *-]*(?<! )|[0-9]+[a-z]{1,2}")
+_taken = re.compile(r"(?i:true|false|null|yes|no|on|off|y|n|~)|[0-9_.]+(?:e[0-9]+)?")
+_breaks = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
+
+
+def document(rulebook: Rulebook) -> dict[str, Any]:
+    """All that the book says, as texts, numbers, lists and mappings."""
+    found: dict[str, Any] = {}
+    if rulebook.name is not None:
+        found["name"] = rulebook.name
+    if rulebook.headers != Rulebook().headers:
+        found["headers"] = rulebook.headers
+    if rulebook.attributes is not None:
+        found["attributes"] = list(rulebook.attributes)
+    found["rules"] = [dict(_rule(rule)) for rule in rulebook.rules]
+    return found
+
+
+def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
+    yield "name", rule.name
+    if rule.label is not None:
+        yield "label", rule.label
+    if rule.when is not None:
+        yield "when", condition(rule.when)
+    if rule.unless is not None:
+        yield "except", condition(rule.unless)
+    if rule.key:
+        yield "key", str(rule.key[0]) if len(rule.key) == 1 else [str(dimension) for dimension in rule.key]
+    if rule.key or rule.cost or rule.missing != _PLAIN.missing:
+        yield "missing", rule.missing
+    yield "limit", _choice(rule.limit)
+    if rule.candidate is not None:
+        yield "candidate", _choice(rule.candidate)
+    if rule.cost is not None:
+        yield "cost", _choice(rule.cost)
+    if rule.mode != _PLAIN.mode:
+        yield "mode", _mode(rule.mode)
+    if rule.quota_mode:
+        yield "quota_mode", True
+    if rule.lockout is not None:
+        after, within_us, for_us = rule.lockout
+        yield "lockout", {"after": after, "within": span(within_us), "for": span(for_us)}
+    if rule.overrides:
+        yield "overrides", True
+    if rule.replaces:
+        yield "replaces", list(rule.replaces)
+    for name in ("where", "nodes", "fallback"):
+        if getattr(rule, name) != getattr(_PLAIN, name):
+            yield name, getattr(rule, name)
+    if rule.prefetch is not None:
+        yield "prefetch", _prefetch(rule.prefetch)
+    if rule.deadline is not None:
+        yield "deadline", span(round(rule.deadline * SECOND))
+    if rule.initial_share:
+        yield "initial_share", _percentage(rule.initial_share)
+    if rule.refuse != _PLAIN.refuse:
+        yield "refuse", _refusal(rule.refuse)
+
+
+def condition(said: Condition) -> dict[str, Any]:
+    """A condition as a mapping."""
+    if isinstance(said, Test):
+        return {said.attribute: _wanted(said)}
+    if isinstance(said, All):
+        tests = {part.attribute: _wanted(part) for part in said.parts if isinstance(part, Test)}
+        return tests if len(tests) == len(said.parts) else {"all": [condition(part) for part in said.parts]}
+    if isinstance(said, AnyOf):
+        return {"any": [condition(part) for part in said.parts]}
+    return {"not": condition(said.part)}
+
+
+def _wanted(test: Test) -> Any:
+    if isinstance(test.wanted, bool):
+        return test.wanted
+    return test.wanted[0] if len(test.wanted) == 1 else list(test.wanted)
+
+
+def _choice(choice: Choice[Limits] | Choice[int | str]) -> Any:
+    if not choice.cases:
+        return _value(choice.otherwise)
+    return {
+        "by": choice.cases[0][0].attribute,
+        "cases": {_wanted(test): _value(value) for test, value in choice.cases},
+        "otherwise": _value(choice.otherwise),
+    }
+
+
+def _value(value: Limits | int | str) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    return [limit.text for limit in value] if len(value) > 1 else value[0].text if value else "unlimited"
+
+
+def _mode(mode: Modes) -> Any:
+    for word, modes in (("enforce", Modes()), ("shadow", Modes(0, 10_000)), ("off", Modes(0, 0))):
+        if mode == modes:
+            return word
+    return {"enforce": _percentage(mode.enforce), "shadow": _percentage(mode.shadow)}
+
+
+def _percentage(hundredths: int) -> int | float:
+    return hundredths / 100 if hundredths % 100 else hundredths // 100
+
+
+def _prefetch(prefetch: Prefetch) -> Any:
+    return (
+        span(prefetch.hold_us)
+        if prefetch.units is None
+        else {"for": span(prefetch.hold_us), "units": prefetch.units}
+    )
+
+
+def _refusal(refusal: Refusal) -> dict[str, Any]:
+    said = {name: getattr(refusal, name) for name in ("status", "body", "type", "redirect")}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def yaml_text(written: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+    """A document as YAML. `comments`: what stands above a rule, by its name; and under "" above everything."""
+    known = comments or {}
+    lines = list(_comment(known.get("", ""), ""))
+    for name, value in written.items():
+        if name == "rules" and isinstance(value, list) and value:
+            lines.append("rules:")
+            for number, rule in enumerate(value):
+                named = str(rule.get("name")) if isinstance(rule, Mapping) else ""
+                said = _comment(known.get(named, "") if named else "", "  ")
+                lines += [*([""] if number else []), *said, *_item(rule, "  ")]
+        else:
+            lines += _entry(name, value, "")
+    return "\n".join(lines) + "\n" if lines else "{}\n"
+
+
+def _comment(text: str, indent: str) -> Iterator[str]:
+    for line in text.splitlines():
+        seen = "".join(c if c.isprintable() else " " for c in line)
+        yield f"{indent}# {seen}".rstrip()
+
+
+def _entry(name: str, value: Any, indent: str) -> list[str]:
+    said = _scalar(name)
+    head = f"{indent}{said}:" if len(said) < _LONG else f"{indent}? {said}\n{indent}:"
+    flow = _flow(value)
+    if not isinstance(value, Mapping | list) or not value or len(head) + len(flow) < _WIDTH:
+        return [f"{head} {flow}"]
+    if isinstance(value, list):
+        return [head, *(line for inner in value for line in _item(inner, indent + "  "))]
+    return [head, *(line for key, inner in value.items() for line in _entry(key, inner, indent + "  "))]
+
+
+def _item(value: Any, indent: str) -> list[str]:
+    if not isinstance(value, Mapping) or not value:
+        return [f"{indent}- {_flow(value)}"]
+    lines = [line for key, inner in value.items() for line in _entry(key, inner, indent + "  ")]
+    return [f"{indent}- {lines[0].lstrip()}", *lines[1:]]
+
+
+def _flow(value: Any) -> str:
+    """In one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_flow_name(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flow(inner) for inner in value) + "]"
+    return _scalar(value)
+
+
+def _flow_name(name: str) -> str:
+    said = _scalar(name)
+    return said if len(said) < _LONG else f"? {said} "
+
+
+def _scalar(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _safe.fullmatch(value) and not _taken.fullmatch(value) and len(value) < _WIDTH:
+        return value
+    quoted = json.dumps(value, ensure_ascii=False)
+    return _breaks.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)

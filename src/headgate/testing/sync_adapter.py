@@ -1,0 +1,150 @@
+"""An engine that is awaited, asked as if it answered at once: on an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Hashable, Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.quota_grants import Assignment
+from headgate.algorithms.slots import Slots
+from headgate.engines.charge_options import Terms
+from headgate.engines.port import AsyncEngine, AsyncLedger, AsyncMeter, AsyncOverrides, AsyncSlotMeter, Meter, Slot
+
+T = TypeVar("T")
+
+
+class Blocking:
+    """The sync port over an async engine, for tests; close it to end its loop.
+
+    >>> engine = Blocking(open_async_engine("memory://"))
+    >>> Limiter("3/s", engine).take("ann").allowed, engine.close()
+    (True, None)
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self._runner = asyncio.Runner()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the loop of this engine."""
+        return self._runner.run(work)
+
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> BlockingMeter:
+        """Binds a limit."""
+        return BlockingMeter(self, self.engine.meter(limit, name, terms))
+
+    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> BlockingSlotMeter:
+        """Binds a limit of slots."""
+        return BlockingSlotMeter(self, self.engine.slots(limit, name, terms))
+
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
+        """Decides several charges together."""
+        inner = [(cast(BlockingMeter, meter).meter, key, cost) for meter, key, cost in charges]
+        return self.run(self.engine.decide_all(inner, patience_us, commit))
+
+    def overrides(self, rule: str) -> BlockingOverrides:
+        """Gives access to the overrides of a rule."""
+        return BlockingOverrides(self, self.engine.overrides(rule))
+
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> BlockingLedger:
+        """Gives access to the assignments of a limit."""
+        return BlockingLedger(self, self.engine.assignments(limit, name, ttl_us, grace_us))
+
+    def shard(self, key: str) -> Hashable:
+        """Names the part of the engine that answers for a key."""
+        return self.engine.shard(key)
+
+    def close(self) -> None:
+        """Closes the engine, and ends its loop."""
+        self.run(self.engine.close())
+        self._runner.close()
+
+
+class BlockingMeter:
+    def __init__(self, engine: Blocking, meter: AsyncMeter) -> None:
+        self._run = engine.run
+        self.meter = meter
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+        self.terms: Terms | None = meter.terms
+
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+        return self._run(self._decide(key, cost, patience_us))
+
+    async def _decide(self, key: str, cost: int, patience_us: int | None) -> Facts:
+        return await self.meter.decide(key, cost, patience_us)
+
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        return self._run(self.meter.refund(key, units, receipt, cancel))
+
+    def retune(self, key: str) -> None:
+        self._run(self.meter.retune(key))
+
+    def reset(self, key: str) -> None:
+        self._run(self.meter.reset(key))
+
+
+class BlockingOverrides:
+    def __init__(self, engine: Blocking, overrides: AsyncOverrides) -> None:
+        self._run = engine.run
+        self.overrides = overrides
+
+    def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
+        return self._run(self.overrides.set(key, limits, absent=absent, ttl=ttl))
+
+    def get(self, key: str) -> str | None:
+        return self._run(self.overrides.get(key))
+
+    def unset(self, key: str) -> bool:
+        return self._run(self.overrides.unset(key))
+
+    def list(self, limit: int | None = None) -> Iterator[tuple[str, str]]:
+        return iter(self._run(self._all(limit)))
+
+    async def _all(self, limit: int | None) -> Sequence[tuple[str, str]]:
+        return [found async for found in self.overrides.list(limit)]
+
+
+class BlockingLedger:
+    def __init__(self, engine: Blocking, ledger: AsyncLedger) -> None:
+        self._run = engine.run
+        self.ledger = ledger
+        self.limit: Limit = ledger.limit
+        self.name: str = ledger.name
+
+    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+        return self._run(self.ledger.assign(key, holder, wanted, within_us))
+
+    def leave(self, key: str, holder: str) -> None:
+        self._run(self.ledger.leave(key, holder))
+
+
+class BlockingSlotMeter:
+    def __init__(self, engine: Blocking, meter: AsyncSlotMeter) -> None:
+        self._run = engine.run
+        self.meter = meter
+        self.limit: Limit = meter.limit
+        self.name: str = meter.name
+
+    def free(self, key: str) -> Facts:
+        return self._run(self.meter.free(key))
+
+    def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
+        return self._run(self.meter.acquire(key, ticket, wait))
+
+    def renew(self, key: str, fence: int) -> int | None:
+        return self._run(self.meter.renew(key, fence))
+
+    def release(self, key: str, fence: int) -> bool:
+        return self._run(self.meter.release(key, fence))
+
+    def leave(self, key: str, ticket: int) -> None:
+        self._run(self.meter.leave(key, ticket))
+
+    def reset(self, key: str) -> None:
+        self._run(self.meter.reset(key))

@@ -1,0 +1,63 @@
+"""A receipt for nobody's charge: so that units can be given back to a key by who has no decision.
+
+A refund belongs to a charge, and a charge's receipt is gone when its program is. What an operator has, or a
+gateway that speaks of negative hits, is the count as it stands. So the receipt is made of a peek of this instant:
+it says that the last `units` of what is counted now were one charge, and that this charge is given back. Each
+algorithm then gives what its own law allows:
+
+    token bucket, leaky bucket     water that has not drained yet
+    fixed window                   units of the window that is open
+    sliding window, sliding log    the newest units first, one question for each: no more is known
+    smooth                         the time for which the window is shut, not what idleness had saved
+
+Laws (tests/test_receipt.py): for every algorithm, after a refund of n units at most n more pass than
+before, and never more than would pass on a key that was never used.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headgate.algorithms import smooth
+from headgate.algorithms.decision import AT_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.sliding_log import SlidingLog
+from headgate.algorithms.sliding_window import SlidingWindow
+from headgate.algorithms.slots import Slots
+from headgate.algorithms.smooth import Smooth
+from headgate.engines.port import AsyncMeter, Meter
+from headgate.errors import InvalidCharge
+from headgate.flow import Flow
+
+
+def give_back(meter: Meter | AsyncMeter, key: str, units: int) -> Flow[tuple[Facts, Facts]]:
+    """Give back up to so many units of the key; how it stood before, and how it stands after."""
+    if isinstance(meter.limit, Slots):
+        raise InvalidCharge(
+            f'"{meter.limit}" is held, not taken: a slot comes back when it is released, or expires.'
+        )
+    before = after = yield partial(meter.decide, key, 0)
+    at_once = not isinstance(meter.limit, SlidingLog | SlidingWindow)
+    for _ in range(1 if at_once else units):
+        receipt = _receipt(meter.limit, after, units if at_once else 1)
+        if receipt is None:
+            break
+        after = yield partial(meter.refund, key, receipt.cost, receipt)
+    return before, after
+
+
+def _receipt(limit: Limit, facts: Facts, units: int) -> Receipt | None:
+    """The last units of the count, as if they had been one charge; None if there are none."""
+    at_us, reset_us, shut_us = facts[AT_US], facts[RESET_AFTER_US], facts[RETRY_AFTER_US] or 0
+    if isinstance(limit, SlidingLog):
+        newest_us = at_us + reset_us - limit.period_us
+        return Receipt(units, newest_us, 0, 0, newest_us) if reset_us > 0 else None
+    if isinstance(limit, SlidingWindow):
+        cell = (at_us + reset_us) // limit.cell_us - limit.cells
+        return Receipt(units, cell * limit.cell_us, 0, 0, cell) if reset_us > 0 else None
+    if isinstance(limit, Smooth):
+        # One more than is left: so that a warm-up prices the units itself, and does not believe ours.
+        price_us = shut_us + 1 if limit.warmup_us else min(shut_us, int(units * limit.interval_us))
+        given, _ = smooth.unmarked(limit, facts[MARK])
+        return Receipt(units, at_us, reset_us, 0, smooth.marked(limit, price_us, given)) if shut_us else None
+    return Receipt.of(facts, units)
