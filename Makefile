@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3 picks the interpreter; otherwise scripts/python finds one.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-gateway test check test-quick test-all fresh bench conform faults soak fuzz bootstrap clean
+.PHONY: help demo demo-gateway test check test-quick test-all fresh bench conform chaos soak fuzz bootstrap clean
 
 VENV := .venv/bin
 PYTEST := $(VENV)/python -m pytest -q
@@ -37,13 +37,13 @@ bench:  ## measure headgate beside its peers
 
 conform: bootstrap  ## replay recorded decisions: make conform VECTORS=DIR
 	@test -n "$(VECTORS)" || { echo "conform: say where the vectors are: make conform VECTORS=DIR" >&2; exit 2; }
-	@$(VENV)/python -m tests.conform "$(VECTORS)"
+	@$(VENV)/python -m tests.recorded "$(VECTORS)"
 
-faults: bootstrap  ## break real servers under load and print what callers saw: make faults FAULT=kill
-	@$(VENV)/python -m tests.outages $(FAULT)
+chaos: bootstrap  ## break real servers under load and print what callers saw: make chaos FAULT=kill
+	@$(VENV)/python -m tests.chaos $(FAULT)
 
 soak: bootstrap  ## a million short bursts of calls under a signal handler that raises: make soak BURSTS=50000
-	@$(VENV)/python -m tests.engine.interrupted $(BURSTS)
+	@$(VENV)/python -m tests.engines.redis.signal_soak $(BURSTS)
 
 fuzz: bootstrap  ## malformed HTTP, JSON and protobuf against a running service: make fuzz INPUTS=120000 SEED=7
 	@$(VENV)/python -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))

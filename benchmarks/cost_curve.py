@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import headgate
-from benchmarks import ours
-from benchmarks.report import Report, figure
-from benchmarks.rounds import (
+from benchmarks import subjects
+from benchmarks.interleave import (
     SPEED,
     AsyncTake,
     Samples,
@@ -26,6 +25,7 @@ from benchmarks.rounds import (
     over_keys,
     ratio,
 )
+from benchmarks.report import Report, figure
 from benchmarks.servers import pinned_server
 from headgate.engines.redis.protocol import Questions
 from tests.servers import RedisServer
@@ -93,7 +93,7 @@ def _keys(count: int) -> Sequence[str]:
 
 
 def one_thread(server_pid: int, url: str, count: int, rules: int, apart: bool) -> Stretch:
-    subject = Thread(together, url, rules) if apart else Thread(ours.take, "; ".join(RULES[:rules]), url)
+    subject = Thread(together, url, rules) if apart else Thread(subjects.take, "; ".join(RULES[:rules]), url)
     return over_keys(subject, _keys(count), server_pid)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import headgate
-from benchmarks import ours, peers
-from benchmarks.report import Report
-from benchmarks.rounds import (
+from benchmarks import peers
+from benchmarks import subjects as benchmarks_subjects
+from benchmarks.interleave import (
     SPEED,
     AsyncTake,
     Samples,
@@ -27,6 +27,7 @@ from benchmarks.rounds import (
     ratio,
     tell,
 )
+from benchmarks.report import Report
 from benchmarks.servers import pinned_server
 from tests.servers.resp import ask
 
@@ -60,8 +61,8 @@ def _targets(report: Report, case: str, samples: Samples) -> None:
 def _subjects(case: str, url: str, pid: int, path: str) -> list[Subject]:
     if case == "one thread":
         made: dict[str, tuple[Any, ...]] = {
-            OURS: (ours.take, LIMIT, f"{url}?denial_cache=on"),
-            PLAIN: (ours.take, LIMIT, url),
+            OURS: (benchmarks_subjects.take, LIMIT, f"{url}?denial_cache=on"),
+            PLAIN: (benchmarks_subjects.take, LIMIT, url),
             **peers.sync_redis(url, AMOUNT, SECONDS),
         }
         return [Subject(name, one_thread, (name, pid, path, *how)) for name, how in made.items()]

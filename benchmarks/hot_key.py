@@ -15,9 +15,8 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
 import headgate
-from benchmarks import ours, peers
-from benchmarks.report import Report, figure
-from benchmarks.rounds import (
+from benchmarks import peers, subjects
+from benchmarks.interleave import (
     SPEED,
     AsyncTake,
     Stretch,
@@ -31,6 +30,7 @@ from benchmarks.rounds import (
     ratio,
     tell,
 )
+from benchmarks.report import Report, figure
 from benchmarks.servers import pinned_server
 from headgate.engines.layers.prefetch.engines import bound, law
 from tests.servers import RedisServer
@@ -62,7 +62,10 @@ def _subjects(case: str, server: RedisServer) -> list[Subject]:
     url, pid = server.url, server.pid
     prefetched = f"{url}?prefetch=100ms"
     if case == "one thread":
-        made: dict[str, tuple[Any, ...]] = {OURS: (ours.take, LIMIT, prefetched), PLAIN: (ours.take, LIMIT, url)}
+        made: dict[str, tuple[Any, ...]] = {
+            OURS: (subjects.take, LIMIT, prefetched),
+            PLAIN: (subjects.take, LIMIT, url),
+        }
         made |= peers.sync_redis(url, AMOUNT, SECONDS)
         return [Subject(name, one_thread, (name, pid, *how)) for name, how in made.items()]
     made = {OURS: (async_take, prefetched), PLAIN: (async_take, url), **peers.async_redis(url, AMOUNT, SECONDS)}

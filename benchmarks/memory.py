@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import floors, ours, peers
+from benchmarks import baselines, peers, subjects
+from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
 from benchmarks.report import Report, figure, thousands
-from benchmarks.rounds import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
 
 ONE, MANY, NEW = "1 key", "100,000 keys", "new keys"
 CASES = (ONE, MANY, NEW)
@@ -73,8 +73,8 @@ def _cells(measured: dict[str, Samples], name: str) -> list[str]:
 def _subjects(case: str) -> list[Subject]:
     numbers = AMOUNTS[case]
     texts = {name: limits[CASES.index(case)] for name, limits in ALGORITHMS.items()}
-    made: dict[str, tuple[Any, ...]] = {name: (ours.take, text) for name, text in texts.items()}
-    made[READ] = (ours.take_and_read, texts[OURS])
+    made: dict[str, tuple[Any, ...]] = {name: (subjects.take, text) for name, text in texts.items()}
+    made[READ] = (subjects.take_and_read, texts[OURS])
     # A log of a key that is never refused only grows, and theirs are searched from the end: not for one key.
     for strategy in ("fixed", "sliding") if case == ONE else peers.LIMITS:
         made[f"limits {strategy}"] = (peers.limits, strategy, *numbers)
@@ -82,9 +82,9 @@ def _subjects(case: str) -> list[Subject]:
         made[f"throttled-py {algorithm}"] = (peers.throttled, algorithm, *numbers)
     for algorithm in ("token", "gcra") if case == ONE else peers.PYRATE:
         made[f"pyrate-limiter {algorithm}"] = (peers.pyrate, algorithm, *numbers)
-    made[RICH] = (floors.rich, *numbers)
-    made["floor: GCRA, lock, yes or no"] = (floors.locked, *numbers)
-    made["floor: GCRA, no lock (wrong under threads)"] = (floors.unlocked, *numbers)
+    made[RICH] = (baselines.rich, *numbers)
+    made["floor: GCRA, lock, yes or no"] = (baselines.locked, *numbers)
+    made["floor: GCRA, no lock (wrong under threads)"] = (baselines.unlocked, *numbers)
     over = over_new if case == NEW else over_known
     return [Subject(name, over, (1 if case == ONE else 100_000, *how)) for name, how in made.items()]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import headgate
-from benchmarks import floors, ours, peers
+from benchmarks import baselines, peers, subjects
+from benchmarks.interleave import Subject, in_turn
 from benchmarks.memory import ALGORITHMS
 from benchmarks.report import Report, figure
-from benchmarks.rounds import Subject, in_turn
 
 KEYS = 100_000
 STEP_US = 10
@@ -27,11 +27,11 @@ def answer(report: Report) -> None:
 
 
 def _bytes_per_key(report: Report) -> None:
-    made: dict[str, tuple[Any, ...]] = {name: (ours.take, texts[1]) for name, texts in ALGORITHMS.items()}
+    made: dict[str, tuple[Any, ...]] = {name: (subjects.take, texts[1]) for name, texts in ALGORITHMS.items()}
     made |= {f"limits {strategy}": (peers.limits, strategy, 100, 60) for strategy in peers.LIMITS}
     made |= {f"throttled-py {name}": (peers.throttled, name, 100, 60) for name in peers.THROTTLED}
     made |= {f"pyrate-limiter {name}": (peers.pyrate, name, 100, 60) for name in peers.PYRATE}
-    made["floor: GCRA, lock, four facts (rich)"] = (floors.rich, 100, 60)
+    made["floor: GCRA, lock, four facts (rich)"] = (baselines.rich, 100, 60)
     rows = []
     for name, how in made.items():
         # A process anew for each sample: memory that was used once is not given back.

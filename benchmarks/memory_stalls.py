@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import floors, ours, peers
+from benchmarks import baselines, peers
+from benchmarks import subjects as benchmarks_subjects
+from benchmarks.interleave import Subject, in_turn, last_core
 from benchmarks.report import Report, figure
-from benchmarks.rounds import Subject, in_turn, last_core
 
 KEYS = 100_000
 COLUMNS = ("p50_us", "p999_us", "longest_us")
@@ -23,16 +24,16 @@ COLUMNS = ("p50_us", "p999_us", "longest_us")
 def answer(report: Report) -> None:
     report.say(f"CPU microseconds of one call, {KEYS:,} old keys dead and {KEYS:,} new ones coming.")
     subjects = {
-        "headgate token bucket": (ours.take, "1/s"),
-        "headgate leaky bucket": (ours.take, "1/s queue 1 nodelay"),
-        "headgate fixed window": (ours.take, "1/s fixed"),
-        "headgate sliding window": (ours.take, "1/s sliding"),
-        "headgate sliding log": (ours.take, "1/s log"),
+        "headgate token bucket": (benchmarks_subjects.take, "1/s"),
+        "headgate leaky bucket": (benchmarks_subjects.take, "1/s queue 1 nodelay"),
+        "headgate fixed window": (benchmarks_subjects.take, "1/s fixed"),
+        "headgate sliding window": (benchmarks_subjects.take, "1/s sliding"),
+        "headgate sliding log": (benchmarks_subjects.take, "1/s log"),
         "limits fixed": (peers.limits, "fixed", 1, 1),
         "limits moving": (peers.limits, "moving", 1, 1),
         "throttled-py gcra": (peers.throttled, "gcra", 1, 1),
         "pyrate-limiter gcra": (peers.pyrate, "gcra", 1, 1),
-        "floor: GCRA, lock, four facts (rich)": (floors.rich, 1, 1),
+        "floor: GCRA, lock, four facts (rich)": (baselines.rich, 1, 1),
     }
     samples = in_turn(
         report,

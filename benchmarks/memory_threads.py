@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import floors, ours, peers
+from benchmarks import baselines, peers, subjects
 from benchmarks.report import Report, thousands
 
 LIMIT, THREADS, CALLS = 10_000, 4, 5_000
@@ -47,11 +47,11 @@ def answer(report: Report) -> None:
 
 def _subjects() -> dict[str, tuple[Any, ...]]:
     return {
-        "headgate token bucket": (ours.take, f"{LIMIT}/365d"),
-        "headgate leaky bucket": (ours.take, f"1/minute queue {LIMIT - 1} nodelay"),
-        "headgate fixed window": (ours.take, f"{LIMIT}/365d fixed"),
-        "headgate sliding window": (ours.take, f"{LIMIT}/365d sliding"),
-        "headgate sliding log": (ours.take, f"{LIMIT}/365d log"),
+        "headgate token bucket": (subjects.take, f"{LIMIT}/365d"),
+        "headgate leaky bucket": (subjects.take, f"1/minute queue {LIMIT - 1} nodelay"),
+        "headgate fixed window": (subjects.take, f"{LIMIT}/365d fixed"),
+        "headgate sliding window": (subjects.take, f"{LIMIT}/365d sliding"),
+        "headgate sliding log": (subjects.take, f"{LIMIT}/365d log"),
         "limits fixed": (peers.limits, "fixed", LIMIT, YEAR),
         "limits moving": (peers.limits, "moving", LIMIT, YEAR),
         "limits sliding": (peers.limits, "sliding", LIMIT, YEAR),
@@ -61,12 +61,12 @@ def _subjects() -> dict[str, tuple[Any, ...]]:
         "pyrate-limiter log": (peers.pyrate, "log", LIMIT, YEAR),
         "pyrate-limiter gcra": (peers.pyrate, "gcra", LIMIT, YEAR),
         "floor: GCRA, lock, four facts (rich)": (_rich, LIMIT, YEAR),
-        "floor: GCRA, no lock (wrong under threads)": (floors.unlocked, LIMIT, YEAR),
+        "floor: GCRA, no lock (wrong under threads)": (baselines.unlocked, LIMIT, YEAR),
     }
 
 
 def _rich(amount: int, period: float) -> Take:
-    take = floors.rich(amount, period)
+    take = baselines.rich(amount, period)
     return lambda key: take(key)[0]
 
 

@@ -22,10 +22,10 @@ from contextlib import ExitStack
 from statistics import fmean
 from typing import Any
 
-from benchmarks import floors
+from benchmarks import baselines
+from benchmarks.interleave import SPEED, Samples, median, ratio
 from benchmarks.report import Report, figure
-from benchmarks.rounds import SPEED, Samples, median, ratio
-from tests.nginx.gateway import push
+from tests.nginx.gateway_harness import push
 from tests.servers import Nginx, RedisServer
 from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
@@ -160,7 +160,7 @@ def answer(report: Report) -> None:
 def _round(report: Report, workers: int, number: int, server: RedisServer, samples: Samples) -> None:
     one, four = (
         str(server.call("SCRIPT", "LOAD", text), "ascii")  # type: ignore[arg-type]
-        for text in (floors.MINIMAL_GCRA, floors.FOUR_GCRA)
+        for text in (baselines.MINIMAL_GCRA, baselines.FOUR_GCRA)
     )
     push(BOOK, server.url)
     said = {"url": server.url, "port": server.port, "sha": one, "four": four}

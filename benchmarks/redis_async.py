@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import headgate
-from benchmarks import async_floor, floors, peers
-from benchmarks.report import Report
-from benchmarks.rounds import (
+from benchmarks import async_baseline, baselines, peers
+from benchmarks.interleave import (
     SPEED,
     AsyncTake,
     Samples,
@@ -27,6 +26,7 @@ from benchmarks.rounds import (
     ratio,
     tell,
 )
+from benchmarks.report import Report
 from benchmarks.servers import pinned_server
 from tests.servers import RedisServer
 
@@ -69,10 +69,10 @@ def _subjects(tasks: int, server: RedisServer) -> list[Subject]:
     url, port = server.url, server.port
     made: dict[str, tuple[Any, ...]] = {OURS: (ours, f"{AMOUNT}/minute", url)}
     made |= peers.async_redis(url, AMOUNT, SECONDS)
-    made["redis.asyncio, evalsha"] = (peers.async_redis_py, url, floors.MINIMAL_GCRA, UNIT_US, BURST_US)
-    made[GLIDE] = (peers.valkey_glide, port, floors.MINIMAL_GCRA, UNIT_US, BURST_US)
-    made["floor: a script call each, pipelined"] = (async_floor.pipelined, port, UNIT_US, BURST_US)
-    made[BATCHED] = (async_floor.micro_batch, port, UNIT_US, BURST_US)
+    made["redis.asyncio, evalsha"] = (peers.async_redis_py, url, baselines.MINIMAL_GCRA, UNIT_US, BURST_US)
+    made[GLIDE] = (peers.valkey_glide, port, baselines.MINIMAL_GCRA, UNIT_US, BURST_US)
+    made["floor: a script call each, pipelined"] = (async_baseline.pipelined, port, UNIT_US, BURST_US)
+    made[BATCHED] = (async_baseline.micro_batch, port, UNIT_US, BURST_US)
     return [Subject(name, many_tasks, (tasks, name, server.pid, *how)) for name, how in made.items()]
 
 

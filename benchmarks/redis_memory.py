@@ -6,8 +6,8 @@ numbers made already, and such a value takes no room at all.
 """
 
 import headgate
+from benchmarks.interleave import last_core
 from benchmarks.report import Report, figure
-from benchmarks.rounds import last_core
 from benchmarks.servers import pinned_server, used_memory
 from headgate.engines.redis import keys
 from tests.servers import RedisServer

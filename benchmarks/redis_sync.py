@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import floors, ours, peers
+from benchmarks import baselines, peers
+from benchmarks import subjects as benchmarks_subjects
+from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio
 from benchmarks.report import Report, figure
-from benchmarks.rounds import Samples, Stretch, Subject, in_turn, last_core, median, ratio
 from benchmarks.servers import pinned_server, server_cpu_us
 from tests.servers import RedisServer
 
@@ -72,16 +73,18 @@ def _cells(samples: Samples, name: str) -> list[str]:
 
 def _subjects(case: str, server: RedisServer) -> list[Subject]:
     url, port = server.url, server.port
-    made: dict[str, tuple[Any, ...]] = {name: (ours.take, text, url) for name, text in LIMITS.items()}
+    made: dict[str, tuple[Any, ...]] = {
+        name: (benchmarks_subjects.take, text, url) for name, text in LIMITS.items()
+    }
     made |= {f"limits {name}": (peers.limits, name, AMOUNT, SECONDS, url) for name in peers.LIMITS}
     made |= {f"throttled-py {name}": (peers.throttled, name, AMOUNT, SECONDS, url) for name in peers.THROTTLED}
     made |= {
         f"pyrate-limiter {name}": (peers.pyrate_redis, name, AMOUNT, SECONDS, url) for name in peers.PYRATE_REDIS
     }
-    script = floors.MINIMAL_GCRA
+    script = baselines.MINIMAL_GCRA
     made["redis-py, evalsha"] = (peers.redis_py, url, script, UNIT_US, BURST_US, False)
     made["redis-py, evalsha, single connection"] = (peers.redis_py, url, script, UNIT_US, BURST_US, True)
-    made[FLOOR] = (floors.raw_socket, port, UNIT_US, BURST_US)
+    made[FLOOR] = (baselines.raw_socket, port, UNIT_US, BURST_US)
     keys = 1 if case == REFUSED else 5_000
     return [Subject(name, over_keys, (keys, name, server.pid, *how)) for name, how in made.items()]
 

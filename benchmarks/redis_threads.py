@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import floors, ours, peers
-from benchmarks.report import Report
-from benchmarks.rounds import (
+from benchmarks import baselines, peers, subjects
+from benchmarks.interleave import (
     SPEED,
     Stretch,
     Subject,
@@ -26,6 +25,7 @@ from benchmarks.rounds import (
     ratio,
     tell,
 )
+from benchmarks.report import Report
 from benchmarks.servers import pinned_server
 from tests.servers import RedisServer
 
@@ -52,9 +52,9 @@ def answer(report: Report) -> None:
 
 def _subjects(server: RedisServer) -> list[Subject]:
     url = server.url
-    made: dict[str, tuple[Any, ...]] = {OURS: (ours.take, f"{AMOUNT}/minute", url)}
+    made: dict[str, tuple[Any, ...]] = {OURS: (subjects.take, f"{AMOUNT}/minute", url)}
     made |= peers.sync_redis(url, AMOUNT, SECONDS, blocking=True)
-    made["redis-py, evalsha"] = (peers.redis_py, url, floors.MINIMAL_GCRA, UNIT_US, BURST_US, False)
+    made["redis-py, evalsha"] = (peers.redis_py, url, baselines.MINIMAL_GCRA, UNIT_US, BURST_US, False)
     return [Subject(name, by_threads, (name, server.pid, *how)) for name, how in made.items()]
 
 

@@ -13,8 +13,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
 from benchmarks.report import Report, figure
-from benchmarks.rounds import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
 from headgate.engines.memory.engine import LocalEngine
 from headgate.limiter import Limiter
 from headgate.rules import load

@@ -22,16 +22,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from benchmarks.interleave import SPEED, Samples, median, ratio
 from benchmarks.report import Report, figure
-from benchmarks.rounds import SPEED, Samples, median, ratio
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.rls import PATH
 from tests.servers import Backend, Envoy, Nginx, RedisServer
 from tests.servers.binaries import command
 from tests.servers.redis_server import free_port
 from tests.servers.waiting import until
-from tests.service.documented import cluster, filter_of
-from tests.service.running import Service
+from tests.service.documented_configs import cluster, filter_of
+from tests.service.service_harness import Service
 
 SECONDS = 1
 TURNS = 3
@@ -133,7 +133,7 @@ FLOORS = {
 def _floor(kind: str) -> Iterator[tuple[str, int]]:
     """An empty application; its address and its process."""
     address = f"127.0.0.1:{free_port()}"
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.service_floors", kind, address])
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.service_baselines", kind, address])
     try:
         until(lambda: None if _listens(address) else "not yet", 20)
         yield address, process.pid

@@ -36,33 +36,45 @@ SERVER_FIXTURES = {
 
 # Tests that load the machine, or measure how long something takes.
 ALONE = (
-    *("tests/outages/", "tests/engine/test_deadlines.py"),
-    *("tests/nginx/test_shed.py", "tests/nginx/test_demo.py"),
-    *("tests/nginx/test_faults.py", "tests/nginx/test_fallback.py", "tests/nginx/test_limit_req.py"),
-    "tests/nginx/test_worker_clocks.py",
+    "tests/chaos/",
+    "tests/engines/redis/test_deadlines.py",
+    "tests/nginx/engines/test_fallback.py",
+    "tests/nginx/engines/test_load_shedding.py",
+    "tests/nginx/engines/test_worker_clocks.py",
+    "tests/nginx/test_beside_limit_req.py",
+    "tests/nginx/test_demo.py",
+    "tests/nginx/test_faults_under_load.py",
 )
 
 # Files that take a minute or two, mostly by waiting: they begin first, so that the others need not wait for them.
 LONG = (
-    *("tests/service/envoy/test_two_envoys.py", "tests/service/test_faults.py", "tests/engine/test_held_slots.py"),
-    *("tests/engine/test_sync_pool.py", "tests/nginx/test_split.py", "tests/service/test_admin_asked.py"),
+    "tests/service/envoy/test_two_envoys.py",
+    "tests/service/test_faults.py",
+    "tests/engines/test_slot_renewal.py",
+    "tests/engines/redis/test_sync_pool.py",
+    "tests/nginx/engines/test_split_limits.py",
+    "tests/service/admin/test_requests.py",
 )
 
 # Tests that only compute, most of them by drawn examples: they run beside those that want the machine alone, at
 # the lowest priority, where nobody notices them.
 COMPUTE = (
-    *("tests/model/", "tests/http/", "tests/conformance/", "tests/parity/", "tests/rules/imports/"),
-    *("tests/test_receipt.py", "tests/cli/test_flash_sale.py", "tests/cli/test_framework.py", "tests/house/"),
-    *(f"tests/rules/test_{name}.py" for name in ("attributes", "check", "condition", "document", "keys", "load")),
-    *(f"tests/rules/test_{name}.py" for name in ("match", "narrate", "network", "pattern", "schema", "write")),
-    *("tests/service/test_known.py", "tests/service/test_forwarded.py"),
-    *(f"tests/service/envoy/test_{name}.py" for name in ("asked", "messages", "told")),
-    *(f"tests/nginx/test_{name}.py" for name in ("calendar", "headers", "share", "vectors")),
-    *(f"tests/nginx/test_{name}.py" for name in ("pacing", "refusal", "stock")),
-    *("tests/nginx/redis/test_questions.py", "tests/nginx/redis/test_resp.py", "tests/gateway/test_plate.py"),
-    *(f"tests/engine/test_fallback_{name}.py" for name in ("laws", "rules", "rules_back")),
-    *(f"tests/engine/test_{name}.py" for name in ("leased_laws", "pool_schedules", "share", "slot_table")),
-    *("tests/rules/test_together.py", "tests/rules/test_receipts.py"),
+    *("tests/algorithms/", "tests/contract/", "tests/http/", "tests/parity/", "tests/repo_rules/"),
+    *("tests/cli/test_all_commands.py", "tests/cli/test_flash_sale.py", "tests/test_untracked_refund.py"),
+    *(f"tests/enforcement/test_{name}.py" for name in ("check", "check_together", "stored_decision")),
+    *(f"tests/engines/layers/test_{name}.py" for name in ("fallback_laws", "fallback_by_rule", "limit_share")),
+    *(f"tests/engines/layers/test_{name}.py" for name in ("prefetch_laws", "settlement_by_rule")),
+    *("tests/engines/memory/test_slot_table.py", "tests/engines/redis/test_pool_schedules.py"),
+    "tests/gateway/test_bundle.py",
+    *(f"tests/nginx/engines/redis/test_{name}.py" for name in ("commands", "resp")),
+    *(f"tests/nginx/engines/test_{name}.py" for name in ("limit_share", "prefetched_units", "shed_rate")),
+    *("tests/nginx/http/", "tests/nginx/rules/test_calendar.py", "tests/nginx/rules/test_match_vectors.py"),
+    *("tests/rules/imports/", "tests/rules/matching/"),
+    *(f"tests/rules/parsing/test_{name}.py" for name in ("document_tree", "load")),
+    *(f"tests/rules/test_{name}.py" for name in ("attributes", "condition", "ip_networks", "json_schema")),
+    *(f"tests/rules/test_{name}.py" for name in ("keys", "pattern", "serialization")),
+    *(f"tests/service/envoy/test_{name}.py" for name in ("messages", "request", "response")),
+    *("tests/service/test_forward_auth.py", "tests/service/test_request_cache.py"),
 )
 
 # Long enough that a busy machine does not look like a dead node.

@@ -10,7 +10,7 @@ algorithm then gives what its own law allows:
     sliding window, sliding log    the newest units first, one question for each: no more is known
     smooth                         the time for which the window is shut, not what idleness had saved
 
-Laws (tests/test_receipt.py): for every algorithm, after a refund of n units at most n more pass than
+Laws (tests/test_untracked_refund.py): for every algorithm, after a refund of n units at most n more pass than
 before, and never more than would pass on a key that was never used.
 """
 

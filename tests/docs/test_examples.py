@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import headgate
-from tests.house.public import MODULES, documentation, public_names
-from tests.service.running import Service
+from tests.repo_rules.public_names import MODULES, documentation, public_names
+from tests.service.service_harness import Service
 
 EXAMPLES = {name: text for name, thing in public_names() if ">>> " in (text := documentation(thing))}
 RULES = {"rules": [{"name": "login", "key": "user", "missing": "deny", "limit": "2/minute"}]}

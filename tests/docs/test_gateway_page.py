@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from headgate.engines.redis.published_scripts import publish
-from tests.docs.scenes import blocks
-from tests.house.tree import ROOT
+from tests.docs.command_scenes import blocks
+from tests.repo_rules.repository import ROOT
 from tests.servers import Backend, Nginx, RedisServer
 
 KEY = "rate_limiter:seckill:1"

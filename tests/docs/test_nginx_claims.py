@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.cli import main
-from tests.nginx.gateway import Gateway
+from tests.nginx.gateway_harness import Gateway
 from tests.servers.redis_server import free_port
 
 

@@ -18,7 +18,7 @@ from headgate.cli import main
 from headgate.rules import load, serialization
 from headgate.rules.imports import translate
 from tests.docs.test_snippets import PAGES, ROOT
-from tests.nginx.gateway import Gateway, push
+from tests.nginx.gateway_harness import Gateway, push
 from tests.servers import Nginx, RedisServer
 from tests.servers.nginx import LIB
 from tests.servers.redis_server import free_port

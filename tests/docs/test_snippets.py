@@ -17,7 +17,7 @@ import pytest
 from headgate.cli import main
 from headgate.rules import load
 from tests.servers import RedisServer
-from tests.service.running import Service
+from tests.service.service_harness import Service
 
 ROOT = Path(__file__).parents[2]
 SHOWN_REDIS = "redis://localhost:6379/0"

@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 
-from tests.fuzz.run import ENGINES, KINDS, Fault, fuzz
+from tests.fuzz.batches import ENGINES, KINDS, Fault, fuzz
 
 INPUTS = 120_000
 

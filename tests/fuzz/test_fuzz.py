@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from tests.fuzz import run
-from tests.fuzz.documents import fault
-from tests.fuzz.judge import BOOK, Judge
-from tests.fuzz.run import KINDS, fuzz
-from tests.service.running import Service
+from tests.fuzz import batches
+from tests.fuzz.batches import KINDS, fuzz
+from tests.fuzz.json_bodies import fault
+from tests.fuzz.service_under_attack import BOOK, Judge
+from tests.service.service_harness import Service
 
 SEED = 6
 
@@ -58,6 +58,6 @@ def test_an_input_is_the_same_again_and_a_fault_tells_how_to_see_it(monkeypatch:
 
     monkeypatch.setitem(KINDS, "odd", (Odd, 100))
     with pytest.raises(
-        run.Fault, match=r"(?s)input 1 of odd: 65 is odd.*--kind odd --engine memory --seed 6 --only 1$"
+        batches.Fault, match=r"(?s)input 1 of odd: 65 is odd.*--kind odd --engine memory --seed 6 --only 1$"
     ):
         list(fuzz(["odd"], ["memory"], 50, SEED))

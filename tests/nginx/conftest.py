@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nginx.lua import Lua
+from tests.nginx.rules.luajit_process import Lua
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.nginx.gateway import Gateway
+from tests.nginx.gateway_harness import Gateway
 from tests.servers import RedisServer
 from tests.servers.binaries import command
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.house.tree import ROOT
 from tests.nginx.demo import shop
-from tests.nginx.demo.bars import LATE, broken
+from tests.nginx.demo.expectations import LATE, broken
+from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, Tally
 from tests.nginx.demo.sale import GATES, Counts, Ending, Sale
-from tests.nginx.demo.tally import BUYER_RULE, ITEM_RULE, Tally
+from tests.repo_rules.repository import ROOT
 from tests.servers import KINDS, Kind
 from tests.servers.binaries import command
 from tests.servers.waiting import until

@@ -10,7 +10,7 @@ import pytest
 
 from headgate import Limiter
 from headgate.enforcement.rule_limiter import RuledLimiter
-from tests.nginx.gateway import Gateway, push
+from tests.nginx.gateway_harness import Gateway, push
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 

@@ -16,7 +16,7 @@ from headgate.clock import ManualClock
 from headgate.engines.memory.engine import LocalEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
-from tests.house.tree import SOURCE
+from tests.repo_rules.repository import SOURCE
 from tests.servers import BASE_US, RedisServer
 
 # Each line is a question: verb, name, wants or "-", now_us, live_us, unknown_until_us, least. The ledger goes on

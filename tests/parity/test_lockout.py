@@ -9,7 +9,7 @@ import pytest
 
 from headgate.algorithms import lockout
 from headgate.algorithms.lockout import Lockout
-from tests.house.tree import SOURCE
+from tests.repo_rules.repository import SOURCE
 
 # Each line is a question: after, within_us, for_us, now_us; then the packed state, or "-".
 PROGRAM = """

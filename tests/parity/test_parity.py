@@ -23,8 +23,8 @@ from headgate.engines.port import Meter
 from headgate.engines.redis.protocol import Question, command
 from headgate.engines.redis.sync_engine import RedisEngine, RedisMeter
 from headgate.limit_syntax import parse
-from tests.house.tree import SOURCE
 from tests.parity.walks import START_US, Step, Walker
+from tests.repo_rules.repository import SOURCE
 from tests.servers import RedisServer
 
 DRIVER = Path(__file__).with_name("driver.lua")

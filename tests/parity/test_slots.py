@@ -9,10 +9,10 @@ import pytest
 
 from headgate.algorithms import slots
 from headgate.algorithms.slots import Slots
-from tests.engine.slot_room import BASE_US, SECOND
-from tests.engine.test_slot_table import TableKeeper
-from tests.engine.test_slots_redis import KEY, ServerKeeper
-from tests.house.tree import SOURCE
+from tests.engines.memory.test_slot_table import TableKeeper
+from tests.engines.redis.test_slots import KEY, ServerKeeper
+from tests.engines.slot_harness import BASE_US, SECOND
+from tests.repo_rules.repository import SOURCE
 from tests.servers import RedisServer
 
 # Each line is a question: amount, ttl_us, now_us, cost; then alive, behind, opens_us, last_us, fresh.

@@ -8,7 +8,7 @@ from hypothesis import given
 from headgate.errors import InvalidRule
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
 from headgate.rules.matching.compile_condition import compiled
-from tests.rules.books import CALLS, CONDITIONS
+from tests.rules.random_rulebooks import CALLS, CONDITIONS
 
 GET = Test("method", ("GET",))
 ITEM = Test("path", ("/items/{sku}", "/{shop}/items/{sku}"))

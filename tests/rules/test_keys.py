@@ -12,7 +12,7 @@ from headgate.rules.attributes import Attributes
 from headgate.rules.keys import Dimension, former
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Choice, Rule, Rulebook
-from tests.rules.vectors import attributes_of, lines
+from tests.rules.match_vectors import attributes_of, lines
 
 DIMENSIONS = ("user", "sku", "plan")
 VALUES = st.text(max_size=5) | st.sampled_from(

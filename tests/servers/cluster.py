@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.servers.binaries import Kind
-from tests.servers.members import Member, members
+from tests.servers.cluster_nodes import Member, members
 from tests.servers.proxy import Proxy
 from tests.servers.redis_server import RedisServer, free_port, login_of
 from tests.servers.slot_move import SlotMove

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.house.tree import ROOT
+from tests.repo_rules.repository import ROOT
 from tests.servers.binaries import MissingComponent, command
 from tests.servers.driven_clock import DrivenClock
 from tests.servers.redis_server import free_port

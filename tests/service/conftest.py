@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.service.operators import BOOK, Operator
+from tests.service.admin.admin_harness import BOOK, Operator
 
 
 @pytest.fixture

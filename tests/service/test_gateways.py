@@ -14,8 +14,8 @@ import pytest
 
 from tests.servers import Backend, Caddy, Envoy, Nginx, Proxy, RedisServer, Traefik
 from tests.servers.envoy import Json, http_cluster
-from tests.service.documented import cluster, connections, described, filter_of, told
-from tests.service.running import Service
+from tests.service.documented_configs import cluster, connections, described, filter_of, told
+from tests.service.service_harness import Service
 
 BOOK = {
     "rules": [

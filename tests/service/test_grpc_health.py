@@ -12,8 +12,8 @@ from headgate.service.grpc_health import CHECK, NOT_SERVING, SERVICE_UNKNOWN, SE
 from tests.servers import Backend, Envoy
 from tests.servers.envoy import grpc_cluster
 from tests.servers.waiting import until
-from tests.service.running import Service
-from tests.service.test_run import BOOK
+from tests.service.service_harness import Service
+from tests.service.test_supervisor import BOOK
 
 
 def status(data: bytes) -> int:

@@ -10,7 +10,7 @@ import pytest
 from headgate import Limiter, RuledDecision
 from headgate.client import Answer, Client
 from headgate.http.headers import headers
-from tests.service.running import Service
+from tests.service.service_harness import Service
 
 BOOK: dict[str, Any] = {
     "rules": [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.service.openapi import VERBS, description
-from tests.service.running import Service
+from tests.service.service_harness import Service
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
 from headgate.service.envoy import rls
 from tests.servers.tls import certificates
-from tests.service.running import Service
+from tests.service.service_harness import Service
 
 ASKED = {"attributes": {"user": "ann"}}
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.house.tree import ROOT
+from tests.repo_rules.repository import ROOT
 
 
 @pytest.mark.parametrize("checker", [["mypy", "--strict"], ["pyright"]], ids=["mypy", "pyright"])

@@ -31,7 +31,7 @@ below other charges, `claims_ms` is until when that matters, and a charge takes 
 the excess. (A reservation of more than a second queue on top of the first has no room there; to be safe all that
 was given back counts against it.)
 
-Laws (tests/model/test_leaky_bucket.py, test_clock_laws.py, test_refund_laws.py):
+Laws (tests/algorithms/test_leaky_bucket.py, test_clock_laws.py, test_refund_laws.py):
   - taking 3 is the same as taking 1 three times at the same instant;
   - a denied charge leaves no trace (unless the clock is more than 120 s back) and passes exactly at the
     millisecond that retry_after names;

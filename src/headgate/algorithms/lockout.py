@@ -15,7 +15,7 @@ Only the end is kept, because it answers by itself, under whatever numbers, when
 "after 5, within 10m, for 1h": the fifth refusal of ten minutes locks for an hour, and is itself answered as
 locked.
 
-Laws (tests/model/test_lockout.py):
+Laws (tests/algorithms/test_lockout.py):
   - the `after`-th refusal within `within` of the first locks for `for` from that instant, and no earlier one does;
   - a span begins with its first refusal, and ends without a trace: marks do not slide;
   - while locked nothing is counted and the end does not move; exactly at the end all begins anew;

@@ -32,7 +32,7 @@ Listening. Where a ledger begins, parts may be out that nobody remembers: of a p
 server that was emptied. Whoever asks says until when that may be (`unknown_until_us`); until then the ledger notes
 demands and tells nothing.
 
-Laws (tests/model/test_assignment_laws.py):
+Laws (tests/algorithms/test_quota_grant_laws.py):
   - at no instant do the largest parts that holders may be using add up to more than the limit, by the ledger's
     clock. After the limit was lowered: than the largest one that any of these parts was told under;
   - reports every r, ttl + grace at most 2r (`spans`): within 2r of the report that told a change everybody has at

@@ -32,8 +32,8 @@ to it), whatever the limit is by then. All of those were served no later than th
 is where they are written in again, one for each unit erased: what is booked next can then be no earlier than the
 law allows, and no later than without the refund.
 
-Laws (tests/model/test_sliding_log.py, and test_sliding_log_laws.py, test_clock_laws.py, test_swing_refund_laws.py,
-test_change_laws.py beside it):
+Laws (tests/algorithms/test_sliding_log.py, and test_sliding_log_laws.py, test_clock_laws.py,
+test_swing_refund_laws.py, test_change_laws.py beside it):
   - over any span of one period at most `amount` units are served, reserved ones too, refunds and all;
   - without refunds it answers as a log would that never forgets a unit and counts them all;
   - taking 3 is the same as taking 1 three times at the same instant;

@@ -34,8 +34,8 @@ known: until the first instant, not before the tail's start, at which what has n
 passes moves what has not left into cells of its own limit, none later than the charge's. A reservation is served
 at that very instant, and written into the first cell that begins then or later, so that nobody passes before it.
 
-Laws (tests/model/test_sliding_window.py, and test_clock_laws.py, test_swing_refund_laws.py, test_change_laws.py
-beside it):
+Laws (tests/algorithms/test_sliding_window.py, and test_clock_laws.py, test_swing_refund_laws.py,
+test_change_laws.py beside it):
   - taking 3 is the same as taking 1 three times at the same instant;
   - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
   - at most `amount` units are served in any run of `cells` cells, reservations and refunds included;

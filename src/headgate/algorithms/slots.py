@@ -27,7 +27,7 @@ sees five numbers of it and judges by those, and it alone knows what they mean.
 at the latest. A waiter draws a ticket. At :07 a holder releases: the waiter, asking again, gets the slot; a
 newcomer that came in between did not.
 
-Laws (tests/model/test_slots.py; of the keepers, tests/engine/slot_stories.py and test_slot_table.py):
+Laws (tests/algorithms/test_slots.py; of the keepers, tests/engines/slot_stories.py and test_slot_table.py):
   - at no instant are more than `amount` leases alive;
   - fences strictly increase for a key, also across its death, and whatever the clock does (in Redis: unless it is
     set back by more than a day after nobody used the key for a day);

@@ -46,7 +46,7 @@ with nothing saved, which is less than Guava's idle limiter has; so its state is
 for at least a day. After that the first unit passes and the burst is saved up anew: forgetting never gives
 more.
 
-Laws (tests/model/test_smooth.py, test_clock_laws.py, test_refund_laws.py):
+Laws (tests/algorithms/test_smooth.py, test_clock_laws.py, test_refund_laws.py):
   - whoever comes while the window is free is served at once; the price is paid by the next;
   - nobody is served before an earlier reservation; a denied charge leaves no trace (unless the clock was set back)
     and passes exactly retry_after later;

@@ -39,7 +39,7 @@ earlier ones as one from the lowest place of them all, which is to the safe side
 off the top and need not be remembered. All this is kept until no charge from before the last refund can hold any
 water (`claims_us`).
 
-Laws (tests/model/test_token_bucket.py, test_token_bucket_laws.py, test_clock_laws.py, test_refund_laws.py):
+Laws (tests/algorithms/test_token_bucket.py, test_token_bucket_laws.py, test_clock_laws.py, test_refund_laws.py):
   - taking 3 is the same as taking 1 three times at the same instant;
   - a denied charge leaves no trace (but the note above) and passes exactly retry_after later;
   - over any span of t at most  burst + amount * t / period  units pass, not counting those that passed within the

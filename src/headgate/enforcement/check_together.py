@@ -6,7 +6,7 @@ itself; what all of them would charge is one question to the engine, and each is
     Ask({"path": "/buy", "sku": "7"}, cost=2)            by the rulebook
     Ask({}, limit=parse("10/minute fixed"), name=..., key=...)     by a limit that the caller brings along
 
-Laws (tests/rules/test_together.py):
+Laws (tests/enforcement/test_check_together.py):
   - an ask alone is decided as check() decides it;
   - if one is refused, none is charged; who would have passed says so;
   - asks that meet on one count are charged their sum or nothing. If they pass, each is told what is left after it

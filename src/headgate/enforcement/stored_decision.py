@@ -5,9 +5,9 @@ told, nor the rulebook that decided. So each charge is written with all that giv
 words, what its count is filed under, the key, and the receipt. What is made of that answers to refund, cancel,
 renew and release like the decision itself.
 
-Laws (tests/rules/test_receipts.py): of a decision that was written and read, giving back does what giving back of
-the decision does; what was given back is written too, so nothing is given back twice along one line of receipts.
-Whoever reads the same receipt twice must see to that himself.
+Laws (tests/enforcement/test_stored_decision.py): of a decision that was written and read, giving back does what
+giving back of the decision does; what was given back is written too, so nothing is given back twice along one line
+of receipts. Whoever reads the same receipt twice must see to that himself.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ lost:
                     know that still live: every process remembers, for each key, until when parts may be in use
                     that it has told, and says so when it asks. A new ledger then listens until that instant.
 
-Laws (tests/engine/test_assignments.py):
+Laws (tests/engines/test_quota_ledger.py):
   - after a restart with the same ttl and grace nothing is told before all that was told earlier has run out;
   - after Redis lost a ledger, the first process that asks and has told parts which may still be in use makes it
     listen. If one asks first that has told none, or a replica takes over that lacks the last reports, at most the

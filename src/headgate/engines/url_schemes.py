@@ -1,6 +1,6 @@
 """The schemes of engine URLs, and the sentences for URLs that cannot be read.
 
-Law (tests/engine/test_topology.py): no sentence holds a part of a login.
+Law (tests/engines/redis/test_topology.py): no sentence holds a part of a login.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Numbers are texts, as they cross the wire: JSON has one kind of number, and a ra
 zone is known from two years back to thirty years ahead, by whole years: so the same book has the same plate for
 a year, byte by byte, unless its zones' governments decide otherwise.
 
-Laws (tests/gateway/test_plate.py):
+Laws (tests/gateway/test_bundle.py):
   - the plate without what stands beside the book is the book;
   - there is an entry for every limit and candidate in it, and its numbers are those the Redis engine sends;
   - whatever rules a call meets, the script that the Redis engine would call is among the scripts, up to three

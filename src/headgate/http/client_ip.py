@@ -15,7 +15,7 @@ Several lines of the field are one list: join them with commas, in order.
 "unix" among the trusted stands for peers without an address, such as those of a socket file, and for the "unix:"
 that nginx writes for them. Ports and zones are left out, and ::ffff:10.0.0.1 is 10.0.0.1.
 
-Laws (tests/http/test_address.py):
+Laws (tests/http/test_client_ip.py):
   - what an untrusted peer writes into the field changes nothing;
   - behind any chain of trusted proxies that each append what they saw, the answer is the address of the first that
     is not trusted, whatever it sent: nothing that a client writes can make it look like another address;

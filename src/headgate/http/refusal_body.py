@@ -12,7 +12,7 @@ curl's */* gets the sentence. A service that cannot decide answers 503 in the sa
 nginx answers the same (refusal.lua), but for the sentence: it has pages of its own. Facts in header fields, with
 Retry-After, are headers.py.
 
-Laws (tests/http/test_problem.py):
+Laws (tests/http/test_refusal_body.py):
   - a rule's own body, and a redirect, are answered whatever the client accepts;
   - nothing is said of a status that is no error, nor of 444, at which nginx answers nothing;
   - nothing that a rule says can end a header field, however the rule was made;

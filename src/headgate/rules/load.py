@@ -4,8 +4,8 @@ The format only says how the tree is written (document.py); what it says is read
 all. A book is taken whole or not at all: InvalidRulebook carries every problem that could be found, and each has
 its line.
 
-Laws (tests/rules/test_load.py): whatever the bytes are, only a Rulebook or an InvalidRule comes out, in bounded
-time; a book that is written (write.py) and read again is the same.
+Laws (tests/rules/parsing/test_load.py): whatever the bytes are, only a Rulebook or an InvalidRule comes out, in
+bounded time; a book that is written (write.py) and read again is the same.
 """
 
 from __future__ import annotations

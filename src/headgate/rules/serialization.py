@@ -4,8 +4,8 @@
 saying left out. `yaml_text` writes any such document in the small part of YAML that everybody reads alike: texts
 that could be taken for anything else stand in double quotes.
 
-Laws (tests/rules/test_write.py): load.of(document(book)) == book; a document written as YAML and read by anyone is
-the same document; read by load, the same book.
+Laws (tests/rules/test_serialization.py): load.of(document(book)) == book; a document written as YAML and read by
+anyone is the same document; read by load, the same book.
 """
 
 from __future__ import annotations

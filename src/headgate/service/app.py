@@ -19,7 +19,7 @@ was used or is not fit for this, 408 a body that does not come, 413 too large, 5
 installed, 503 who cannot decide, is told to stop, or has too much to do. Each of them is a problem (RFC 9457) with
 a sentence. Health is told however much there is to do: who asks for it would restart us.
 
-Laws (tests/service/test_http.py, test_sizes.py): nothing that is sent gets a 500, and nothing waits for long.
+Laws (tests/service/test_check_api.py, test_sizes.py): nothing that is sent gets a 500, and nothing waits for long.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ The peer must be among the trusted proxies, or nothing that it says of others is
 Bytes. Fields come as they were sent. Of the path granian has read the escapes, with U+FFFD for what is not UTF-8:
 of Envoy's clients, paths that differ only in bytes which are not UTF-8 are one path.
 
-Laws (tests/service/test_forwarded.py):
+Laws (tests/service/test_forward_auth.py):
   - for any request, the attributes made of the sub-request are those of the request with the same address, but
     for the fields above;
   - no field that a client sends changes method, path, host or address behind a gateway that writes its own;

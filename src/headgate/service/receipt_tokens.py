@@ -5,7 +5,7 @@ it here: any worker can redeem it, and what was decided by Redis, any service wi
 works once: the receipt's number is then taken under a count of its own, which lives as long as the charge
 matters. What is left of a charge after a part was given back has a receipt of its own.
 
-Laws (tests/service/test_receipts.py): a receipt that was changed in any bit is refused; one that was used is
+Laws (tests/service/test_receipt_tokens.py): a receipt that was changed in any bit is refused; one that was used is
 refused, by every worker; a refused call has none.
 """
 

@@ -7,8 +7,8 @@ is kept, with what it charges, and when it is asked in the same words again only
     Known      a question that meets one count: what it charges, and what never changes of its answer
     Memory     some thousands of questions. It forgets all at once when it is full, or the rulebook is another one
 
-Laws (tests/service/test_known.py): who asks again gets the answer that a service without memory gives; and what
-does not follow from the words alone (counts of this process, slots, shares among members) is not kept.
+Laws (tests/service/test_request_cache.py): who asks again gets the answer that a service without memory gives; and
+what does not follow from the words alone (counts of this process, slots, shares among members) is not kept.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from types import FrameType
 from headgate.cli.style import Ink
 from headgate.cli.terminal import borrowed, draw
 from tests.nginx.demo import shop
-from tests.nginx.demo.bars import broken
+from tests.nginx.demo.expectations import broken
 from tests.nginx.demo.page import WIDTH, head, live, results, rows
 from tests.nginx.demo.sale import SECONDS, Counts, Ending, Sale
 from tests.servers import MissingComponent

@@ -11,8 +11,8 @@ from textwrap import wrap
 
 from headgate.cli.style import Ink
 from tests.nginx.demo import shop
+from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, Tally
 from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, Counts, Ending, unasked
-from tests.nginx.demo.tally import BUYER_RULE, ITEM_RULE, Tally
 
 WIDTH = 79
 _NAME = 15

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.nginx.demo import shop
-from tests.nginx.demo.tally import ITEM_RULE, Tally
+from tests.nginx.demo.log_counts import ITEM_RULE, Tally
 from tests.nginx.flood import asked_of
 from tests.servers import RedisServer
 from tests.servers.binaries import command

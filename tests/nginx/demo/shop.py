@@ -18,7 +18,7 @@ from typing import NamedTuple
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.cli import main
 from headgate.rules import load
-from tests.nginx.demo.tally import Tally
+from tests.nginx.demo.log_counts import Tally
 from tests.servers import Kind, Nginx
 
 BOOK = Path(__file__).with_name("shop.yaml")

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from headgate import InvalidRule
 from headgate.rules import imports, load
 from headgate.rules.imports import KINDS, Note, guess, translate
-from tests.rules.imports.test_envoy import EDGE
-from tests.rules.imports.test_nginx import SITE
-from tests.rules.imports.test_spring import SHOP
+from tests.rules.imports.test_envoy_ratelimit import EDGE
+from tests.rules.imports.test_nginx_limit_req import SITE
+from tests.rules.imports.test_spring_gateway import SHOP
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ not charged."""
 from typing import Any
 
 from headgate.rules.imports.envoy_ratelimit import translate
-from tests.service.envoy.served import OK, OVER_LIMIT, Unit, descriptor, serving
+from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, Unit, descriptor, serving
 
 SHOP = """
 domain: shop

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.rules import load
 from tests.servers import RedisServer
-from tests.service.envoy.served import OK, OVER_LIMIT, Client, Unit, descriptor, serving
+from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, Client, Unit, descriptor, serving
 
 Entry = tuple[str, str]
 Asked = list[Entry]

@@ -8,7 +8,7 @@ from google.protobuf.json_format import MessageToDict
 
 from headgate.rules import load
 from tests.servers import RedisServer
-from tests.service.envoy.served import OK, OVER_LIMIT, Client, Unit, descriptor, serving
+from tests.service.envoy.envoy_harness import OK, OVER_LIMIT, Client, Unit, descriptor, serving
 
 BOOK: dict[str, Any] = {
     "headers": "draft-11",

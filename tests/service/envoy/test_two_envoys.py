@@ -8,8 +8,8 @@ import httpx
 
 from tests.servers import Backend, Envoy, RedisServer
 from tests.servers.backend import Answer, Request
-from tests.service.documented import cluster, filter_of
-from tests.service.running import Service
+from tests.service.documented_configs import cluster, filter_of
+from tests.service.service_harness import Service
 
 SHORTEST = 9 + 5 + len("name") + len("all") + 6  # bytes of a message: HTTP/2's head, gRPC's, and a bucket
 

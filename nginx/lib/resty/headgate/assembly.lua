@@ -4,7 +4,7 @@
 -- fallback( shed( prefetch( denial cache( Redis )))): a flood is shed before units are ordered for it, and what Redis
 -- refused says nothing of the units that are here already. What counts on this nginx is asked of the shared dict.
 --
--- Law (tests/nginx/test_assembly.py): an option that cannot be meant keeps nginx from starting, with a sentence.
+-- Law (tests/nginx/test_init_options.py): an option that cannot be meant keeps nginx from starting, with a sentence.
 
 local fallback = require "resty.headgate.fallback"
 local follow = require "resty.headgate.follow"

@@ -9,7 +9,7 @@
 -- A day starts at the first instant at which its zone's date is that day or a later one. Mostly that is midnight;
 -- where the clocks jump over midnight it is the jump, and a day that was left out altogether is no window.
 --
--- Laws (tests/nginx/test_calendar.py):
+-- Laws (tests/nginx/rules/test_calendar.py):
 --   - the words are those that Python sends, as long as the zone's list reaches;
 --   - while now stays in the window, the answer is the very same table (it is kept on the limit, as `nearest`, and is
 --     read only);

@@ -6,7 +6,7 @@
 -- connection and by its turn on that. So nothing depends on a log phase: without ours, an address that is used again
 -- means nothing to a new request.
 --
--- Laws (tests/nginx/test_tricks.py): a request is decided once, however often it is redirected and whoever asks again;
+-- Laws (tests/nginx/request/test_hostile_requests.py): a request is decided once, however often it is redirected and whoever asks again;
 -- two requests on one connection are two.
 
 local ffi = require "ffi"

@@ -8,7 +8,7 @@
 --   :safe_set(key, value, seconds, flags)     a number or a text: true; false and why
 --   :safe_add, :delete, :expire, :flush_expired     the dict's own
 --
--- Laws (tests/nginx/test_dict.py): whatever is asked, the answer is that of ngx.shared. Where lua-resty-core declares
+-- Laws (tests/nginx/test_ffi.py): whatever is asked, the answer is that of ngx.shared. Where lua-resty-core declares
 -- other functions than we know, or none, it is ngx.shared that answers.
 
 local ffi = require "ffi"

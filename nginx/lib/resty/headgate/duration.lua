@@ -1,6 +1,6 @@
 -- A length of time as text, such as 50ms, 1.5s or 10m. The twin of parse_span in text.py. Pure.
 --
--- Law (tests/nginx/redis/test_url.py): what is read, and what is refused, is what Python reads and refuses.
+-- Law (tests/nginx/engines/redis/test_url.py): what is read, and what is refused, is what Python reads and refuses.
 
 local find, floor, lower, match = string.find, math.floor, string.lower, string.match
 

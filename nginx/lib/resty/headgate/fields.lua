@@ -1,7 +1,7 @@
 -- The header fields of the response: fields["Retry-After"] = "3", as of ngx.header. That one ends in a call, in last
 -- place, of what is not Lua; dict.lua tells what that costs.
 --
--- Law (tests/nginx/test_dict.py): what ngx.header would have sent is sent. It is asked itself where lua-resty-core
+-- Law (tests/nginx/test_ffi.py): what ngx.header would have sent is sent. It is asked itself where lua-resty-core
 -- declares another function than we know.
 
 local ffi = require "ffi"

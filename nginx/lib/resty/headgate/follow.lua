@@ -7,10 +7,10 @@
 -- The last good plate also lies in the shared dict, where new workers find it after a reload, and on disk if nginx was
 -- told where (`keep`), so that a restart without Redis follows the last book that was known.
 --
--- Laws (tests/nginx/test_follow.py): the plate in force is always the last good one that was seen; a change is followed
+-- Laws (tests/nginx/rules/test_bundle_watcher.py): the plate in force is always the last good one that was seen; a change is followed
 -- within a second by every worker; a broken one is told once; and that there is none, so nothing is limited, is told
 -- once for all workers, after a start and after a reload; so are the warnings of a book. Rules that are split among
--- those who count themselves are compiled anew within a second of a change of their number (tests/nginx/test_split.py).
+-- those who count themselves are compiled anew within a second of a change of their number (tests/nginx/engines/test_split_limits.py).
 
 local json = require "resty.headgate.json"
 local naming = require "resty.headgate.naming"

@@ -15,7 +15,7 @@
 -- depends on the limit and the name alone is worked out once and kept on the limit, as `told`: so one verdict costs one
 -- text and no table.
 --
--- Laws (tests/nginx/test_headers.py):
+-- Laws (tests/nginx/http/test_headers.py):
 --   - the fields are those that Python writes, in its order, whatever was decided;
 --   - what is kept on a limit is never told of another rule, or of another count of the same name;
 --   - a value is printable ASCII, whatever a rule is called, and a number has at most 15 digits and no exponent.

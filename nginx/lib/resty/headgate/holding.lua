@@ -15,7 +15,7 @@
 -- arrived and no end was ever seen, it is as good as proven. In both cases the log says so, and nothing is renewed any
 -- more: slots that nobody would give back end by their ttl, rather than never.
 --
--- Laws (tests/nginx/test_holding.py): whatever was acquired is released or has expired; a request that lasts longer
+-- Laws (tests/nginx/request/test_slot_tracker.py): whatever was acquired is released or has expired; a request that lasts longer
 -- than the ttl keeps its slot; what Redis does not take back is offered again until it has expired by itself.
 
 local M = {}

@@ -32,7 +32,7 @@
 -- a worker ends in peace (a reload), it gives back what it ordered; stocks of other workers stay as they are. A call
 -- may give back its own units: into the stock they came from while that lasts, into the count after that.
 --
--- LAW (tests/nginx/test_lease.py). Let N nginx use a key, each holding at most U of its units, on the way out and on
+-- LAW (tests/nginx/engines/test_prefetch.py). Let N nginx use a key, each holding at most U of its units, on the way out and on
 -- the way back included:
 --   - over any span, at most N * U units more are admitted than the limit alone admits; of a fixed window, whose
 --     stocks end with it, not one more (the proof stands in engines/layers/prefetch/engines.py);

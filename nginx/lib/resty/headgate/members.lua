@@ -16,7 +16,7 @@
 -- and in the meantime nobody should think itself alone. The last worker that ends in good order (nginx -s quit) takes
 -- the member out; otherwise it is taken for dead after five seconds.
 --
--- Laws (tests/nginx/test_members.py):
+-- Laws (tests/nginx/engines/test_membership.py):
 --   - count and rank are those of the last beat, or of an earlier one that counted more, up to five beats back; (1, 0)
 --     as long as none was heard; a number said beforehand and no rank, where one was said;
 --   - nginx and Python processes with one prefix on one server count each other, and no two have the same rank;

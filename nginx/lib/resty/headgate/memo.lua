@@ -10,7 +10,7 @@
 -- charged either. They were not asked, so there are no facts here: answers[i] is nil, and nobody tells of them.
 -- Such answers come with the word "unasked": they do not show that Redis answers.
 --
--- Laws (tests/nginx/test_memo.py):
+-- Laws (tests/nginx/engines/test_denial_cache.py):
 --   - it never over-admits: from memory come refusals only, whatever passes was passed by the engine behind;
 --   - it refuses what somebody else has freed meanwhile for at most min(retry_after, 1 s);
 --   - a refusal holds for costs at least as large as the refused one, and is aged by the time that has passed since;

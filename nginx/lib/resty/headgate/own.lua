@@ -3,7 +3,7 @@
 -- A script says by which override it decided, in words; what these words mean (quota, window) a plate cannot know. So a
 -- worker that meets them for the first time reads the override itself, once, and remembers it.
 --
--- Laws (tests/nginx/test_own.py):
+-- Laws (tests/nginx/request/test_override_info.py):
 --   - the header fields of a key with an override are those that Python writes, whoever refuses it;
 --   - where the override is gone meanwhile, or nobody answers, they tell of the rule's limit;
 --   - who got no answer asks again a second later.

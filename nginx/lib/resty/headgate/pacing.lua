@@ -31,7 +31,7 @@
 --
 -- Only limits that come back within a minute are paced. Who is told to come tomorrow has no use for a fair chance now.
 --
--- Laws (tests/nginx/test_pacing.py by simulation, tests/nginx/test_shed.py by floods): Redis is asked for at most 3
+-- Laws (tests/nginx/engines/test_shed_rate.py by simulation, tests/nginx/engines/test_load_shedding.py by floods): Redis is asked for at most 3
 -- times the limit; at least 98 % of it are used; every tenth of a window or second is given as much as any other.
 --
 -- Times are microseconds, rates units per microsecond. A state is thirteen numbers from 0 on, wherever they are kept.

@@ -5,7 +5,7 @@
 -- rounded one, and what is missing. Of two products the smaller rounded one is the smaller, and of equal ones that
 -- which misses less.
 --
--- Law (tests/nginx/test_share.py): for whole numbers up to 2^53 and for any doubles of ordinary size, `at_most` is
+-- Law (tests/nginx/engines/test_limit_share.py): for whole numbers up to 2^53 and for any doubles of ordinary size, `at_most` is
 -- what whole numbers without end, or fractions, would say.
 
 local M = {}

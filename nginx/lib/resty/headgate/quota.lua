@@ -1,7 +1,7 @@
 -- What a limit gives, and in what time: for limits that no plate tells of, such as shares. The twin of quota,
 -- window_seconds and per_second of http/headers.py, and of fresh in engines/layers/fallback/limit_share.py, from the numbers alone.
 --
--- Laws (tests/nginx/test_share.py):
+-- Laws (tests/nginx/engines/test_limit_share.py):
 --   - what is worked out here is what a plate says of the same limit;
 --   - window is nil for slots, and per_second where it is no whole number.
 

@@ -9,7 +9,7 @@
 -- application/problem+json in Accept, and does not like text/html better: by q, or if q is the same, by naming
 -- text/html first. A wildcard names nothing: curl's */* gets the page.
 --
--- Laws (tests/nginx/test_refusal.py):
+-- Laws (tests/nginx/http/test_refusal_body.py):
 --   - a rule's own body, and a redirect, are answered whatever the client accepts;
 --   - no page and no problem follows a status that is no error, nor 444, at which nginx answers nothing;
 --   - nothing that a rule says can end a header field: an address with blanks, control characters or bytes beyond ASCII

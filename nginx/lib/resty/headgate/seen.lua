@@ -16,7 +16,7 @@
 --
 -- What begins with ? is no attribute: it stands beside them.
 --
--- Laws (tests/nginx/test_seen.py, test_routing.py): byte for byte what Python makes of the same request; a rule for a
+-- Laws (tests/nginx/request/test_request_attributes.py, test_routing.py): byte for byte what Python makes of the same request; a rule for a
 -- host or a path meets all that nginx serves there; nothing a client sends is an error; what is absent is empty.
 
 local attributes = require "resty.headgate.attributes"

@@ -12,7 +12,7 @@
 -- A share is a limit like those of a plate: algorithm, numbers, text, fresh, quota, window, per_second, calendar. It is
 -- made anew by each call, so whoever decides by it keeps it; a member that is alone has the plate's own.
 --
--- Laws (tests/nginx/test_share.py):
+-- Laws (tests/nginx/engines/test_limit_share.py):
 --   - share is what Python's is, word by word, and nil where Python's is None: also where a share cannot be written;
 --   - so the shares of all ranks together hold at most the limit, in units at once and in rate; and equal shares have
 --     at most its rate together, and at least one unit each;

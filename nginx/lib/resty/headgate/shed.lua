@@ -16,7 +16,7 @@
 -- nothing and the limit's reset, or a second if that is longer: any instant is as good as any other, and nobody should
 -- meet all the others there.
 --
--- Laws (tests/nginx/test_shed.py, measured on floods of 50 times the limit):
+-- Laws (tests/nginx/engines/test_load_shedding.py, measured on floods of 50 times the limit):
 --   - Redis is asked at most 3 times the limit, however large the flood (but for its first moments: until the first
 --     refusal arrives, everybody asks);
 --   - at least 98 % of the limit are used, unless the machine itself stands still at the end of a window;

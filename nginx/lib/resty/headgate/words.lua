@@ -9,7 +9,7 @@
 -- Of a dry run the names are told, too: the rule's of a shadow, and the rule's with ~ behind it of a candidate, as its
 -- counts are named.
 --
--- Laws (tests/nginx/test_refusal.py): what happened comes before what would have, and a refusal before a delay. So the
+-- Laws (tests/nginx/http/test_refusal_body.py): what happened comes before what would have, and a refusal before a delay. So the
 -- words of a dry run are said only if nothing live refused or delayed the request. The names are told in any case:
 -- those that would have refused it, or if none would, those that would have delayed it, each rule's once.
 

@@ -3,7 +3,7 @@
 Part by part. A part is one rule's charges, or plain ones. All charges of the live parts are kept, or none; a part
 aside is kept by its own verdict, whatever the others say. First everything is judged, then everything is kept.
 
-Laws (tests/parity/test_lockout_together.py, tests/engine/test_terms.py):
+Laws (tests/parity/test_lockout_together.py, tests/engines/test_charge_options.py):
   - a part aside changes nothing for the live ones, and they change nothing for it;
   - a part that its own limits refuse counts one refusal, whatever the others say; a peek counts none;
   - a part that is locked out is refused without a look at its counts, and so is the call that reaches `after`;

@@ -10,7 +10,7 @@ left (give or take NEAR) sends for all that can be answered by its own deadline,
 with a short deadline delays nobody, no caller waits beyond its deadline, and no reply is given up more than NEAR
 early.
 
-The pool holds its lock around every method. tests/engine/test_pool_schedules.py runs all schedules of a few
+The pool holds its lock around every method. tests/engines/redis/test_pool_schedules.py runs all schedules of a few
 callers.
 """
 

@@ -4,7 +4,7 @@ The engine does not know what a paper says. It numbers and dates them in one ste
 the last twenty, and tells cheaply which one is the latest. What an edition of a rulebook is, rules/editions.py
 knows; it works on either archive.
 
-Laws (tests/engine/test_editions.py):
+Laws (tests/engines/redis/test_rulebook_versions.py):
   - two papers never get the same number, however many are added at once;
   - a paper, once added, is never changed, and is there until twenty newer ones are;
   - one who expects another latest number than there is adds nothing.

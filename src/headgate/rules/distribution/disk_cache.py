@@ -4,7 +4,7 @@ One file for each place that books come from, in the user's cache folder, readab
 aside and renamed, so it is there as a whole or not at all; its first line holds a digest of the rest, so what
 is damaged is known. Keeping is a favour: if it fails, that is told once in the log, and nothing else happens.
 
-Laws (tests/rules/test_keep.py):
+Laws (tests/rules/distribution/test_disk_cache.py):
   - what is read is a paper that was written, with its time; or nothing, and the log says why;
   - two places never share a file.
 """

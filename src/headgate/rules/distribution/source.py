@@ -10,7 +10,7 @@ seen. It is read once it has held still for SETTLE, and only what is the same be
 that is being written is not taken for a short one, unless its writer pauses longer than that; what it adds then is
 a change like any other. An empty file is no rulebook: it is what is left when a writer fails.
 
-Laws (tests/rules/test_source.py):
+Laws (tests/rules/distribution/test_source.py):
   - if the text changes, the signature does;
   - what is read is a text that the file held as a whole, never parts of two.
 """

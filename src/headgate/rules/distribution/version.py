@@ -5,7 +5,7 @@ it; `document` as plain JSON, for whoever reads it without YAML or TOML. Beside 
 was worked out of it for gateways (gateway/bundle.py), which nobody here needs: `book` is without it. An edition is
 written as one JSON object. A draft is an edition without number and time: those are given where it is published.
 
-Laws (tests/rules/test_edition.py):
+Laws (tests/rules/distribution/test_version.py):
   - what was written is read back the same, whatever the text;
   - what cannot be an edition is refused with a sentence: it is never half read;
   - what stands beside the book for gateways is not read with it, and nothing else is left out;

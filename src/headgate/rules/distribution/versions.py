@@ -7,7 +7,7 @@ Rolling back publishes an old text anew, under a new number: history is never re
 sees it like any other change. Without a number it goes to the one before, and that is reckoned by where a text
 was published first: after 4 was rolled back to 3, rolling back again leads to 2, never forth to 4.
 
-Laws (tests/engine/test_editions.py):
+Laws (tests/engines/redis/test_rulebook_versions.py):
   - an edition is what was pushed, and stays so;
   - a push that expects an edition is refused, with a sentence, once there is a newer one;
   - a rollback says what the edition that it names says, or is refused.

@@ -7,7 +7,8 @@ server that lost its memory), changes nothing either: limits do not fall because
 A start is a first look whose answer is needed. If there is none, the last good book kept on disk stands in, and
 the log says so; without that the failure goes up.
 
-Laws (tests/rules/test_watch.py, test_watch_thread.py; on real servers tests/engine/test_pushed.py):
+Laws (tests/rules/distribution/test_watcher.py, test_watch_thread.py; on real servers
+tests/engines/redis/test_rulebook_watchers.py):
   - the book in force is always the last good one that was seen;
   - a change is handed over once, within a second; a paper that says the same as before is no change;
   - a broken edition is counted and told once, not at each look; `error` holds its sentence until a good one comes;

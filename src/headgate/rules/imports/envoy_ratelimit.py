@@ -23,8 +23,8 @@ clock, a month of 30 days. A limit of no requests is a cost of 2 where 1 may pas
 
 The service takes a key that it knows anywhere, and refuses a file with one that it does not know; so does this.
 
-Law (tests/rules/imports/test_envoy_law.py): to any descriptor exactly the rule applies that the service would have
-found.
+Law (tests/rules/imports/test_envoy_descriptor_law.py): to any descriptor exactly the rule applies that the service
+would have found.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ of its source a call is exempt, and a geo says which addresses have these values
 that holds the address. Regular expressions, included files and proxies of a geo cannot be said here: then it is
 None.
 
-Law (tests/rules/imports/test_allow_lists.py): for any address and these forms, the condition holds just if nginx
-does not count the call.
+Law (tests/rules/imports/test_nginx_allow_lists.py): for any address and these forms, the condition holds just if
+nginx does not count the call.
 """
 
 from __future__ import annotations

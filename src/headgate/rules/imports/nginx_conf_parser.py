@@ -3,8 +3,8 @@
     name argument "quoted argument" ${variable};
     name argument { directives }
 
-Law (tests/rules/imports/test_conf.py): whatever the text is, reading it ends in directives or in InvalidRule with
-a line, in time that grows with its length only.
+Law (tests/rules/imports/test_nginx_conf_parser.py): whatever the text is, reading it ends in directives or in
+InvalidRule with a line, in time that grows with its length only.
 """
 
 from __future__ import annotations

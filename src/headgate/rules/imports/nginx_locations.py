@@ -8,8 +8,8 @@ have and others have not becomes a condition that leaves the others out:
     location /api      has it         {path: /api*/**, not: {path: /api/public/**}}
     location /api/public/   has not
 
-Law (tests/rules/imports/test_places.py): for any prefix and exact locations, the condition of a set of them holds
-for a path just if nginx's choice for that path is one of the set.
+Law (tests/rules/imports/test_nginx_locations.py): for any prefix and exact locations, the condition of a set of
+them holds for a path just if nginx's choice for that path is one of the set.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ YAML, TOML, JSON and Python values become the same three kinds of node. A scalar
 and whether it stood in quotes; what it means is decided where it is expected. So `mode: off` is the word off,
 `limit: 10/s` needs no quotes, and a plain `true` is a yes where a yes or no is asked for.
 
-Law (tests/rules/test_document.py): whatever the bytes are, reading them ends in a tree or in a Fault with a place,
-in bounded time: at most MOST_BYTES are read, MOST_NODES are made (aliases count as what they stand for) and
-MOST_DEPTH lie within each other. No key stands twice in a mapping. Nothing in a document is ever executed.
+Law (tests/rules/parsing/test_document_tree.py): whatever the bytes are, reading them ends in a tree or in a Fault
+with a place, in bounded time: at most MOST_BYTES are read, MOST_NODES are made (aliases count as what they stand
+for) and MOST_DEPTH lie within each other. No key stands twice in a mapping. Nothing in a document is ever
+executed.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 A condition that can never hold is refused: nobody means it. Names are worked out here; what comes out knows none.
 
-Laws (tests/rules/test_load.py): names in a circle are shown as the circle; whatever is written, a condition that
-is read has at most MOST_TESTS tests in it, with names and aliases written out.
+Laws (tests/rules/parsing/test_load.py): names in a circle are shown as the circle; whatever is written, a
+condition that is read has at most MOST_TESTS tests in it, with names and aliases written out.
 """
 
 from __future__ import annotations

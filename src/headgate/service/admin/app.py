@@ -3,7 +3,7 @@
     Authorization: Bearer TOKEN         on every request; compared in constant time
     X-Headgate-Author: ann              on every change
 
-Laws (tests/service/test_admin.py, test_admin_asked.py):
+Laws (tests/service/admin/test_memory_engine.py, test_admin_asked.py):
   - nothing is read, told or done for who shows no token, or a wrong one;
   - from one address (one network of IPv6) a worker answers 20 requests at once and 10 a second, right or wrong: so
     no token is guessed faster, and whoever guesses keeps nobody else out;

@@ -7,7 +7,7 @@ here: what never changes of a limit is made once, by the messages themselves, an
 Whatever else there is to tell (a refusal, a shadow, a fallback, a delay, an override, other headers) is
 not told here: then the answer is None, and told.py makes it.
 
-Law (tests/service/envoy/test_told.py): what is written here is read as what told.py makes.
+Law (tests/service/envoy/test_response.py): what is written here is read as what told.py makes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 -- nothing. What was not is ended and given back under the key's flag, so that nobody orders meanwhile. If Redis gives
 -- no answer, what was on the way is lost, and what has yet to go waits for a second.
 --
--- Law (tests/nginx/test_lease.py): what a stock has left is given back once, whoever ends it.
+-- Law (tests/nginx/engines/test_prefetch.py): what a stock has left is given back once, whoever ends it.
 
 local clock = require "resty.headgate.clock"
 local stocks = require "resty.headgate.lease.stock"

@@ -9,7 +9,7 @@
 -- How many units are left is not here, but in the dict. Everything else of a stock never changes, so a worker reads it
 -- once, from a line of text.
 --
--- Laws (tests/nginx/test_stock.py): U and each unit's receipt are Python's; where doubles are too coarse, a receipt is
+-- Laws (tests/nginx/engines/test_prefetched_units.py): U and each unit's receipt are Python's; where doubles are too coarse, a receipt is
 -- a microsecond or two short, never long.
 
 local M = { STOCK = 9 } -- the place in facts where the stock stands that they are of

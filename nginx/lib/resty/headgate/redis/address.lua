@@ -3,7 +3,7 @@
 -- An Address is made once and used for every connection, so all that connecting needs is in it already: `to`, `port`
 -- and `options` are the words of connect(), `greeting` is what is said before the first question.
 --
--- Laws (tests/nginx/redis/test_url.py): two addresses share the connections of a pool only if place, user, password,
+-- Laws (tests/nginx/engines/redis/test_url.py): two addresses share the connections of a pool only if place, user, password,
 -- database and TLS are the same; no text of an address shows the password.
 
 local resp = require "resty.headgate.redis.resp"

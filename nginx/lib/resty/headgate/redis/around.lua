@@ -3,7 +3,7 @@
 -- The short way was tried first, or nobody was known to ask. From there the question goes wherever it is sent on to,
 -- but not long after its time.
 --
--- Laws (tests/nginx/redis/test_engine.py, test_cluster.py, test_sentinel.py): it is asked again only where it surely
+-- Laws (tests/nginx/engines/redis/test_engine.py, test_cluster.py, test_sentinel.py): it is asked again only where it surely
 -- has not been charged: the server said so, or never had it. A script that a server forgot goes to it once, as text.
 -- One looks for the servers, the others wait for what is found; and if the one was broken off, another one looks.
 

@@ -4,7 +4,7 @@
 -- asked for once, by CLUSTER SLOTS, and again when it turned out to be old: somebody was sent on, or did not answer.
 -- While it is in doubt it is asked for every tenth of a second at most, and what is known holds meanwhile.
 --
--- Laws (tests/nginx/redis/test_cluster.py): the slot is the server's; MOVED changes the map for that slot at once, ASK
+-- Laws (tests/nginx/engines/redis/test_cluster.py): the slot is the server's; MOVED changes the map for that slot at once, ASK
 -- changes nothing; one that did not answer is asked for the map last.
 
 local bit = require "bit"

@@ -11,7 +11,7 @@
 --   cy           waits ...... drives ............ answered
 --   dan             waits ... rides with cy ..... answered
 --
--- Laws (tests/nginx/redis/test_convoy.py):
+-- Laws (tests/nginx/engines/redis/test_batching.py):
 --   - no call takes longer than until `by`; who rides is answered, or has failed, by the end of the driver's time, and
 --     nobody rides with a driver who has much less time (SOONER);
 --   - the answer is that of the own question, whoever drives;

@@ -14,7 +14,7 @@
 -- Where a new connection was not asked and answered within the deadline, another is opened behind it, with a second of
 -- time, for those who come later: otherwise a far server with TLS could never be reached within a short deadline.
 --
--- Laws (tests/nginx/redis/test_line.py): no call takes longer than until `by`; what was sent and not answered is never
+-- Laws (tests/nginx/engines/redis/test_connection.py): no call takes longer than until `by`; what was sent and not answered is never
 -- sent again; a connection returns to its pool only if exactly the replies were read; nothing but the greeting is said
 -- before the login was accepted.
 --

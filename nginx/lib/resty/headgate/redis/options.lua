@@ -10,7 +10,7 @@
 --
 -- Refuses options that belong into the rulebook (prefetch) or into nginx.conf (authorities, ciphers).
 --
--- Laws (tests/nginx/redis/test_url.py): an option is in force or refused, never ignored; what Python refuses is refused
+-- Laws (tests/nginx/engines/redis/test_url.py): an option is in force or refused, never ignored; what Python refuses is refused
 -- here.
 
 local duration = require "resty.headgate.duration"

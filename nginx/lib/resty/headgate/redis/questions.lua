@@ -10,7 +10,7 @@
 -- Charges that look at nothing but their counts, and are of one algorithm, may be joined with those of other calls: one
 -- script run decides them all, one call after the other. Such a question is packed when it is known how it travels.
 --
--- Laws (tests/nginx/redis/test_questions.py, test_joined.py): the bytes are those that Python would send for the same
+-- Laws (tests/nginx/engines/redis/test_commands.py, test_joined.py): the bytes are those that Python would send for the same
 -- charges, but for a patience that is left out where nobody has one; and who is joined with others is told what he
 -- would have been told by himself at that instant, after those before him.
 

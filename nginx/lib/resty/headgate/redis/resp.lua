@@ -7,7 +7,7 @@
 --   :7      7              *2 ...   a list           -ERR no   { error = "ERR no" }
 --   $1 a    "a"            $-1 *-1  false: a list may hold it, and nil would end the list
 --
--- Laws (tests/nginx/redis/test_resp.py): read undoes pack; a reply cut anywhere is asked on for and never misread; what
+-- Laws (tests/nginx/engines/redis/test_resp.py): read undoes pack; a reply cut anywhere is asked on for and never misread; what
 -- is said to be missing is never more than what is missing. Integers are exact up to 2^53.
 
 local new_table = require "table.new"

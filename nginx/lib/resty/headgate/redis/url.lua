@@ -7,7 +7,7 @@
 --
 -- Behind it come options (options.lua).
 --
--- Laws (tests/nginx/redis/test_url.py): what is read is what Python reads; what cannot be read is a sentence, which
+-- Laws (tests/nginx/engines/redis/test_url.py): what is read is what Python reads; what cannot be read is a sentence, which
 -- never holds a part of the login.
 
 local address = require "resty.headgate.redis.address"

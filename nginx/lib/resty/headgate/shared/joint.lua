@@ -5,7 +5,7 @@
 -- one of the charges finds no room, what was saved is put back and all is judged again, with that charge counted under
 -- its hand's overflow.
 --
--- Laws (tests/nginx/shared/test_joint.py, test_parity.py, test_room.py):
+-- Laws (tests/nginx/engines/shared/test_take_all.py, test_parity.py, test_room.py):
 --   - all charges of the live parts are committed or none, whatever room there is;
 --   - a part aside is committed by its own verdict, whatever the others say, and is never in their way;
 --   - a part that its own limits refuse counts one refusal; one that is locked out is refused without a look at its

@@ -10,7 +10,7 @@
 -- `own` is a hand as the engine has bound it: model, pace, whole, width. Saving answers false if there is no room, and
 -- then what was kept before may be gone from the dict: who saves has it, and puts it back.
 --
--- Law (tests/nginx/shared/test_parity.py, test_clocks.py): what is loaded is what was saved, and lives as long as its
+-- Law (tests/nginx/engines/shared/test_parity.py, test_clocks.py): what is loaded is what was saved, and lives as long as its
 -- model says, by the real time.
 
 local clock = require "resty.headgate.clock"

@@ -13,7 +13,7 @@
 -- worker that was killed while it held a lock leaves it taken: who sees one epoch for EXPIRY seconds ends it, by adding
 -- to the epoch, and of several who do so one is the first.
 --
--- Laws (tests/nginx/shared/test_exact.py, test_clocks.py):
+-- Laws (tests/nginx/engines/shared/test_two_workers.py, test_clocks.py):
 --   - of all workers one holds a lock, unless a holder stands still for EXPIRY while it holds and then goes on;
 --   - a lock whose holder died is free again EXPIRY after somebody first waited for it;
 --   - several locks are taken all or none, in one order; who waits for one holds none;

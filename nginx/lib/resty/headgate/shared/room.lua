@@ -7,7 +7,7 @@
 --
 --   kind (n: a number, s: a text), flags in 3 digits, length in 6, the state, blanks
 --
--- Laws (tests/nginx/shared/test_room.py): keys that have a count are decided as ever, unless it is a log or a list of
+-- Laws (tests/nginx/engines/shared/test_overflow.py): keys that have a count are decided as ever, unless it is a log or a list of
 -- leases that must grow; all others together get no more than one key would.
 
 local M = {}

@@ -9,7 +9,7 @@
 -- The least number that no key behind a lock was ever given stands in the dict beside the lock: it outlives the keys,
 -- so that no fence comes again, whatever the clock does.
 --
--- Laws (tests/nginx/shared/test_slots.py): those of algorithms/slots.py; at no instant are more than `amount` leases alive.
+-- Laws (tests/nginx/engines/shared/test_slots.py): those of algorithms/slots.py; at no instant are more than `amount` leases alive.
 
 local instants = require "resty.headgate.shared.instants"
 local keeps = require "resty.headgate.shared.keeps"

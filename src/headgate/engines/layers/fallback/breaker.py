@@ -17,7 +17,8 @@ Only the probe's own outcome moves a breaker that is probing: an answer that was
 nothing about now. A probe that never tells its outcome is given up after five seconds. A clock that steps back
 ends any pause: waiting for it to catch up could take hours.
 
-Laws (tests/engine/test_breaker.py): as told above. Pure: a value and the time in, an answer and a value out.
+Laws (tests/engines/layers/test_breaker.py): as told above. Pure: a value and the time in, an answer and a value
+out.
 """
 
 from __future__ import annotations

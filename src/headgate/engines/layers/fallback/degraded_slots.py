@@ -11,7 +11,7 @@ passed by our own clock, None. So nobody is told to hold a slot that somebody el
 
 In the second of settling, a slot must be free in the share and in the engine.
 
-Laws (tests/engine/test_fallback_slots.py): as told; fences of a fallback grow and never repeat.
+Laws (tests/engines/layers/test_fallback_slots.py): as told; fences of a fallback grow and never repeat.
 """
 
 from __future__ import annotations

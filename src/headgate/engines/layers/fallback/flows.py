@@ -12,7 +12,8 @@ Refunds. The facts of a fallback carry a mark that no engine gives (`OURS` and b
 it. What a share admitted is given back to that share while it is there, and to nobody after: the engine was told
 a sum, maybe not all of it. What the engine admitted is given back to the engine, or lost.
 
-Laws (tests/engine/test_fallback.py, test_fallback_laws.py, test_fallback_rules.py, test_fallback_rules_back.py):
+Laws (tests/engines/layers/test_fallback.py, test_fallback_laws.py, test_fallback_rules.py,
+test_fallback_rules_back.py):
   - no EngineUnavailable reaches a caller, whatever is asked, unless a charge of the call has no fallback. (What an
     operator writes is no call: overrides fail as they fail);
   - with allow nothing is refused; with deny nothing passes while the breaker is open;

@@ -17,7 +17,7 @@ A rate is divided exactly where an algorithm can: a token bucket of 100/s among 
 algorithm rounds by itself (nginx's thousandths in the leaky bucket, Guava's doubles in smooth) or an exact share
 could not be written down, it is rounded down.
 
-Laws (tests/engine/test_share.py, test_equal_share.py):
+Laws (tests/engines/layers/test_limit_share.py, test_equal_share.py):
   - the shares of all ranks together hold at most the limit, in units at once and in rate;
   - equal shares together have at most the limit's rate, and hold at most max(units, count) at once; each holds at
     least one unit. Of calendars and slots, at most max(units, count) in each window or at a time;

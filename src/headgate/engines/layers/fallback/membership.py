@@ -13,7 +13,7 @@ How the server is asked is brought along: `beat(id)` answers count and rank, `le
 So this file knows no Redis. Engines of one process that share a server are one member: they join it, are woken
 after every beat that was heard (the server is there), and when the last one quits the beating ends.
 
-Laws (tests/engine/test_members.py):
+Laws (tests/engines/layers/test_membership.py):
   - without failures, count and rank are those of the last beat, or of an earlier one that counted more, up to
     five beats back;
   - a failed beat changes nothing, and is told once in the log until one is heard again;

@@ -1,5 +1,0 @@
-"""What the articles' readers call, and that it has none of the articles' defects."""
-
-import pytest
-
-pytest.register_assert_rewrite("tests.articles.shown")

@@ -1,0 +1,98 @@
+"""Deadlines that many questions could break: no caller waits for what others wait for, or for what comes first."""
+
+import time
+
+import pytest
+
+from headgate.algorithms.decision import DegradedFacts
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.clock import ManualClock
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.fallback.shard import Shard
+from headgate.engines.memory.engine import LocalEngine
+from headgate.errors import EngineUnavailable
+from headgate.flow import run
+from headgate.limiter import AsyncLimiter, Limiter
+from tests.engines.layers.faulty_engine import Faulty
+from tests.servers import Proxy, RedisServer
+
+DEADLINE = 0.05
+
+
+class Distant(Faulty):
+    """Every question takes its time."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        super().__init__(LocalEngine(clock))
+        self._clock, self._seconds = clock, seconds
+
+    def ask(self, *words: object) -> object:
+        self._clock.advance(self._seconds)
+        return super().ask(*words)  # type: ignore[arg-type]
+
+
+class Noted(FallbackEngine):
+    """A fallback whose background waits to be driven."""
+
+    owing: Shard | None = None
+
+    def in_background(self, shard: Shard) -> None:
+        self.owing = shard
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(0.018, 1), (0.010, 3)])
+def test_a_caller_tells_only_if_there_is_time_for_it(seconds: float, asked: int) -> None:
+    clock = ManualClock()
+    wire = Distant(clock, seconds)
+    engine = Noted(wire, clock=clock, deadline=DEADLINE)
+    meter = engine.meter(FixedWindow(10, 3600), "limit")
+    wire.down = True
+    for _ in range(4):
+        assert meter.decide("key", 1)[0]  # by the share
+    wire.down = False
+    clock.advance(1)
+    before, began_us = wire.asked, clock.now_us()
+    facts = meter.decide("key", 1)
+    assert facts[0]
+    assert wire.asked - before == asked
+    assert clock.now_us() - began_us <= DEADLINE * 1_000_000
+    assert isinstance(facts, DegradedFacts) is (asked == 1)
+
+    assert engine.owing is not None or asked > 1
+    if engine.owing is not None:
+        run(engine.settling(engine.owing))
+    clock.advance(2)
+    before = wire.asked
+    assert meter.decide("key", 1)[:2] == (True, 4)  # four, one and one
+    assert wire.asked - before == 1
+
+
+@pytest.mark.servers
+def test_a_script_is_loaded_even_if_only_one_reply_comes_in_time() -> None:
+    with (
+        RedisServer() as server,
+        Proxy(server) as link,
+        Limiter("100/day", f"{link.url}?deadline=400ms") as limiter,
+    ):
+        link.delay(120)  # a quarter of a second for a reply
+        with pytest.raises(EngineUnavailable):
+            limiter.take("key")
+        time.sleep(0.5)
+        assert limiter.take("key")
+
+
+@pytest.mark.servers
+async def test_whoever_asks_after_one_who_waited_in_vain_waits_no_longer() -> None:
+    with RedisServer() as server:
+        limiter = AsyncLimiter("100/day", f"{server.url}?deadline=50ms")
+        await limiter.take("key")
+        server.pause()
+        took = []
+        for _ in range(4):
+            began = time.monotonic()
+            with pytest.raises(EngineUnavailable):
+                await limiter.take("key")
+            took.append(time.monotonic() - began)
+        assert min(took[1:]) < 0.15
+        server.resume()
+        await limiter.close()

@@ -1,0 +1,61 @@
+"""Another part of the engine takes over a key in the middle of an outage: its share goes along, undoubled."""
+
+from typing import Any
+
+import pytest
+
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.clock import ManualClock
+from headgate.engines.memory.engine import LocalEngine
+from headgate.flow import run
+from tests.engines.layers.faulty_engine import Faulty, Settled
+
+
+class Failover(Faulty):
+    """All keys belong to one part, until another takes its place."""
+
+    part = "old"
+    at_the_next_question: str | None = None
+
+    def shard(self, key: str) -> object:
+        return self.part
+
+    def ask(self, key: str, verb: Any, *words: Any) -> Any:
+        self.part, self.at_the_next_question = self.at_the_next_question or self.part, None
+        return super().ask(key, verb, *words)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def test_a_key_that_moves_while_all_are_gone_has_one_share(clock: ManualClock) -> None:
+    wire = Failover(LocalEngine(clock))
+    meter = Settled(wire, clock=clock).meter(FixedWindow(10, 3600), "limit")
+    wire.down_parts = {"old", "new"}
+    assert sum(meter.decide("key", 1)[0] for _ in range(6)) == 6
+    wire.part = "new"
+    assert sum(meter.decide("key", 1)[0] for _ in range(20)) == 4
+
+
+def test_the_heir_is_told_what_was_admitted_meanwhile(clock: ManualClock) -> None:
+    wire = Failover(LocalEngine(clock))
+    engine = Settled(wire, clock=clock)
+    meter = engine.meter(FixedWindow(10, 3600), "limit")
+    wire.down_parts = {"old"}
+    assert sum(meter.decide("key", 1)[0] for _ in range(6)) == 6
+    wire.part = "new"
+    run(engine.waking())  # with the next beat
+    assert sum(meter.decide("key", 1)[0] for _ in range(20)) == 4
+
+
+def test_a_key_that_moves_while_it_is_asked_about_is_no_error(clock: ManualClock) -> None:
+    wire = Failover(LocalEngine(clock))
+    meter = Settled(wire, clock=clock).meter(FixedWindow(3, 3600), "limit")
+    wire.down = True
+    assert [meter.decide("key", 1)[0] for _ in range(5)] == [True, True, True, False, False]
+    wire.down = False
+    clock.advance(1)
+    wire.at_the_next_question = "new"
+    assert not meter.decide("key", 1)[0]

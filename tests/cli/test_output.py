@@ -1,0 +1,64 @@
+"""The same answer on a terminal, into a pipe and as a document: colours and cuts are for the terminal alone."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.cli.output import NO, Answer, warn
+from headgate.cli.table import Cell, Table
+
+ROOT = Path(__file__).parents[2]
+ANSWER = Answer({"a": 1}, ["a line", ("red\x1b[2J", "red"), Table(("key",), [(Cell("k" * 200, "green"),)])], NO)
+PROGRAM = "from tests.cli.test_output import ANSWER; ANSWER.tell(as_json=False)"
+
+
+def on_a_terminal(columns: int) -> str:
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm", "PYTHONPATH": f"src{os.pathsep}."}
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, stdout=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while select.select([ours], [], [], 20)[0]:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:  # the other end was closed
+                break
+        process.wait(20)
+    os.close(ours)
+    return seen.decode()
+
+
+def test_a_terminal_gets_colours_and_no_more_than_it_holds() -> None:
+    line, told, title, row = on_a_terminal(40).splitlines()
+    assert line == "a line"
+    assert told == "\x1b[31mred\\x1b[2J\x1b[0m", "and obeys nobody's text"
+    assert title == "\x1b[2mkey\x1b[0m"
+    assert row == f"\x1b[32m{'k' * 39}…\x1b[0m"
+
+
+def test_a_pipe_gets_all_of_it_and_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ANSWER.tell(as_json=False) == NO
+    assert capsys.readouterr().out == f"a line\nred\\x1b[2J\nkey\n{'k' * 200}\n"
+
+
+def test_a_document_is_one_and_says_no_by_its_exit_code_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ANSWER.tell(as_json=True) == NO
+    assert json.loads(capsys.readouterr().out) == {"a": 1}
+
+
+def test_a_warning_stands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    warn("Look out.", as_json=False)
+    warn("Look out.", as_json=True)
+    assert capsys.readouterr().err == 'headgate: Look out.\n{"warning": "Look out."}\n'
+
+
+def test_text_that_is_half_a_character_is_still_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    Answer({"key": "\udc80"}).tell(as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"key": "\udc80"}

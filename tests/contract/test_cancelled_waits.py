@@ -1,0 +1,133 @@
+"""Waiters who leave, on every engine: in whatever order they go, nothing stays charged for them."""
+
+import random
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from headgate.clock import ManualClock
+from headgate.engines.memory.engine import LocalEngine
+from headgate.limiter import AsyncLimiter, Limiter
+from tests.contract.engine_harness import Place
+from tests.contract.verb_table import EXAMPLES
+from tests.servers.waiting import until
+
+ANSWERED_S = 30.0  # servers give places back in the background
+
+ORDERS: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "first first": lambda places: places,
+    "last first": lambda places: places[::-1],
+    "mixed": lambda places: random.Random(7).sample(places, len(places)),
+}
+orders = pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
+texts = pytest.mark.parametrize("text", [example.text for example in EXAMPLES.values()], ids=list(EXAMPLES))
+
+
+def stands(limiter: Limiter) -> tuple[object, ...]:
+    return limiter.peek("key").facts[:5]
+
+
+def becomes(look: Callable[[], object], wanted: object) -> None:
+    """Wait until the look is what is wanted."""
+    until(lambda: None if look() == wanted else f"{look()}, not {wanted}", ANSWERED_S)
+
+
+@orders
+@texts
+def test_reservations_that_are_cancelled_leave_nothing_behind(
+    text: str, order: Callable[[list[Any]], list[Any]], place: Place
+) -> None:
+    limiter = place.limiter(text)
+    limiter.take("key", 10)
+    before = stands(limiter)
+    places = [limiter.reserve("key", 10) for _ in range(8)]
+    assert places[-1].delay >= 7
+    for each in order(places):
+        each.cancel()
+    becomes(lambda: stands(limiter), before)
+    place.advance(2)
+    assert limiter.take("key", 10).allowed
+
+
+@pytest.mark.parametrize("text", [EXAMPLES[name].text for name in ("SlidingWindow", "SlidingLog", "Smooth")])
+def test_reservations_of_any_cost_that_are_cancelled_leave_nothing_behind(text: str, place: Place) -> None:
+    limiter = place.limiter(text)
+    limiter.take("key", 10)
+    before = stands(limiter)
+    places = [limiter.reserve("key", cost) for cost in (1, 10, 2, 9, 3, 3, 8, 10, 1)]
+    for each in places:
+        each.cancel()
+    becomes(lambda: stands(limiter), before)
+
+
+@texts
+def test_places_before_one_that_stays_come_back_with_it(text: str, place: Place) -> None:
+    """Nobody takes the place of the one who stays, and when it leaves, too, nothing is left."""
+    limiter = place.limiter(text)
+    limiter.take("key", 10)
+    before = stands(limiter)
+    places = [limiter.reserve("key", 10) for _ in range(5)]
+    stays = places.pop(2)
+    for each in places:
+        each.cancel()
+    behind = limiter.reserve("key", 10)
+    assert behind.delay > stays.delay
+    behind.cancel()
+    stays.cancel()
+    becomes(lambda: stands(limiter), before)
+
+
+@orders
+def test_places_of_a_rulebook_leave_nothing_behind(order: Callable[[list[Any]], list[Any]], place: Place) -> None:
+    rules = {
+        "rules": [
+            {"name": "all", "limit": "1/minute"},
+            {"name": "user", "limit": "1/s burst 2; 100/hour sliding", "key": "user", "missing": "deny"},
+        ]
+    }
+    limiter = AsyncLimiter.from_rules(rules, place.async_engine)
+    call = {"user": "ann"}
+
+    async def story() -> None:
+        await limiter.check(call)
+        places = [await limiter.reserve(call) for _ in range(5)]
+        assert places[-1].delay == 300
+        for each in order(places):
+            await limiter.cancel(each)
+
+    place.run(story())
+    becomes(lambda: place.run(limiter.peek(call)).retry_after, 60)
+
+
+@texts
+def test_threads_that_leave_an_engine_in_memory_leave_nothing_behind(text: str) -> None:
+    limiter = Limiter(text, LocalEngine(ManualClock()))
+    limiter.take("key", 10)
+    before = stands(limiter)
+
+    def come_and_go() -> None:
+        for _ in range(50):
+            places = [limiter.reserve("key", 5) for _ in range(3)]
+            for each in places:
+                each.cancel()
+
+    threads = [Thread(target=come_and_go) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stands(limiter) == before
+
+
+def test_a_cancellation_from_before_a_reset_is_not_tried_again() -> None:
+    limiter = Limiter("1/minute smooth", clock=ManualClock())
+    limiter.take("key")
+    first, _ = limiter.reserve("key"), limiter.reserve("key")
+    first.cancel()
+    limiter.reset("key")
+    limiter.take("key")
+    stays, last = limiter.reserve("key"), limiter.reserve("key")
+    last.cancel()
+    assert (stays.delay, limiter.peek("key").retry_after) == (60, 120)

@@ -1,0 +1,81 @@
+"""The public stories for engines, told to our own; and to engines that break a promise, to see them noticed."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.limit import Limit
+from headgate.clock import ManualClock
+from headgate.engines.charge_options import Terms
+from headgate.engines.memory.engine import LocalEngine, LocalMeter
+from headgate.engines.port import Meter
+from headgate.testing import Blocking, Story, engine_stories
+from tests.contract.engine_harness import Place
+
+stories = pytest.mark.parametrize("story", engine_stories, ids=lambda story: story.__name__)
+
+
+@stories
+def test_our_engines_keep_their_promises(story: Story, place: Place) -> None:
+    if not place.awaited:
+        return story(place.engine, place.clock)
+    engine = Blocking(place.async_engine)
+    story(engine, place.clock)
+    return engine.close()
+
+
+class Spendthrift(LocalEngine):
+    """Charges what it can of a joint question, one by one."""
+
+    def decide_all(
+        self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
+    ) -> list[Facts]:
+        return [meter.decide(key, cost, patience_us) for meter, key, cost in charges]
+
+
+class Forgetful(LocalEngine):
+    """Has one count for everybody."""
+
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+        return super().meter(limit, "everybody", terms)
+
+
+class Generous(LocalEngine):
+    """Gives back as often as it is asked, and what was served too."""
+
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+        meter = super().meter(limit, name, terms)
+        refund = meter.refund
+
+        def again(key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+            return refund(key, units, receipt._replace(returned=0), False)
+
+        meter.refund = again  # type: ignore[method-assign]
+        return meter
+
+
+class Impatient(LocalEngine):
+    """Knows no reservations."""
+
+    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+        meter = super().meter(limit, name, terms)
+        decide = meter.decide
+
+        def at_once(key: str, cost: int, patience_us: int | None = None) -> Facts:
+            return decide(key, cost, None)
+
+        meter.decide = at_once
+        return meter
+
+
+@pytest.mark.parametrize("kind", [Spendthrift, Forgetful, Generous, Impatient])
+def test_a_broken_promise_is_noticed(kind: type[LocalEngine]) -> None:
+    broken = []
+    for story in engine_stories:
+        clock = ManualClock()
+        try:
+            story(kind(clock), clock)
+        except AssertionError:
+            broken.append(story.__name__)
+    assert broken

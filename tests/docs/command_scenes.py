@@ -1,0 +1,122 @@
+"""What the commands that pages show find when they run: files beside them, and what happened before.
+
+A scene's `before` has, for a command, the steps that the page does not show: commands, and seconds by which the
+clock of Redis moves on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headgate.gateway import lua_library
+from tests.repo_rules.repository import ROOT
+
+
+@dataclass(frozen=True)
+class Scene:
+    files: Mapping[str, str]
+    before: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
+    skipped: Collection[str] = ()  # commands that look at the reader's machine
+
+
+def blocks(page: str, language: str = "yaml") -> list[str]:
+    """The code blocks of a page."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    return found
+
+
+def _replaced(text: str, *pairs: tuple[str, str]) -> str:
+    for old, new in pairs:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+BOOK, *_REST = blocks("how-to/rules.md")
+TABLE = next(text for text in _REST if "\ncases:" in text)
+MINUTES = _replaced(
+    BOOK,
+    (
+        "cases: {free: 2/s, pro: 20/s}, otherwise: 1/s}",
+        "cases: {free: 20/minute, pro: 200/minute}, otherwise: 10/minute}",
+    ),
+    ("    missing: one\n", "    missing: one\n    overrides: true\n"),
+)
+NEW = _replaced(MINUTES, ("limit: 5/minute", "limit: 5/minute fixed"), ("pro: 200/minute", "pro: 400/minute"))
+NGINX = "http {\n  limit_req_zone $binary_remote_addr zone=all:10m rate=5r/s;\n  limit_req zone=all burst=10;\n}\n"
+BROKEN = """\
+worker_processes 1;
+events { worker_connections 64; }
+
+http {
+  access_log off;
+
+  server {
+    lissten 8000;
+  }
+}
+"""
+WRONG = f"""\
+load_module /usr/share/nginx/modules/ndk_http_module.so;
+load_module /usr/share/nginx/modules/ngx_http_lua_module.so;
+events {{ worker_connections 64; }}
+http {{
+  lua_package_path "{lua_library.folder()}/?.lua;;";
+  lua_shared_dict headgate 1m;
+  init_by_lua_block {{ require("resty.headgate").init {{ redsi = "redis://127.0.0.1" }} }}
+}}
+"""
+
+MISSPELLED = """\
+rules:
+  - name: login
+    when: {path: /login}
+    key: ip
+    missing: skip
+    limit: 5/minute
+"""
+
+SCENES = {
+    "docs/reference/command-line.md": Scene(
+        {
+            "rules.yaml": MINUTES,
+            "new.yaml": NEW,
+            "bad.yaml": _replaced(MINUTES, ("5/minute", "5/minit")),
+            "rules-test.yaml": _replaced(TABLE, ("retry_after: 11s", "retry_after: 12s")),
+            "misspelled.yaml": MISSPELLED,
+            "broken.conf": BROKEN,
+            "wrong.conf": WRONG,
+        },
+        {
+            'headgate limit "100/s burst 200" --engine "redis://host/0?fallback=local" --nodes 4': [
+                'headgate rules push rules.yaml --note "the first book"'
+            ],
+            "headgate take ann --limit 3/minute --json": [2.592747],
+            "headgate keys": [
+                3.57,
+                "headgate take address=192.0.2.7 --rule login --cost 4",
+                "headgate take 'user=bob|sku=7' --rule items --attribute plan=",
+                1.25,
+            ],
+            "headgate keys --json": [1.37],
+            "headgate rules explain rules.yaml --method POST --path /login --address 192.0.2.7 --cost 3 "
+            "--engine redis://localhost:6379/0": [0.93],
+            'headgate rules push new.yaml --note "more for pro"': [40.0],
+            'headgate rules rollback --note "too much"': [83.0],
+        },
+    ),
+    "docs/how-to/rules.md": Scene(
+        {"rules.yaml": BOOK, "typo.yaml": _replaced(BOOK, ("5/minute", "5/minit")), "rules-test.yaml": TABLE}
+        | {"nginx.conf": NGINX, "minutes.yaml": MINUTES},
+        {
+            'headgate rules push rules.yaml --author ann --note "flash sale tonight" '
+            "--engine redis://localhost:6379/0": ["headgate rules push minutes.yaml"],
+        },
+    ),
+    "docs/how-to/testing.md": Scene({"limits_test.yaml": blocks("how-to/testing.md")[0]}),
+    "docs/how-to/import.md": Scene({"nginx.conf": NGINX}),
+    "docs/how-to/nginx.md": Scene({}, skipped=["headgate nginx check"]),
+}

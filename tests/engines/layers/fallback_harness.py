@@ -1,0 +1,74 @@
+"""A member of two, an engine that may fail, and rules that each have a fallback of their own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedFacts, Facts
+from headgate.clock import ManualClock
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.fallback import AsyncFallbackEngine
+from headgate.engines.layers.fallback.membership import AsyncMembers, Members
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.url_options import Instead
+from headgate.errors import EngineUnavailable
+from headgate.limit_syntax import parse
+from headgate.testing import Blocking
+from tests.engines.layers.faulty_engine import Settled, faulty
+
+DAY = parse("10/day fixed")
+
+
+class Room:
+    """A member of two, an engine that may fail, and rules."""
+
+    def __init__(self, own: Instead | None = None, awaited: bool = False, parts: bool = False) -> None:
+        self.clock = ManualClock()
+        self.wire = faulty(self.clock, parts)
+        self.engine: Any
+        self.inside: Any
+        if awaited:
+            members = AsyncMembers()
+            members.heard(2, 0)
+            inner = AwaitedEngine(self.wire)
+            self.inside = AsyncFallbackEngine(inner, fallback=own, members=members, clock=self.clock)
+            self.engine = Blocking(self.inside)
+        else:
+            known = Members()
+            known.heard(2, 0)
+            self.engine = self.inside = Settled(self.wire, fallback=own, members=known, clock=self.clock)
+
+    def rule(self, name: str, fallback: Instead | None = None, **terms: Any) -> Any:
+        return self.engine.meter(DAY, name, Terms(name, fallback=fallback, **terms))
+
+    def together(self, *charges: tuple[Any, str, int], commit: bool = True) -> list[Facts]:
+        facts: list[Facts] = self.engine.decide_all(charges, None, commit)
+        return facts
+
+    def left(self, meter: Any, key: str = "k") -> int:
+        """What the share has left, of the 5 that it has of 10."""
+        facts: Facts = meter.decide(key, 0)
+        assert isinstance(facts, DegradedFacts)
+        return facts[REMAINING]
+
+    def share(self, meter: Any, key: str = "k") -> Any:
+        hand = meter if hasattr(meter, "tag") else meter.meter
+        return self.inside.shards[0].counts[hand.tag(key)].meter
+
+    def outage(self) -> None:
+        self.wire.down = True
+
+    def back(self) -> None:
+        self.wire.down = False
+        self.clock.advance(0.6)
+
+
+def told(facts: Facts) -> tuple[bool, int]:
+    assert isinstance(facts, DegradedFacts)
+    return facts[ALLOWED], facts[REMAINING]
+
+
+def fails(work: Callable[[], object]) -> None:
+    with pytest.raises(EngineUnavailable):
+        work()

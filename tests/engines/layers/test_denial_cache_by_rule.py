@@ -1,0 +1,131 @@
+"""The memo and a rule's terms: what must be counted or kept is always asked, and a changed override is known at
+once."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headgate.algorithms.decision import ALLOWED, RETRY_AFTER_US, Facts, LockedFacts, OverriddenFacts
+from headgate.algorithms.lockout import Lockout
+from headgate.clock import ManualClock
+from headgate.engines.charge_options import Terms
+from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.limit_syntax import parse
+from headgate.testing import Blocking
+from tests.engines.layers.faulty_engine import faulty
+
+DRY = parse("1/minute fixed")
+LOCK = Lockout(3, 60_000_000, 600_000_000)
+
+
+class Room:
+    def __init__(self, awaited: bool) -> None:
+        self.clock = ManualClock()
+        self.engine: Any = faulty(self.clock)
+        self.memo: Any = MemoEngine(self.engine, clock=self.clock)
+        if awaited:
+            self.memo = Blocking(AsyncMemoEngine(AwaitedEngine(self.engine), clock=self.clock))
+
+    def rule(self, name: str = "n", **terms: Any) -> Any:
+        return self.memo.meter(DRY, name, Terms(name, **terms))
+
+    @property
+    def questions(self) -> int:
+        """Charges that the engine was asked about."""
+        asked: int = self.engine.asked
+        return asked
+
+
+@pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
+def room(request: pytest.FixtureRequest) -> Iterator[Room]:
+    room = Room(request.param)
+    yield room
+    room.memo.close()
+
+
+def test_a_plain_rule_is_remembered(room: Room) -> None:
+    meter = room.rule()
+    assert [meter.decide("k", 1)[ALLOWED] for _ in range(5)] == [True, False, False, False, False]
+    assert room.questions == 2
+
+
+def test_every_refusal_reaches_a_rule_that_counts_them_and_then_that_it_is_locked_out_is_repeated(
+    room: Room,
+) -> None:
+    meter = room.rule(lockout=LOCK)
+    answers: list[Facts] = [meter.decide("k", 1) for _ in range(8)]
+    assert [isinstance(facts, LockedFacts) for facts in answers] == [False] * 3 + [True] * 5
+    assert room.questions == 4  # that it is locked out is told once a second
+    room.clock.advance(0.25)
+    repeated = meter.decide("k", 7)
+    assert isinstance(repeated, LockedFacts)
+    assert repeated[RETRY_AFTER_US] == 600_000_000 - 250_000
+    assert room.questions == 4
+    assert isinstance(meter.decide("k", 0), LockedFacts)  # a peek is always asked
+    assert room.questions == 5
+    room.clock.advance(1)
+    assert isinstance(meter.decide("k", 1), LockedFacts)
+    assert room.questions == 6
+    meter.reset("k")
+    assert meter.decide("k", 1)[ALLOWED]
+
+
+def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(room: Room) -> None:
+    plain, counts = room.rule(), room.rule(lockout=LOCK)
+    plain.decide("k", 1)
+    assert not plain.decide("k", 1)[ALLOWED]
+    asked = room.questions
+    assert not isinstance(counts.decide("k", 1), LockedFacts)
+    counts.decide("k", 1)
+    assert isinstance(counts.decide("k", 1), LockedFacts)
+    assert room.questions == asked + 3
+    assert not isinstance(plain.decide("k", 1), LockedFacts)  # nor the other way round
+
+
+def test_what_is_aside_is_always_asked(room: Room) -> None:
+    meter = room.rule(aside=True)
+    assert [meter.decide("k", 1)[ALLOWED] for _ in range(5)] == [True, False, False, False, False]
+    assert room.questions == 5
+
+
+@pytest.mark.parametrize("terms", [{"aside": True}, {"lockout": Lockout(100, 60_000_000, 1)}])
+def test_together_with_such_a_one_all_are_asked(room: Room, terms: dict[str, Any]) -> None:
+    plain, such = room.rule("plain"), room.rule("such", **terms)
+    alone, both = [(plain, "a", 1), (plain, "b", 1)], [(plain, "k", 1), (such, "k", 1)]
+    for _ in range(5):
+        room.memo.decide_all(alone)
+    assert room.questions == 2 * 2
+    for _ in range(5):
+        room.memo.decide_all(both)
+    assert room.questions == 2 * (2 + 5)
+
+
+def test_a_question_that_commits_nothing_is_asked_and_not_remembered(room: Room) -> None:
+    meter = room.rule()
+    meter.decide("k", 1)
+    for _ in range(3):
+        assert not room.memo.decide_all([(meter, "k", 1), (meter, "k", 1)], None, False)[0][ALLOWED]
+    assert room.questions == 1 + 2 * 3
+    for _ in range(3):
+        room.memo.decide_all([(meter, "k", 1), (meter, "k", 1)])
+    assert room.questions == 1 + 2 * 4
+
+
+def test_an_override_that_is_changed_here_ends_what_is_remembered(room: Room) -> None:
+    meter, overrides = room.rule(overrides=True), room.memo.overrides("n")
+    for _ in range(3):
+        meter.decide("k", 1)
+    assert room.questions == 2
+    assert overrides.set("k", "2/minute fixed")
+    assert meter.decide("k", 1)[ALLOWED]
+    refused = [meter.decide("k", 1) for _ in range(3)]
+    assert room.questions == 4
+    assert all(isinstance(facts, OverriddenFacts) and facts.limit.text == "2/minute fixed" for facts in refused)
+    assert overrides.get("k") == "2/minute fixed"
+    assert list(overrides.list()) == [("k", "2/minute fixed")]
+    assert not overrides.set("k", "9/minute fixed", absent=True)
+    assert overrides.unset("k")
+    assert not isinstance(meter.decide("k", 1), OverriddenFacts)
+    assert room.questions == 6 - 1  # the refusal by the rule's own limit, asked anew

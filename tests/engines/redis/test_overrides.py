@@ -1,0 +1,134 @@
+"""Overrides in Redis: how they are kept, how many are listed. (What they mean: contract/test_charge_options.py)"""
+
+import string
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.engines import overrides
+from headgate.engines.redis import keys as redis_keys
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.overrides import PAGE, Listing, OverrideQuestions
+from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.redis.topology import Cluster as Nodes
+from headgate.errors import EngineUnavailable
+from headgate.flow import run
+from headgate.limit_syntax import parse, parse_all
+from tests.servers import Cluster, RedisServer
+
+TEXTS = "10/s burst 20; 7/month fixed in Asia/Shanghai; 3/s fixed; 1.5/s smooth warmup 2s; 4/s queue 3 delay 1"
+
+
+def test_stored_is_what_the_script_needs_and_what_people_read(redis_server: RedisServer) -> None:
+    engine = RedisEngine(redis_server.unix_url, prefix="shop")
+    engine.overrides("api").set("anna", TEXTS, ttl=90)
+    stored = cast(bytes, redis_server.call("GET", "shop2:oe:api:{anna}")).decode()
+    assert stored.split("\n") == [
+        "token_bucket 1 100000 20 428|10/s burst 20",
+        "calendar 7|7/month fixed in Asia/Shanghai",
+        "fixed_window 3 1000000 0 0 0 0 0 0|3/s fixed",
+        "smooth 1.5 2000000 3.0|1.5/s smooth warmup 2s",
+        "leaky_bucket 4000 3000 1000|4/s queue 3 delay 1",
+    ]
+    assert 89_000 < cast(int, redis_server.call("PTTL", "shop2:oe:api:{anna}")) <= 90_000
+    assert engine.overrides("api").get("anna") == overrides.unpack(stored) == TEXTS
+    engine.overrides("api").set("anna", "1/s")
+    assert redis_server.call("PTTL", "shop2:oe:api:{anna}") == -1
+    engine.close()
+
+
+@given(st.sampled_from(TEXTS.split("; ")), st.sampled_from([*TEXTS.split("; "), "8/week fixed", "9/s log"]))
+def test_what_decides_has_the_algorithm_and_the_edges_of_the_rule(rule: str, text: str) -> None:
+    limit, own = parse(rule), parse(text)
+    found = overrides.instead(limit, own)
+    if found is not None:
+        assert found.algorithm == limit.algorithm
+        assert parse(found.text) == found
+    assert (found is None) == (
+        own.algorithm != limit.algorithm or ("week" in text or "month" in text) > ("month" in rule)
+    )
+
+
+@given(st.text(st.characters(codec=None, exclude_categories=[]), min_size=1, max_size=50))
+def test_an_escaped_key_is_told_as_it_was(key: str) -> None:
+    assert redis_keys.unescaped(redis_keys.escaped(key)) == key
+
+
+def test_rules_are_told_apart_whatever_they_are_called(redis_server: RedisServer) -> None:
+    engine = RedisEngine(redis_server.unix_url)
+    for rule in ("a", "a*", "a?", "[ab]", "a\\", "b"):
+        engine.overrides(rule).set(f"key of {rule}", "1/s")
+    for rule in ("a", "a*", "a?", "[ab]", "a\\", "b"):
+        assert list(engine.overrides(rule).list()) == [(f"key of {rule}", "1/s")]
+    long = "x" * 300
+    engine.overrides("b").set(long, "2/s")
+    assert engine.overrides("b").get(long) == "2/s"
+    assert ("%#", "2/s") in [(key[:2], text) for key, text in engine.overrides("b").list()]
+    engine.close()
+
+
+async def test_many_are_listed_page_by_page(redis_server: RedisServer) -> None:
+    engine, awaited = RedisEngine(redis_server.unix_url), AsyncRedisEngine(redis_server.unix_url)
+    kept = overrides.pack(parse_all("10/s"))
+    program = "for i = 1, ARGV[1] do redis.call('SET', 'hg2:oe:api:{' .. i .. '}', ARGV[2]) end"
+    redis_server.call("EVAL", program, 0, 5 * PAGE, kept)
+    redis_server.call("EVAL", program.replace("oe", "tb"), 0, 5 * PAGE, "1")
+    found = list(engine.overrides("api").list())
+    assert sorted(found) == sorted((str(n), "10/s") for n in range(1, 5 * PAGE + 1))
+    assert len(list(engine.overrides("api").list(limit=PAGE + 1))) == PAGE + 1
+    assert len([each async for each in awaited.overrides("api").list()]) == 5 * PAGE
+    redis_server.call("CONFIG", "RESETSTAT")
+    assert len(list(engine.overrides("api").list(limit=3))) == 3
+    stats = cast(bytes, redis_server.call("INFO", "commandstats")).decode()
+    assert "cmdstat_scan:calls=1," in stats  # as far as is asked for, and no further
+    engine.close()
+    await awaited.close()
+
+
+async def test_a_cluster_is_asked_master_by_master(cluster: Cluster) -> None:
+    engine, awaited = RedisEngine(cluster.url, deadline=5), AsyncRedisEngine(cluster.url, deadline=5)
+    keys = [f"tenant {letter} {{x}}" for letter in string.ascii_letters]
+    for n, key in enumerate(keys):
+        assert engine.overrides("api").set(key, f"{n + 1}/s")
+    wanted = sorted((key, f"{n + 1}/s") for n, key in enumerate(keys))
+    assert sorted(engine.overrides("api").list()) == wanted
+    assert sorted([each async for each in awaited.overrides("api").list()]) == wanted
+    assert await awaited.overrides("api").unset(keys[0])
+    assert await awaited.overrides("api").get(keys[0]) is None
+    assert len(list(engine.overrides("api").list(7))) == 7
+    engine.close()
+    await awaited.close()
+
+
+def test_what_a_scan_finds_twice_is_told_once() -> None:
+    """A table that grows while it is walked shows a key again; so does a slot that moves on."""
+    one, two = (Address("127.0.0.1", port) for port in (1, 2))
+    names = [b"hg2:oe:api:{%d}" % n for n in range(4)]
+    pages = {one: [[b"7", names[:2]], [b"0", [names[1], names[2]]]], two: [[b"0", [*names, names[3]]]]}
+    servers = Nodes([one, two])
+    servers._masters = [one, two]
+    listing = Listing(
+        OverrideQuestions("api", "hg"),
+        servers,
+        lambda address, question: pages[address].pop(0),
+        lambda questions: [b"token_bucket 1 1 1|1/s"] * len(questions),
+    )
+    found: list[str] = []
+    while not listing.over:
+        found += [key for key, _ in run(listing.page())]
+    assert found == ["0", "1", "2", "3"]
+
+
+async def test_a_server_that_is_gone_is_told_in_a_sentence() -> None:
+    engine, awaited = RedisEngine("redis://127.0.0.1:1"), AsyncRedisEngine("redis://127.0.0.1:1")
+    with pytest.raises(EngineUnavailable, match="the connection failed"):
+        engine.overrides("api").get("anna")
+    with pytest.raises(EngineUnavailable, match="the connection failed"):
+        list(engine.overrides("api").list())
+    with pytest.raises(EngineUnavailable, match="the connection failed"):
+        [each async for each in awaited.overrides("api").list()]
+    engine.close()
+    await awaited.close()

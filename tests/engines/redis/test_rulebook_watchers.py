@@ -1,0 +1,148 @@
+"""Those who watch what is pushed, on real servers: in other processes, through outages and lost memories."""
+
+import json
+import logging
+import multiprocessing
+import time
+from collections.abc import Iterator
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.engines.redis.rulebook_versions import Archive
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.errors import EngineUnavailable, InvalidRule
+from headgate.rules.distribution.disk_cache import Keep
+from headgate.rules.distribution.source import Paper, PushedSource
+from headgate.rules.distribution.versions import Editions
+from headgate.rules.distribution.watcher import Watch, begin
+from tests.engines.redis.version_harness import KEY, close_all, editions_at, pushed
+from tests.servers import RedisServer
+
+
+@pytest.fixture(autouse=True)
+def _closing() -> Iterator[None]:
+    yield
+    close_all()
+
+
+def load(paper: Paper) -> str:
+    """The name of the book; one without a name is none."""
+    text, _ = paper.plain
+    try:
+        return str(json.loads(text)["name"])
+    except (ValueError, KeyError, TypeError):
+        raise InvalidRule(f"{paper.name} has no name.") from None
+
+
+def watching(url: str, books: "SimpleQueue[tuple[str, float]]", end: Any) -> None:
+    engine = RedisEngine(url)
+    source = PushedSource(Editions(Archive(engine)))
+    watch = Watch(source, load, lambda book: books.put((book, time.monotonic())))
+    books.put((watch.begin(), 0.0))
+    watch.start()
+    end.wait()
+    watch.close()
+    engine.close()
+
+
+def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisServer) -> None:
+    editions = editions_at(redis_server.url)
+    pushed(editions, "one")
+    spawn = multiprocessing.get_context("spawn")
+    books: SimpleQueue[tuple[str, float]] = spawn.SimpleQueue()
+    end = spawn.Event()
+    processes = [spawn.Process(target=watching, args=(redis_server.url, books, end)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    try:
+        assert [books.get() for _ in processes] == [("one", 0.0)] * 3
+        for told in ("two", "one"):
+            at = time.monotonic()
+            if told == "two":
+                pushed(editions, told)
+            else:
+                editions.rollback(author="bo")
+            found = [books.get() for _ in processes]
+            assert [book for book, _ in found] == [told] * 3
+            assert max(seen for _, seen in found) - at < 1
+    finally:
+        end.set()
+        for process in processes:
+            process.join(20)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+
+
+class Follower:
+    def __init__(self, url: str, keep: Keep | None = None) -> None:
+        self.books: list[str] = []
+        self.watch = Watch(PushedSource(editions_at(url)), load, self.books.append, keep=keep)
+
+
+def test_a_broken_edition_put_there_by_hand_is_refused(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    editions = editions_at(server.url)
+    pushed(editions, "one")
+    follower = Follower(server.url)
+    assert follower.watch.begin() == "one"
+    server.call("HSET", KEY, "2", "{", "version", "2")
+    for _ in range(3):
+        follower.watch.look()
+    assert (follower.books, follower.watch.refused) == ([], 1)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    editions.push("# no name", "{}", format="yaml", author="ana")
+    follower.watch.look()
+    assert (follower.books, follower.watch.refused) == ([], 2)
+    assert str(follower.watch.error).startswith("edition 3 in Redis at")
+    pushed(editions, "four")
+    follower.watch.look()
+    assert (follower.books, follower.watch.error) == (["four"], None)
+
+
+def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headgate")
+    with RedisServer() as own:
+        editions = editions_at(own.url)
+        pushed(editions, "one")
+        follower = Follower(own.url)
+        assert follower.watch.begin() == "one"
+        own.stop()
+        for _ in range(2):
+            follower.watch.look()
+        own.start()
+        for _ in range(2):
+            follower.watch.look()
+        assert follower.books == []
+        assert [record.getMessage().split(",")[0].split(" in ")[0] for record in caplog.records] == [
+            "headgate: the rulebook's source is gone",
+            "headgate: no rulebook is left",
+            f"headgate: the rulebook's source is back: {editions.text}.",
+        ]
+        assert pushed(editions, "two").version == 1
+        follower.watch.look()
+        assert follower.books == ["two"]
+        own.restart()
+        assert pushed(editions, "three").version == 1  # nobody has looked meanwhile
+        follower.watch.look()
+        assert follower.books == ["two", "three"]
+
+
+def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with RedisServer() as own:
+        keep = Keep(own.url, tmp_path / "book")
+        editions = editions_at(own.url)
+        pushed(editions, "one")
+        assert Follower(own.url, keep).watch.begin() == "one"
+        own.kill()
+        follower = Follower(own.url, keep)
+        assert follower.watch.begin() == "one"
+        assert "The book kept on disk is used: edition 1 in Redis at" in caplog.text
+        with pytest.raises(EngineUnavailable):
+            begin(PushedSource(editions), load, Keep(own.url, tmp_path / "none"))
+        own.start()
+        pushed(editions, "two")
+        follower.watch.look()
+        assert follower.books == ["two"]

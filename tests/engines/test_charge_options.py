@@ -1,0 +1,293 @@
+"""Terms where several scripts or many keys are involved: parts, the slots of a cluster, tables that stay small.
+
+What terms mean in one question is told in tests/contract/test_charge_options.py, on every engine.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from headgate.algorithms.decision import (
+    ALLOWED,
+    REMAINING,
+    ApartFacts,
+    DegradedFacts,
+    Facts,
+    LockedFacts,
+    OverriddenFacts,
+)
+from headgate.algorithms.limit import HOUR, MINUTE, SECOND
+from headgate.algorithms.lockout import Lockout
+from headgate.clock import ManualClock
+from headgate.engines import deadlines
+from headgate.engines.charge_options import Terms, parts
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import Meter
+from headgate.engines.redis import cross_slot, protocol
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.protocol import Question
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.errors import EngineUnavailable
+from headgate.flow import run
+from headgate.limit_syntax import parse
+from tests.servers import Cluster, RedisServer
+
+SHADOW = Terms("shadow", aside=True)
+LOGIN = Terms("login", lockout=Lockout(2, MINUTE, HOUR))
+API = Terms("api", overrides=True)
+
+
+@pytest.fixture
+def engine(cluster: Cluster) -> Iterator[RedisEngine]:
+    engine = RedisEngine(cluster.url, deadline=5)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shadows of other nodes are waited for, however busy the machine is."""
+    monkeypatch.setattr(deadlines, "PROMPT", 5.0)
+
+
+@pytest.fixture
+def keys(cluster: Cluster) -> list[str]:
+    """A key for each master."""
+    names = [f"key{n}" for n in range(100)]
+    return [next(key for key in names if cluster.master_of(key) is master) for master in cluster.masters()]
+
+
+def kinds(facts: Sequence[Facts]) -> list[type]:
+    return [type(each) for each in facts]
+
+
+def left(facts: Sequence[Facts]) -> list[int]:
+    return [each[REMAINING] for each in facts]
+
+
+def allowed(facts: Sequence[Facts]) -> list[bool]:
+    return [each[ALLOWED] for each in facts]
+
+
+def test_a_part_is_one_rules_charges_or_as_many_plain_ones_as_follow_each_other() -> None:
+    engine = LocalEngine()
+    terms = [None, Terms("silent"), LOGIN, LOGIN, LOGIN, SHADOW, SHADOW, None]
+    named = ["a", "b", "a", "a", "b", "b", "b", "b"]
+    charges = [(engine.meter(parse("1/s"), str(n), each), named[n], 1) for n, each in enumerate(terms)]
+    assert [[meter.name for meter, _, _ in part] for part in parts(charges)] == [
+        ["0", "1"],
+        ["2", "3"],
+        ["4"],
+        ["5", "6"],
+        ["7"],
+    ]
+
+
+def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: RedisServer) -> None:
+    engine = RedisEngine(redis_server.unix_url)
+    meters = [
+        engine.meter(parse("1/hour"), name, terms) for name, terms in (("a", None), ("b", SHADOW), ("c", LOGIN))
+    ]
+
+    def ask(mode: int) -> list[Facts]:
+        charges = [(meter.questions, "key", 1) for meter in meters]
+        return protocol.all_facts(engine.ask(protocol.together(charges, None, 0, mode)), charges)
+
+    assert (allowed(ask(protocol.TOLD)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
+    assert (left(ask(protocol.AHEAD)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
+    assert allowed(ask(protocol.COMMIT)) == [True, False, True]
+    assert kinds([ask(protocol.AHEAD)[2] for _ in range(2)]) == [tuple, LockedFacts]
+    engine.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_several_slots_of_which_one_is_live_need_one_round(engine: RedisEngine, keys: list[str]) -> None:
+    a, b, c = keys
+    live, shadow = engine.meter(parse("1/day"), "live"), engine.meter(parse("9/day"), "shadow", SHADOW)
+    charges: list[tuple[Meter, str, int]] = [(live, a, 1), (shadow, a, 1), (shadow, b, 1), (shadow, c, 2)]
+    facts = engine.decide_all(charges)
+    assert (left(facts), kinds(facts)) == ([0, 8, 8, 7], [tuple] * 4)
+    facts = engine.decide_all(charges)
+    assert (allowed(facts), left(facts)) == ([False, True, True, True], [0, 7, 7, 5])
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_is_aside_is_charged_once_though_a_cluster_is_asked_twice(
+    engine: RedisEngine, keys: list[str]
+) -> None:
+    a, b, c = keys
+    one, many = engine.meter(parse("1/day"), "one"), engine.meter(parse("9/day"), "many")
+    shadow = engine.meter(parse("9/day"), "shadow", SHADOW)
+    charges: list[tuple[Meter, str, int]] = [
+        (shadow, a, 1),
+        (one, a, 1),
+        (shadow, c, 1),
+        (many, b, 1),
+        (shadow, b, 1),
+    ]
+    facts = engine.decide_all(charges)
+    assert (left(facts), {type(each) for each in facts}) == ([8, 0, 8, 8, 8], {ApartFacts})
+    facts = engine.decide_all(charges)  # one of them refuses in the first round
+    assert (allowed(facts), left(facts)) == ([True, False, True, True, True], [7, 0, 7, 8, 7])
+
+
+def test_refusals_across_slots_are_counted_once(engine: RedisEngine, keys: list[str]) -> None:
+    a, b, _ = keys
+    login, many = engine.meter(parse("1/day"), "login", LOGIN), engine.meter(parse("9/day"), "many")
+    charges: list[tuple[Meter, str, int]] = [(login, a, 1), (many, b, 1)]
+    assert allowed(engine.decide_all(charges)) == [True, True]
+    kinds = []
+    for _ in range(3):
+        refused = engine.decide_all(charges)
+        assert (allowed(refused), refused[1][REMAINING]) == ([False, True], 8)
+        kinds.append([isinstance(refused[0], kind) for kind in (LockedFacts, ApartFacts)])
+    assert kinds == [[False, True], [True, True], [True, True]]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_the_awaited_engine_does_the_same(cluster: Cluster, keys: list[str]) -> None:
+    a, b, _ = keys
+    awaited = AsyncRedisEngine(cluster.url, deadline=5)
+    assert await awaited.overrides("api").set(a, "3/day")
+    meters = [
+        awaited.meter(parse("1/day"), name, terms)
+        for name, terms in (("api", API), ("many", None), ("login", LOGIN))
+    ]
+    facts = await awaited.decide_all([(meters[0], a, 1), (meters[1], b, 1), (meters[2], b, 1)])
+    assert (left(facts), [isinstance(each, ApartFacts) for each in facts]) == ([2, 0, 0], [True] * 3)
+    assert isinstance(facts[0], OverriddenFacts)
+    assert str(facts[0].limit) == "3/day"
+    assert kinds([await meters[2].decide(b, 1) for _ in range(2)]) == [tuple, LockedFacts]
+    await awaited.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_is_only_told_is_told_in_one_round(engine: RedisEngine, cluster: Cluster, keys: list[str]) -> None:
+    meters = [
+        engine.meter(parse("1/day"), name, terms) for name, terms in (("a", None), ("b", SHADOW), ("c", LOGIN))
+    ]
+    charges = [(meter, key, 1) for meter, key in zip(meters, keys, strict=True)]
+    for _ in range(3):
+        facts = engine.decide_all(charges, commit=False)
+        assert (allowed(facts), left(facts)) == ([True] * 3, [1] * 3)
+    assert [node.call("DBSIZE") for node in cluster.masters()] == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisEngine, keys: list[str]) -> None:
+    """Somebody takes the last unit elsewhere between the two rounds."""
+    a, b, c = keys
+    engine.overrides("api").set(a, "100/day")
+    api = engine.meter(parse("1/day burst 50"), "api", API)
+    last, shadow = engine.meter(parse("1/day"), "last"), engine.meter(parse("9/day"), "shadow", SHADOW)
+    rounds = count(1)
+
+    def ask_all(questions: Sequence[Question], deadlines: Sequence[float | None]) -> list[Any]:
+        if next(rounds) == 2:
+            assert last.decide(b, 1)[ALLOWED]
+        return engine.ask_all(questions, deadlines)
+
+    charges = [(each.questions, key, cost) for each, key, cost in ((api, a, 40), (last, b, 1), (shadow, c, 1))]
+    facts = run(cross_slot.decide_by_slot(engine.ask, ask_all, charges, None, 0))
+    assert (allowed(facts), next(rounds)) == ([True, False, True], 4)
+    assert (left(facts), left([api.decide(a, 0), shadow.decide(c, 0)])) == ([100, 0, 8], [100, 8])
+    assert isinstance(facts[0], OverriddenFacts)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_calendar_that_was_guessed_wrong_charges_nothing_twice(cluster: Cluster, keys: list[str]) -> None:
+    """The caller's clock is ten years behind: each group is asked again by itself, from its server's time."""
+    a, b, _ = keys
+    engine = RedisEngine(cluster.url, deadline=5, clock=ManualClock(1_400_000_000 * SECOND))
+    month = engine.meter(parse("9/month fixed in Asia/Shanghai"), "month")
+    shadow, many = engine.meter(parse("9/day"), "shadow", SHADOW), engine.meter(parse("9/day"), "many")
+    facts = engine.decide_all([(month, a, 1), (shadow, b, 1), (many, b, 1)])
+    assert (allowed(facts), left(facts)) == ([True] * 3, [8, 8, 8])
+    engine.close()
+
+
+def test_a_shadow_whose_server_hangs_is_in_nobodys_way(cluster: Cluster, keys: list[str]) -> None:
+    a, b, c = keys
+    engine = RedisEngine(cluster.url, deadline=0.5)
+    live, shadow = engine.meter(parse("9/day"), "live"), engine.meter(parse("9/day"), "shadow", SHADOW)
+    assert allowed(engine.decide_all([(live, a, 1), (live, b, 1), (live, c, 1)])) == [True] * 3
+    hung = cluster.masters()[1]
+    hung.pause()
+    try:
+        facts = engine.decide_all([(live, a, 1), (shadow, b, 1), (live, c, 1)])
+        assert (allowed(facts), facts[0][REMAINING], facts[2][REMAINING]) == ([True] * 3, 7, 7)
+        assert isinstance(facts[1], DegradedFacts)
+        with pytest.raises(EngineUnavailable):
+            engine.decide_all([(shadow, b, 1)])
+    finally:
+        hung.resume()
+        engine.close()
+
+
+async def test_nor_is_it_waited_for_long(cluster: Cluster, keys: list[str]) -> None:
+    """Far less than the engine's own deadline."""
+    a, b, _ = keys
+    blocking, awaiting = RedisEngine(cluster.url, deadline=30), AsyncRedisEngine(cluster.url, deadline=30)
+    engines: list[Any] = [blocking, awaiting]
+    hung = cluster.masters()[1]
+    for engine in engines:
+        live, shadow = engine.meter(parse("9/day"), "live"), engine.meter(parse("9/day"), "shadow", SHADOW)
+        charges = [(live, a, 1), (shadow, b, 1)]
+        decided = engine.decide_all(charges)
+        assert allowed(await decided if engine is awaiting else decided) == [True] * 2
+        hung.pause()
+        try:
+            began = time.monotonic()
+            decided = engine.decide_all(charges)
+            facts = await decided if engine is awaiting else decided
+            assert time.monotonic() - began < 10
+            assert allowed(facts) == [True] * 2
+            assert isinstance(facts[1], DegradedFacts)
+        finally:
+            hung.resume()
+    blocking.close()
+    await awaiting.close()
+
+
+def test_lockouts_stay_as_many_as_are_alive() -> None:
+    clock = ManualClock()
+    engine = LocalEngine(clock)
+    meter = engine.meter(parse("1/s"), "login", Terms("login", lockout=Lockout(3, SECOND, SECOND)))
+    for n in range(5000):
+        meter.decide(f"key {n}", 2)
+        clock.set_us(clock.now_us() + 100_000)
+    assert len(engine) < 50
+
+
+def test_a_count_under_a_longer_limit_of_its_own_is_not_dropped_early() -> None:
+    clock = ManualClock()
+    engine = LocalEngine(clock)
+    meter = engine.meter(parse("5/s log"), "api", API)
+    engine.overrides("api").set("anna", "5/hour log")
+    assert meter.decide("anna", 5)[ALLOWED]
+    clock.set_us(clock.now_us() + 60 * SECOND)
+    for n in range(100):
+        meter.decide(f"key {n}", 1)
+    assert not meter.decide("anna", 1)[ALLOWED]
+
+
+def test_overrides_that_have_ended_are_dropped_as_others_come() -> None:
+    clock = ManualClock()
+    engine = LocalEngine(clock)
+    for n in range(1000):
+        engine.overrides("api").set(f"key {n}", "1/s", ttl=1)
+        clock.set_us(clock.now_us() + 100_000)
+    assert len(engine._overrides["api"].states) < 50
+
+
+def test_a_plain_meter_takes_the_short_way(redis_server: RedisServer) -> None:
+    """Terms that a lone charge need not know, such as a shadow's, change nothing of its question."""
+    engine = RedisEngine(redis_server.unix_url)
+    plain, shadow, login = (engine.meter(parse("1/s"), "x", each) for each in (None, SHADOW, LOGIN))
+    asked = [meter.questions.decide("key", 1, None, 0) for meter in (plain, shadow)]
+    assert asked[0] == asked[1]
+    assert (plain._only is engine.only, shadow._only is engine.only, login._only) == (True, True, None)
+    engine.close()

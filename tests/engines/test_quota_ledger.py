@@ -1,0 +1,258 @@
+"""Assignments on engines: in memory, and on real servers, sync and async; what happens when a ledger was lost, and
+when nobody answers."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.algorithms.limit import SECOND
+from headgate.algorithms.quota_grants import Assignment
+from headgate.algorithms.quota_units import WHOLE
+from headgate.clock import ManualClock
+from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.layers.fallback import FallbackEngine
+from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine
+from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.port import Engine, Ledger
+from headgate.engines.redis.async_engine import AsyncRedisEngine
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.engines.url_options import Instead
+from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
+from headgate.limit_syntax import parse
+from headgate.testing.sync_adapter import Blocking
+from tests.engines.layers.faulty_engine import Settled, faulty
+from tests.servers import BASE_US, RedisServer
+
+LIMIT = parse("100/s")
+PERIOD_US = 10**6 * SECOND
+TTL_US, GRACE_US = 7 * SECOND, 3 * SECOND
+KEY = "hg2:at:rule:{key}"
+PATIENT = 30  # seconds: a busy machine is no outage
+
+
+def ledger_of(engine: Engine, limit: str = "100/s") -> Ledger:
+    return engine.assignments(parse(limit), "rule", TTL_US, GRACE_US)
+
+
+def per_second(told: Assignment | None) -> float | None:
+    return None if told is None else told.units * SECOND / told.period_us
+
+
+def old(clock: ManualClock) -> LocalEngine:
+    """An engine in memory that began long ago."""
+    now_us = clock.now_us()
+    clock.set_us(now_us - 3600 * SECOND)
+    engine = LocalEngine(clock)
+    clock.set_us(now_us)
+    return engine
+
+
+class Memory:
+    """The embedded engine under a clock, as a server would be asked."""
+
+    def __init__(self, *, awaited: bool = False) -> None:
+        self.clock = ManualClock(BASE_US)
+        engine = old(self.clock)
+        self.engine: Engine = Blocking(AwaitedEngine(engine)) if awaited else engine
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+class Server:
+    """A server under a driven clock."""
+
+    def __init__(self, server: RedisServer, *, awaited: bool = False) -> None:
+        self.server = server
+        self.engine: Engine = (
+            Blocking(AsyncRedisEngine(server.unix_url, deadline=PATIENT))
+            if awaited
+            else RedisEngine(server.unix_url, deadline=PATIENT)
+        )
+
+    def advance(self, seconds: float) -> None:
+        self.server.clock.advance_us(round(seconds * SECOND))
+
+
+WORLDS = ["memory", "awaited memory", "redis", "awaited redis", "valkey", "awaited valkey"]
+
+
+@pytest.fixture(params=WORLDS)
+def world(
+    request: pytest.FixtureRequest, driven_redis: RedisServer, driven_valkey: RedisServer
+) -> Iterator[object]:
+    awaited, kind = request.param.startswith("awaited"), request.param.split()[-1]
+    servers = {"redis": driven_redis, "valkey": driven_valkey}
+    found = Server(servers[kind], awaited=awaited) if kind in servers else Memory(awaited=awaited)
+    yield found
+    found.engine.close()
+
+
+def test_a_limit_is_divided_among_those_who_report(world: Memory | Server) -> None:
+    ledger = ledger_of(world.engine)
+    told = ledger.assign("key", "a", 400, 10 * SECOND)
+    assert told == Assignment(72_500_000, PERIOD_US, 72, TTL_US, WHOLE * 725 // 1000)
+    assert per_second(ledger.assign("key", "b", 2000, 10 * SECOND)) == 27.5
+    assert per_second(ledger.assign("other key", "b", 2000, 10 * SECOND)) == 100
+    world.advance(5)
+    assert per_second(ledger.assign("key", "a", 200, 5 * SECOND)) == 45
+    world.advance(5)
+    assert per_second(ledger.assign("key", "b", 1000, 5 * SECOND)) == 55
+    assert ledger.assign("key", "c", None) == Assignment(0, PERIOD_US, 0, TTL_US, 0)
+    assert ledger.assign("key", "c", 10**6, 0) == ledger.assign("key", "c", None)
+    ledger.leave("key", "a")
+    ledger.leave("never seen", "a")
+    world.advance(5)
+    assert per_second(ledger.assign("key", "b", 1000, 5 * SECOND)) == pytest.approx(100 - 100 / 3, abs=0.001)
+    assert ledger.limit == LIMIT
+    assert ledger.name == "rule"
+
+
+def test_who_has_no_name_is_not_noted(world: Memory | Server) -> None:
+    ledger = ledger_of(world.engine)
+    for key, holder in (("", "a"), ("key", "")):
+        with pytest.raises(InvalidCharge, match="not empty"):
+            ledger.assign(key, holder, 1, SECOND)
+        with pytest.raises(InvalidCharge, match="not empty"):
+            ledger.leave(key, holder)
+    with pytest.raises(InvalidCharge, match="0 units or more"):
+        ledger.assign("key", "a", -1, SECOND)
+    with pytest.raises(InvalidRule, match="cannot be divided"):
+        ledger_of(world.engine, "10 slots")
+    with pytest.raises(InvalidRule, match="at most a day"):
+        world.engine.assignments(LIMIT, "rule", 86_400 * SECOND, 1)
+
+
+def test_a_new_engine_in_memory_listens_until_all_earlier_parts_have_run_out() -> None:
+    clock = ManualClock(BASE_US)
+    before = ledger_of(old(clock))
+    assert per_second(before.assign("key", "a", 200, SECOND)) == 100  # then the process dies
+    after = ledger_of(LocalEngine(clock))
+    assert after.assign("key", "b", 200, SECOND) is None
+    clock.advance(5)
+    assert after.assign("key", "b", 200, SECOND) is None
+    clock.advance(4.999_999)
+    assert after.assign("key", "a", 200, SECOND) is None
+    assert after.assign("other key", "a", 200, SECOND) is None
+    clock.advance(0.000_001)
+    assert per_second(after.assign("key", "a", 200, SECOND)) == 50
+    assert per_second(after.assign("third key", "a", 200, SECOND)) == 100
+
+
+def test_a_clock_that_steps_back_does_not_make_memory_listen_for_long() -> None:
+    clock = ManualClock(BASE_US)
+    ledger = ledger_of(LocalEngine(clock))
+    clock.advance(-3600)
+    assert ledger.assign("key", "a", 200, SECOND) is None
+    clock.advance(10)
+    assert per_second(ledger.assign("key", "a", 200, SECOND)) == 100
+    assert per_second(ledger.assign("new", "a", 200, SECOND)) == 100
+
+
+def test_ledgers_in_memory_are_dropped_when_they_are_dead() -> None:
+    clock = ManualClock(BASE_US)
+    engine = old(clock)
+    ledger = ledger_of(engine)
+    for number in range(1000):
+        ledger.assign(f"key {number}", "a", 1, SECOND)
+        clock.advance(1)
+    assert len(engine) < 50
+
+
+def test_a_ledger_survives_its_process_on_a_server(driven_server: RedisServer) -> None:
+    first = RedisEngine(driven_server.unix_url, deadline=PATIENT)
+    assert per_second(ledger_of(first).assign("key", "a", 200, SECOND)) == 100
+    first.close()
+    second = RedisEngine(driven_server.unix_url, deadline=PATIENT)
+    assert per_second(ledger_of(second).assign("key", "b", 200, SECOND)) == 0
+    second.close()
+
+
+def test_a_key_lives_as_long_as_anything_may_be_in_use(driven_server: RedisServer) -> None:
+    engine = RedisEngine(driven_server.unix_url, deadline=PATIENT)
+    ledger = ledger_of(engine)
+    ledger.assign("key", "a b", 0, SECOND)
+    now_us = driven_server.time_us()
+    half = WHOLE // 2
+    assert driven_server.call("GET", KEY) == f"{now_us} 0\na%20b 0 {half} {now_us + 10 * SECOND}\n".encode()
+    assert 9000 < int(str(driven_server.call("PTTL", KEY))) <= 10_000
+    ledger.leave("key", "a b")
+    assert driven_server.call("GET", KEY) == f"{now_us} 0\na%20b -1 {half} {now_us + 10 * SECOND}\n".encode()
+    driven_server.clock.advance_us(10 * SECOND + 1000)
+    assert driven_server.call("EXISTS", KEY) == 0
+    ledger.leave("key", "a b")
+    assert driven_server.call("EXISTS", KEY) == 0
+    engine.close()
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_server_that_lost_a_ledger_listens_if_one_asks_who_knows(
+    awaited: bool, driven_server: RedisServer
+) -> None:
+    world = Server(driven_server, awaited=awaited)
+    ledger_of(world.engine).assign("key", "a", 200, SECOND)
+    world.advance(4)
+    driven_server.flush()
+    changed = ledger_of(world.engine, "50/s")  # the limit may have changed meanwhile
+    assert changed.assign("key", "b", 200, SECOND) is None
+    assert per_second(changed.assign("never told", "b", 200, SECOND)) == 50
+    world.advance(5.999_999)
+    assert changed.assign("key", "a", 200, SECOND) is None
+    world.advance(0.000_001)
+    assert per_second(changed.assign("key", "a", 200, SECOND)) == 25
+    world.engine.close()
+
+
+def test_nobody_need_listen_for_what_was_told_to_be_nothing(driven_server: RedisServer) -> None:
+    first, second = (RedisEngine(driven_server.unix_url, deadline=PATIENT) for _ in range(2))
+    ledger_of(first).assign("key", "a", 200, SECOND)
+    assert per_second(ledger_of(second).assign("key", "b", 200, SECOND)) == 0
+    driven_server.flush()
+    assert per_second(ledger_of(second).assign("key", "b", 200, SECOND)) == 100  # as the law says: it knew of none
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("instead", ["allow", "deny", "local", None])
+def test_an_engine_that_does_not_answer_tells_nothing(instead: Instead | None) -> None:
+    clock = ManualClock(BASE_US)
+    wire = faulty(clock)
+    wire.engine = old(clock)
+    engine = Settled(wire, fallback=instead, clock=clock)
+    ledger = ledger_of(engine)
+    assert per_second(ledger.assign("key", "a", 200, SECOND)) == 100
+    wire.down = True
+    with pytest.raises(EngineUnavailable):
+        ledger.assign("key", "a", 200, SECOND)
+    wire.down, wire.deaf = False, True
+    with pytest.raises(EngineUnavailable):
+        ledger.assign("key", "b", 200, SECOND)
+    wire.deaf = False
+    clock.advance(9)
+    assert per_second(ledger.assign("key", "b", 200, SECOND)) == 0
+    clock.advance(1)
+    assert per_second(ledger.assign("key", "a", 200, SECOND)) == 50  # b was noted, though its answer was lost
+    engine.close()
+
+
+def test_a_server_that_is_gone_tells_nothing() -> None:
+    with RedisServer("redis") as server:
+        engine = FallbackEngine(RedisEngine(server.unix_url, deadline=1), fallback="allow")
+        ledger = ledger_of(engine)
+        assert per_second(ledger.assign("key", "a", 200, SECOND)) == 100
+        server.kill()
+        with pytest.raises(EngineUnavailable):
+            ledger.assign("key", "a", 200, SECOND)
+        engine.close()
+
+
+def test_engines_around_an_engine_let_it_divide() -> None:
+    clock = ManualClock(BASE_US)
+    engine = FallbackEngine(MemoEngine(LeaseEngine(old(clock), clock=clock), clock=clock), clock=clock)
+    assert per_second(ledger_of(engine).assign("key", "a", 200, SECOND)) == 100
+    engine.close()
+    inner = AsyncMemoEngine(AsyncLeaseEngine(AwaitedEngine(old(clock)), clock=clock), clock=clock)
+    awaited = Blocking(inner)
+    assert per_second(ledger_of(awaited).assign("key", "a", 200, SECOND)) == 100
+    awaited.close()

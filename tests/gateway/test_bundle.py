@@ -1,0 +1,205 @@
+"""The plate's laws, for any book: it is the book, and what stands beside it is what the Redis engine goes by."""
+
+import json
+from bisect import bisect_right
+from datetime import UTC, datetime
+from hashlib import sha1
+from itertools import combinations
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.algorithms.decision import Receipt
+from headgate.algorithms.fixed_window import FixedWindow
+from headgate.engines.layers.fallback.limit_share import fresh
+from headgate.engines.redis.protocol import member, together
+from headgate.engines.redis.script_assembly import bare, several, single
+from headgate.gateway.bundle import plate, texts
+from headgate.http.headers import per_second, quota, window_seconds
+from headgate.limit_syntax import parse
+from headgate.rules import load, serialization
+from headgate.rules.distribution.version import BESIDE
+from headgate.rules.rule import Rulebook
+from tests.gateway.random_bundles import BOOKS, NOW_US, asked, words
+
+ZONES = sorted(available_timezones())
+THEN = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp())
+END = int(datetime(2057, 1, 1, tzinfo=UTC).timestamp())
+
+
+def made(text: str) -> dict[str, Any]:
+    return plate(load.parse(text), NOW_US)
+
+
+@given(BOOKS)
+def test_without_what_stands_beside_it_the_plate_is_the_book(book: Rulebook) -> None:
+    found = json.loads(json.dumps(plate(book, NOW_US)))
+    assert set(found) >= set(BESIDE) - {"texts"}
+    document = {name: value for name, value in found.items() if name not in BESIDE}
+    assert document == serialization.document(book) | {"headers": book.headers}
+
+
+@given(BOOKS)
+def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
+    found = plate(book, NOW_US)["limits"]
+    assert set(found) == {questions.limit.text for questions in asked(book)}
+    for text, entry in found.items():
+        limit = parse(text)
+        assert entry["algorithm"] == limit.algorithm
+        assert (entry["quota"], entry["fresh"]) == (quota(limit), fresh(limit))
+        assert entry.get("window") == window_seconds(limit)
+        assert entry.get("per_second") == per_second(limit)
+        assert None not in entry.values()
+        calendar = limit if isinstance(limit, FixedWindow) and limit.unit else None
+        wanted = None if calendar is None else {"unit": calendar.unit, "zone": calendar.zone}
+        assert entry.get("calendar") == wanted
+
+
+@given(BOOKS)
+def test_the_numbers_are_those_that_the_redis_engine_sends(book: Rulebook) -> None:
+    limits = plate(book, NOW_US)["limits"]
+    for questions in asked(book):
+        entry = limits[questions.limit.text]
+        if entry["algorithm"] == "slots":
+            sent = words(questions.acquire("key", None, False))[5:-2]
+        else:
+            sent = words(questions.decide("key", 2, None, NOW_US))[4:-2]
+        if "calendar" in entry:  # the edges are worked out when it is asked
+            assert (sent[:2], len(sent)) == (entry["numbers"][:2], len(entry["numbers"]))
+        else:
+            assert sent == entry["numbers"]
+
+
+@given(BOOKS)
+def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) -> None:
+    scripts = plate(book, NOW_US)["scripts"]
+    known = set(scripts.values())
+    some: dict[tuple[str, ...], Any] = {}
+    for questions in asked(book):
+        algorithm = questions.limit.algorithm
+        if algorithm == "slots":
+            assert words(questions.acquire("key", None, False))[1] == scripts["slots"]
+            continue
+        assert words(questions.decide("key", 2, None, NOW_US))[1] == scripts[f"take {algorithm}"]
+        refund = questions.refund("key", 1, Receipt(1, NOW_US, 0, 0, 0), False, NOW_US)
+        assert words(refund)[1] == scripts[f"refund {algorithm}"]
+        some.setdefault(questions.models, questions)
+    for size in (1, 2, 3):
+        for chosen in combinations(some.values(), size):
+            models = sorted({model for questions in chosen for model in questions.models})
+            charges = [(questions, "key", 1) for questions in chosen]
+            assert words(together(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
+            assert words(together(charges, None, NOW_US))[1] in known
+    assert words(member("hg", "beat", "me"))[1] in known
+
+
+@given(BOOKS)
+def test_the_script_with_all_of_them_serves_every_call(book: Rulebook) -> None:
+    scripts = plate(book, NOW_US)["scripts"]
+    models = {model for questions in asked(book) for model in questions.models} - {"slots"}
+    if models - {"lockout"}:
+        assert scripts[" ".join(["take_all", *sorted(models)])] == several("take_all", models).sha
+    else:
+        assert not any(name.startswith("take") for name in scripts)
+
+
+@given(BOOKS)
+def test_every_sha_has_its_text(book: Rulebook) -> None:
+    found = plate(book, NOW_US)
+    known = texts(found)
+    assert set(known) == set(found["scripts"].values())
+    assert all(sha == sha1(text.encode()).hexdigest() for sha, text in known.items())
+
+
+def test_scripts_are_named_by_their_command_and_models() -> None:
+    found = made("rules: [{name: a, limit: 1/s; 9/hour log, candidate: 3/m fixed}, {name: b, limit: 3 slots}]")
+    three = ("fixed_window", "sliding_log", "token_bucket")
+    assert found["scripts"] == {
+        **{
+            f"{verb} {name}": single(verb, name).sha
+            for verb in ("take", "take_together", "refund")
+            for name in three
+        },
+        **{f"take_calls {name}": single("take_calls", name).sha for name in three if name != "sliding_log"},
+        "slots": bare("slots", "slots").sha,
+        "members": bare("members").sha,
+        **{
+            " ".join(["take_all", *names]): several("take_all", names).sha
+            for size in (1, 2, 3)
+            for names in combinations(three, size)
+        },
+    }
+
+
+def test_what_a_rule_says_to_an_engine() -> None:
+    found = made("""
+        rules:
+          - name: a
+            key: user
+            missing: skip
+            limit: {by: plan, cases: {free: 1/s, "pro*": unlimited}, otherwise: 9/s}
+            candidate: {by: user, cases: {ann: 2/s}, otherwise: 8/s}
+            lockout: {after: 5, within: 1m, for: 1h}
+            deadline: 50ms
+          - {name: b, limit: 100/s, prefetch: {for: 100ms, units: 500}}
+          - {name: c, limit: 100/s, prefetch: 20ms}
+          - {name: d, limit: 3 slots}
+    """)
+    assert found["terms"] == {
+        "a": {
+            "names": ["free", "pro*"],
+            "candidate_names": [""],  # the key decides it
+            "lockout": [5, 60_000_000, 3_600_000_000],
+            "deadline": 0.05,
+        },
+        "b": {"prefetch": {"hold_us": 100_000, "units": 500}},
+        "c": {"prefetch": {"hold_us": 20_000}},
+        "d": {},
+    }
+    assert "unlimited" not in found["limits"]
+
+
+def test_only_zones_that_are_used_are_told() -> None:
+    assert made("rules: [{name: a, limit: 1/s; 9/day}]")["zones"] == {}
+    assert made("rules: [{name: a, limit: 9/month fixed}]")["zones"] == {"UTC": [[0, 0]]}
+    zones = made("rules: [{name: a, limit: 9/s, candidate: 9/day fixed in Europe/Berlin}]")["zones"]
+    assert zones["Europe/Berlin"][:3] == [[0, 3600], [1711846800, 7200], [1729990800, 3600]]
+
+
+def test_a_book_has_the_same_plate_all_year() -> None:
+    book = load.parse("rules: [{name: a, limit: 9/day fixed in Europe/Berlin}]")
+    first, last, then = (
+        int(datetime.fromisoformat(when).timestamp()) * 1_000_000
+        for when in ("2026-01-01T00:00:00Z", "2026-12-31T23:59:59Z", "2027-01-01T00:00:00Z")
+    )
+    assert plate(book, first) == plate(book, last) != plate(book, then)
+
+
+AWKWARD = ("Africa/Casablanca", "America/Nuuk", "Antarctica/Troll", "Australia/Lord_Howe", "Europe/Dublin")
+
+
+@pytest.mark.parametrize("zone", AWKWARD)
+def test_clocks_that_are_set_back_for_a_month_or_by_half_an_hour(zone: str) -> None:
+    offsets = made(f"rules: [{{name: a, limit: 9/day fixed in {zone}}}]")["zones"][zone]
+    starts, place = [start for start, _ in offsets], ZoneInfo(zone)
+    for second in range(THEN, END, 6 * 3600):
+        true = datetime.fromtimestamp(second, place).utcoffset()
+        assert true is not None
+        assert offsets[bisect_right(starts, second) - 1][1] == true.total_seconds()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(ZONES), st.lists(st.integers(THEN, END - 1), min_size=20, max_size=20))
+def test_at_every_second_a_zone_has_the_offset_that_zoneinfo_says(zone: str, seconds: list[int]) -> None:
+    offsets = made(f"rules: [{{name: a, limit: 9/day fixed in {zone}}}]")["zones"][zone]
+    starts = [start for start, _ in offsets]
+    assert starts == sorted(set(starts))
+    around = [second for start in starts[1:] for second in (start - 1, start)]
+    for second in (THEN, END - 1, *around, *seconds):
+        said = offsets[bisect_right(starts, second) - 1][1]
+        true = datetime.fromtimestamp(second, ZoneInfo(zone)).utcoffset()
+        assert true is not None
+        assert said == true.total_seconds(), (zone, second)

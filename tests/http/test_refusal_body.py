@@ -1,0 +1,214 @@
+"""What a refusal answers: the rule's own words, a problem or a sentence; and that nginx answers the same."""
+
+import json
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from headgate import ManualClock
+from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.http.refusal_body import (
+    PLAIN,
+    PROBLEM,
+    REASONS,
+    Answer,
+    answer,
+    refused,
+    undecided,
+    violated,
+    wants_json,
+)
+from headgate.rules.load import of
+from headgate.rules.rule import Refusal
+from headgate.rules.serialization import document
+from tests.nginx.lua_twins import twins
+from tests.nginx.rules.luajit_process import Lua
+
+JSON, BROWSER, CURL = "application/json", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "*/*"
+TYPES = "https://iana.org/assignments/http-problem-types"
+
+
+@pytest.fixture(scope="module")
+def lua() -> Iterator[Lua]:
+    running = twins()
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("accept", [None, "", BROWSER, CURL, "text/html, application/json"])
+@pytest.mark.parametrize(
+    ("wait", "sentence"),
+    [
+        (12, "Too many requests. Try again in 12 seconds.\n"),
+        (1, "Too many requests. Try again in 1 second.\n"),
+        (None, "Too many requests.\n"),
+    ],
+)
+def test_a_rule_that_says_nothing_is_a_sentence(accept: str | None, wait: int | None, sentence: str) -> None:
+    expected = Answer(429, [("Content-Type", PLAIN)], sentence.encode())
+    assert answer(Refusal(), ["login"], accept, wait) == expected
+    assert answer(Refusal(503), ["login"], accept, wait) == expected._replace(status=503)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_who_wants_json_gets_a_problem(status: int) -> None:
+    found = answer(Refusal(status), ["login", 'say "hé"\\\n'], JSON, 12)
+    assert found[:2] == (status, [("Content-Type", PROBLEM)])
+    assert json.loads(found.body) == {
+        "type": f"{TYPES}#quota-exceeded",
+        "title": "Too Many Requests",
+        "status": status,
+        "detail": "A quota of this service is used up. "
+        "Retry-After says how many seconds to wait, if waiting helps.",
+        "violated-policies": ["login", 'say "hé"\\\n'],
+    }
+
+
+def test_a_service_that_cannot_decide() -> None:
+    found = undecided(JSON, ["login"])
+    assert found[:2] == (503, [("Content-Type", PROBLEM)])
+    assert json.loads(found.body) == {
+        "type": f"{TYPES}#temporary-reduced-capacity",
+        "title": "Service Unavailable",
+        "status": 503,
+        "detail": "This service cannot decide about requests at the moment. Try again later.",
+        "violated-policies": ["login"],
+    }
+    plain = Answer(503, [("Content-Type", PLAIN)], b"This service cannot decide about requests at the moment.\n")
+    assert undecided(CURL) == undecided(None) == plain
+    assert undecided(None, wait=1).body == plain.body.strip() + b" Try again in 1 second.\n"
+
+
+@pytest.mark.parametrize("accept", [None, JSON, BROWSER])
+def test_what_a_rule_says_itself_is_answered_to_everybody(accept: str | None) -> None:
+    own = answer(Refusal(403, "<b>Später</b>", "text/html"), ["a"], accept)
+    assert own == (403, [("Content-Type", "text/html")], "<b>Später</b>".encode())
+    assert answer(Refusal(body="Later."), ["a"], accept) == (429, [("Content-Type", PLAIN)], b"Later.")
+    assert answer(Refusal(body=""), ["a"], accept) == (429, [("Content-Type", PLAIN)], b"")
+    assert answer(Refusal(302, redirect="/slow"), ["a"], accept) == (302, [("Location", "/slow")], b"")
+    far = Refusal(307, redirect="HTTPS://example.com/queue?from=a%20b#c")
+    assert answer(far, ["a"], accept) == (307, [("Location", far.redirect)], b"")
+
+
+@pytest.mark.parametrize("accept", [None, JSON, BROWSER])
+@pytest.mark.parametrize("status", [200, 204, 304, 444])
+def test_nothing_is_said_where_nothing_is_wrong_or_nobody_listens(status: int, accept: str | None) -> None:
+    assert answer(Refusal(status), ["login"], accept, 12) == (status, [], b"")
+
+
+@given(st.text(max_size=20), st.text(max_size=20), st.lists(st.text(max_size=8), max_size=3))
+def test_nothing_that_a_rule_says_can_end_a_header_field(said: str, kind: str, names: list[str]) -> None:
+    """However the rule was made: loaders would have refused most of these."""
+    for refusal in (Refusal(302, redirect=said), Refusal(body=said, type=kind), Refusal(type=kind)):
+        found = answer(refusal, names, JSON)
+        assert all(re.fullmatch(r"[ -~]+|", value) for _, value in found.headers)
+        assert found.headers[-1][0] in ("Location", "Content-Type")
+
+
+BOOK = {
+    "rules": [
+        {"name": "minute", "key": ["user"], "missing": "deny", "limit": "1/minute"},
+        {
+            "name": "hour",
+            "key": ["user"],
+            "missing": "deny",
+            "limit": ["1/hour", "2/hour fixed"],
+            "refuse": {"status": 403},
+        },
+        {"name": "tried", "key": ["user"], "missing": "deny", "limit": "1/day", "mode": "shadow"},
+        {"name": "rest", "limit": "100/minute"},
+    ]
+}
+
+
+def test_a_decision_names_the_rules_that_refused_and_is_answered_by_the_one_that_spoke() -> None:
+    limiter = RuledLimiter(of(BOOK), clock=ManualClock(1_700_000_000))
+    call = {"user": "ada"}
+    passed = limiter.check(call)
+    assert passed.allowed
+    with pytest.raises(ValueError, match="not refused"):
+        refused(passed, JSON)
+    decision = limiter.check(call)
+    assert violated(decision) == ["minute", "hour"]
+    found = refused(decision, JSON)
+    assert found.status == 403
+    assert json.loads(found.body)["violated-policies"] == ["minute", "hour"]
+    assert refused(decision, CURL).body == b"Too many requests. Try again in 3600 seconds.\n"
+
+
+ACCEPTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                JSON,
+                PROBLEM,
+                "text/html",
+                "text/*",
+                "*/*",
+                "Application/JSON",
+                "application/*",
+                "text/json",
+                "é",
+                "",
+            ]
+        ),
+        st.sampled_from(["", ";q=0", ";q=0.5", "; Q=0.9", " ;\tq=1", ";q=1.0.0", ";q=.", ";q=.5", ";q=5.", ";q=x"])
+        | st.text(";qQ=0.5 \t,aé", max_size=6),
+    ),
+    max_size=5,
+).map(lambda kinds: ",".join(kind + parameters for kind, parameters in kinds)) | st.text(max_size=20)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\\x00\n\x1f\x7f\x80'), max_size=6)
+NAMES = st.lists(TEXTS, min_size=1, max_size=3)
+REFUSES: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.fixed_dictionaries({}, optional={"status": st.sampled_from([200, 204, 302, 400, 403, 429, 444, 503])}),
+    st.fixed_dictionaries(
+        {"body": st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)},
+        optional={"status": st.integers(200, 599), "type": st.sampled_from(["text/html", "a/b; c=d"])},
+    ),
+    st.fixed_dictionaries(
+        {"redirect": st.text(st.sampled_from("a/?#%[]~!"), max_size=8).map(lambda rest: "/a" + rest)},
+        optional={"status": st.integers(300, 399)},
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(REFUSES, NAMES, st.sampled_from([None, JSON]) | ACCEPTS)
+@example({}, ["".join(map(chr, range(0xA0)))], JSON)
+def test_nginx_answers_the_same(lua: Lua, refuse: dict[str, Any], names: list[str], accept: str | None) -> None:
+    book = of({"rules": [{"name": "login", "limit": "1/s", "refuse": refuse}]})
+    written = document(book)["rules"][0].get("refuse")
+    question = {"rule": "login", "violated": names}
+    question |= {} if written is None else {"refuse": written}
+    question |= {} if accept is None else {"accept": accept}
+    theirs = lua.ask("refusal", **question)
+    ours = answer(book.rules[0].refuse, names, accept)
+    fields = dict(ours.headers)
+    assert ours.status == theirs["status"]
+    assert fields.get("Location") == theirs.get("location")
+    if "body" in theirs:
+        assert ours.body == theirs["body"].encode("latin-1")
+        assert fields["Content-Type"] == theirs["type"]
+    else:  # nginx has a page there
+        assert ours.body in (b"", b"Too many requests.\n")
+
+
+@settings(max_examples=300, deadline=None)
+@given(ACCEPTS)
+def test_nginx_and_we_tell_alike_who_would_rather_have_json(lua: Lua, accept: str) -> None:
+    assert wants_json(accept) is ("body" in lua.ask("refusal", rule="login", violated=["login"], accept=accept))
+
+
+def test_a_long_accept_is_read_and_not_remembered() -> None:
+    assert wants_json("a/b," * 20_000 + JSON)
+    assert not wants_json("a/b," * 20_000 + "text/html, " + JSON)
+
+
+def test_titles_are_the_usual_reason_phrases() -> None:
+    differs = {413: "Content Too Large"}  # Python before 3.13 says what RFC 7231 did
+    assert {status: HTTPStatus(status).phrase for status in REASONS} | differs == REASONS

@@ -1,0 +1,143 @@
+"""The recorder: processes, each with threads, each perhaps with an event loop full of tasks, at a few keys.
+
+Every caller is a flow of its own random steps: it takes, peeks, refunds what it was given, and now and then resets
+a key. The same flow is driven by a thread through a Limiter, or by a task through an AsyncLimiter. The processes
+are started once and let go together for each history.
+
+A call that fails ends the recording: nobody knows whether it was decided, and a healthy server gives no reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.pool import Pool
+from multiprocessing.synchronize import Barrier
+from threading import Barrier as ThreadBarrier
+from time import monotonic_ns, time_ns
+from typing import Any, NamedTuple
+
+from headgate import limiter_flows
+from headgate.algorithms.decision import Decision
+from headgate.flow import Flow, arun, run
+from headgate.limiter import AsyncLimiter, Limiter
+from tests.linearizability.engines import async_engine, engine
+from tests.linearizability.history import History, Operation, Verb
+
+PROCESSES = 3
+VERBS: dict[Verb, int] = {"take": 70, "refund": 17, "peek": 10, "reset": 3}  # how often, of a hundred
+COSTS = (1, 1, 1, 1, 2, 3)
+
+
+class Scene(NamedTuple):
+    """Who is let loose on what."""
+
+    engine: str  # in words: see engines.py
+    limit: str
+    keys: tuple[str, ...]
+    threads: int = 4  # of each process
+    tasks: int = 0  # of each thread; 0: the thread itself calls, and blocks
+    calls: int = 30  # of each caller
+    seed: int = 0
+    epoch_ns: int = 0  # from the monotonic clock to the epoch's
+
+
+class Recorder:
+    """Processes that wait for a scene."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def record(self, scene: Scene) -> History:
+        """What all of them saw."""
+        scene = scene._replace(epoch_ns=time_ns() - monotonic_ns())
+        seen = self._pool.map(_play, [(process, scene) for process in range(PROCESSES)], chunksize=1)
+        return History(scene.limit, [operation for operations in seen for operation in operations])
+
+
+@contextmanager
+def recorder() -> Iterator[Recorder]:
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(PROCESSES, initializer=_remember, initargs=(spawn.Barrier(PROCESSES),)) as pool:
+        yield Recorder(pool)
+
+
+def play(process: int, scene: Scene, start: Barrier | None = None) -> list[Operation]:
+    """The part of one process."""
+    names = [f"{process}.{thread}" for thread in range(scene.threads)]
+    with ThreadPoolExecutor(scene.threads) as pool:
+        if scene.tasks:
+            shared, end = AsyncLimiter(scene.limit, async_engine(scene.engine)), ThreadBarrier(scene.threads)
+            _await(start)
+            parts = list(pool.map(lambda who: asyncio.run(_tasks(shared, scene, who, end)), names))
+        else:
+            with Limiter(scene.limit, engine(scene.engine)) as limiter:
+                _await(start)
+                parts = list(pool.map(lambda who: run(caller(limiter, scene, who)), names))
+    return [operation for part in parts for operation in part]
+
+
+async def _tasks(limiter: AsyncLimiter, scene: Scene, who: str, end: ThreadBarrier) -> list[Operation]:
+    flows = [caller(limiter, scene, f"{who}.{task}") for task in range(scene.tasks)]
+    try:
+        parts = await asyncio.gather(*map(arun, flows))
+    finally:
+        await asyncio.to_thread(end.wait, 60)  # nobody closes what another event loop still uses
+        await limiter.close()
+    return [operation for part in parts for operation in part]
+
+
+def caller(limiter: Limiter | AsyncLimiter, scene: Scene, who: str) -> Flow[list[Operation]]:
+    """One who calls, waits for the answer, and calls again."""
+    rng = random.Random(f"{scene.seed} {who}")
+    seen: list[Operation] = []
+    holds: list[tuple[Decision, int]] = []
+    for verb in rng.choices(list(VERBS), list(VERBS.values()), k=scene.calls):
+        key, cost = rng.choice(scene.keys), rng.choice(COSTS)
+        called_ns = monotonic_ns() + scene.epoch_ns
+        if verb == "reset":
+            yield partial(limiter.reset, key)
+            done = Operation(who, "reset", key, 0, None, None, called_ns, 0)
+        elif verb == "peek":
+            decision: Decision = yield partial(limiter.peek, key)
+            done = Operation(who, "peek", key, 0, None, decision.facts, called_ns, 0)
+        elif verb == "refund" and holds:
+            charge, charge_ns = holds.pop(rng.randrange(len(holds)))
+            done = yield from _refund(charge, rng.choice((None, 1)), who, called_ns, charge_ns)
+            holds += [(charge, charge_ns)] if charge.given_back < charge.cost else []
+        else:
+            decision = yield partial(limiter.take, key, cost)
+            done = Operation(who, "take", key, cost, None, decision.facts, called_ns, 0)
+            holds += [(decision, called_ns)] if decision.allowed else []
+        seen.append(done._replace(answered_ns=monotonic_ns() + scene.epoch_ns))
+    return seen
+
+
+def _refund(charge: Decision, cost: int | None, who: str, called_ns: int, charge_ns: int) -> Flow[Operation]:
+    """What both limiters' refund does, step by step: they keep the meter's answer to themselves."""
+    step: Any = next(limiter_flows.refund(charge, cost))
+    key, units, receipt, _ = step.args
+    facts = yield step
+    return Operation(who, "refund", key, units, receipt, facts, called_ns, 0, charge_ns)
+
+
+_start: list[Barrier] = []
+
+
+def _remember(start: Barrier) -> None:
+    _start.append(start)
+
+
+def _play(part: tuple[int, Scene]) -> list[Operation]:
+    # Everybody has one part each: whoever waits at the barrier keeps its process from taking a second one.
+    return play(*part, _start[0])
+
+
+def _await(start: Barrier | None) -> None:
+    if start is not None:
+        start.wait(60)

@@ -1,0 +1,367 @@
+"""The checker believes what one engine did one thing at a time, and finds every kind of lie.
+
+The truth is told by an engine that is nothing but the model. Its instants are milliseconds after BASE_US; a call
+is made a little before its instant and answered a little after, or as far apart as the story says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Facts, Receipt
+from headgate.limit_syntax import parse
+from tests.linearizability.checker import Broken, Exact, Model, check
+from tests.linearizability.history import History, Operation, Verb
+from tests.linearizability.laws import Leased, Memo
+from tests.linearizability.test_linearizability import LIMITS
+
+BASE_US = 1_700_000_000_000_000
+MS = 1_000_000  # nanoseconds
+BASE_NS = BASE_US * 1000
+BUCKET = "2/s burst 3"
+
+
+class Truth:
+    """Does one thing at a time, and writes down what it answered."""
+
+    def __init__(self, limit: str = BUCKET) -> None:
+        self.limit = limit
+        self.seen: list[Operation] = []
+        self._model = Model(parse(limit))
+        self._state: str | None = None
+
+    def take(self, at: float, cost: int = 1, early: float = 0.1, late: float = 0.1, who: str = "") -> Operation:
+        facts, self._state = self._model.decide(self._state, self._us(at), cost)
+        verb: Verb = "take" if cost else "peek"
+        who = who or f"0.{len(self.seen)}"
+        return self._wrote(at, Operation(who, verb, "key", cost, None, facts, 0, 0), early, late)
+
+    def peek(self, at: float, early: float = 0.1, late: float = 0.1) -> Operation:
+        return self.take(at, 0, early, late)
+
+    def refund(
+        self, at: float, charge: Operation, units: int, returned: int = 0, early: float = 0.1, late: float = 0.1
+    ) -> Operation:
+        assert charge.facts is not None
+        receipt = Receipt.of(charge.facts, charge.units, returned)
+        facts, self._state = self._model.refund(self._state, self._us(at), units, receipt)
+        done = Operation(charge.who, "refund", "key", units, receipt, facts, 0, 0, charge.called_ns)
+        return self._wrote(at, done, early, late)
+
+    def reset(self, at: float, early: float = 0.1, late: float = 0.1) -> Operation:
+        self._state = None
+        return self._wrote(at, Operation("0", "reset", "key", 0, None, None, 0, 0), early, late)
+
+    def history(self) -> History:
+        return History(self.limit, self.seen)
+
+    def instead(self, old: Operation, new: Operation) -> History:
+        """The same, with one of the operations told otherwise."""
+        return History(self.limit, [new if one is old else one for one in self.seen])
+
+    def _us(self, at: float) -> int:
+        return BASE_US + round(at * 1000)
+
+    def _wrote(self, at: float, operation: Operation, early: float, late: float) -> Operation:
+        called_ns, answered_ns = BASE_NS + round((at - early) * MS), BASE_NS + round((at + late) * MS)
+        self.seen.append(operation._replace(called_ns=called_ns, answered_ns=answered_ns))
+        return self.seen[-1]
+
+
+def test_one_thing_after_another_is_believed() -> None:
+    truth = Truth()
+    charge = truth.take(0, 3)
+    truth.take(1)
+    truth.peek(2)
+    truth.refund(3, charge, 1)
+    truth.refund(4, charge, 2, returned=1)
+    truth.reset(5)
+    truth.take(6, 3)
+    check(truth.history())
+
+
+def test_what_happened_in_one_microsecond_may_be_told_in_any_order() -> None:
+    truth = Truth("5/s")
+    for cost in (2, 1, 3, 1, 0, 2, 1):
+        truth.take(1, cost)
+    check(History(truth.limit, truth.seen[::-1]))
+
+
+def test_a_reset_may_be_anywhere_between_its_call_and_its_answer() -> None:
+    truth = Truth()
+    truth.take(0, 3, early=5, late=30)
+    truth.take(10, 3, late=20)
+    truth.reset(15, early=14, late=20)
+    truth.take(20, 3)
+    check(truth.history())
+
+
+def swinging(*instants: float) -> History:
+    """Takes one after another, at these instants of the engine's clock."""
+    truth = Truth("4/10ms log")
+    for number, at in enumerate(instants):
+        truth.take(at)
+        called_ns = BASE_NS + number * MS  # by the callers' clock, which does not swing
+        truth.seen[-1] = truth.seen[-1]._replace(called_ns=called_ns, answered_ns=called_ns + MS // 2)
+    return truth.history()
+
+
+@pytest.mark.parametrize("instants", [(10, 11, 10.9, 12), (10, 11, 10.5, 10.6, 12), (10, 11, 12, 12.5, 11.5)])
+def test_one_swing_of_the_clock_is_forgiven_where_it_may_be(instants: tuple[float, ...]) -> None:
+    with pytest.raises(Broken):
+        check(swinging(*instants))
+    check(swinging(*instants), Exact(swings=1))
+
+
+@pytest.mark.parametrize("instants", [(10, 12, 10.9, 13), (10, 11, 10.9, 12, 11.9)])
+def test_a_longer_or_a_second_swing_is_not(instants: tuple[float, ...]) -> None:
+    with pytest.raises(Broken):
+        check(swinging(*instants), Exact(swings=1))
+
+
+def test_keys_know_nothing_of_each_other() -> None:
+    one, other = Truth(), Truth()
+    one.take(0, 3)
+    other.take(1, 3)
+    check(History(BUCKET, [*one.seen, *(operation._replace(key="other") for operation in other.seen)]))
+    with pytest.raises(Broken):
+        check(History(BUCKET, [*one.seen, *other.seen]))
+
+
+def test_a_lost_update() -> None:
+    """Both saw a full bucket, and both took from it."""
+    truth, rival = Truth(), Truth()
+    truth.take(10, early=5, late=5)
+    rival.take(11, early=5, late=5, who="1")
+    truth.peek(20)
+    with pytest.raises(Broken, match=r"1 take\(1\) .+remaining=2 .+\n +allowed remaining=1 .+ by the model"):
+        check(History(BUCKET, [*truth.seen, *rival.seen]))
+
+
+def test_a_stale_peek() -> None:
+    """The charge was answered before anybody peeked."""
+    truth, stale = Truth(), Truth()
+    truth.take(10)
+    stale.peek(20)
+    with pytest.raises(Broken, match="by the model"):
+        check(History(BUCKET, [*truth.seen, *stale.seen]))
+
+
+def test_an_answer_out_of_real_time() -> None:
+    """By the engine's clock the first was the first; but it was called after the second was answered."""
+    truth = Truth()
+    first = truth.take(10)
+    truth.take(11)
+    late = first._replace(called_ns=BASE_NS + 20 * MS, answered_ns=BASE_NS + 21 * MS)
+    with pytest.raises(Broken, match="is the next by the engine's clock, but was called after"):
+        check(truth.instead(first, late))
+    check(truth.instead(first, first._replace(answered_ns=BASE_NS + 21 * MS)))  # called before, it may be
+
+
+def test_a_refund_that_minted() -> None:
+    truth = Truth()
+    charge = truth.take(0, 2)
+    refund = truth.refund(10, charge, 2)
+    twice = truth.refund(11, charge, 2, returned=2)
+    assert refund.facts == (True, 3, 0, 0, 0, BASE_US + 10_000, 0)
+    check(truth.history())
+    minted = twice._replace(facts=(True, 5, 0, 0, 0, BASE_US + 11_000, 0))
+    with pytest.raises(Broken, match=r"remaining=3 .+ by the model"):
+        check(truth.instead(twice, minted))
+
+
+def test_a_refund_of_what_had_drained() -> None:
+    """Of the 200 ms that the charge poured, 150 have drained: 50 are given back, and 100 of another one stay."""
+    truth = Truth("10/s burst 2")
+    charge = truth.take(0, 2)
+    truth.take(100)
+    refund = truth.refund(150, charge, 2)
+    assert refund.facts == (True, 1, 0, 100_000, 0, BASE_US + 150_000, 1)
+    check(truth.history())
+    with pytest.raises(Broken):
+        check(truth.instead(refund, refund._replace(facts=(True, 2, 0, 0, 0, BASE_US + 150_000, 1))))
+
+
+def test_a_reset_that_did_not() -> None:
+    truth, forgotten = Truth(), Truth()
+    truth.take(0, 3)
+    truth.take(10, 3)
+    forgotten.reset(5)
+    with pytest.raises(Broken):
+        check(History(BUCKET, [*truth.seen, *forgotten.seen]))
+
+
+def test_two_answers_that_were_mixed_up() -> None:
+    """One batch, one instant, two callers: each was given the other's answer."""
+    truth = Truth("5/s")
+    one, two = truth.take(10, 1), truth.take(10, 2)
+    check(truth.history())
+    mixed = [one._replace(facts=two.facts), two._replace(facts=one.facts)]
+    with pytest.raises(Broken):
+        check(History(truth.limit, mixed))
+
+
+def test_a_counter_example_can_be_read() -> None:
+    truth = Truth()
+    truth.take(0)
+    lie = truth.take(1, who="2.1")
+    with pytest.raises(Broken) as broken:
+        check(truth.instead(lie, lie._replace(facts=(True, 2, 0, 500_000, 0, BASE_US + 1000, 0))))
+    answer = "allowed remaining={} retry=0 reset={} delay=0 at={} mark=0".format
+    told = f"""\
+On the key "key" under "2/s burst 3": no order explains the answers. 1 of 2 can be put in order:
+    0.0 take(1)  [{BASE_NS - MS // 10} .. {BASE_NS + MS // 10} ns]  {answer(2, 500_000, BASE_US)}
+Then the state is {BASE_US + 500_000}, and nothing can come next:
+    2.1 take(1)  [{BASE_NS + 9 * MS // 10} .. {BASE_NS + 11 * MS // 10} ns]  {answer(2, 500_000, BASE_US + 1000)}
+        {answer(1, 999_000, BASE_US + 1000)} by the model"""
+    assert str(broken.value) == told
+
+
+@st.composite
+def truths(draw: st.DrawFn, resets: bool = True, overlaps: bool = True) -> Truth:
+    """Anything that can be done to one key, by callers who wait for their answers as long as they like."""
+    truth, at = Truth(draw(st.sampled_from(LIMITS))), 0.0
+    charges: list[tuple[Operation, int]] = []
+    verbs = st.sampled_from(["take", "take", "take", "peek", "refund", *(["reset"] if resets else [])])
+    for verb in draw(st.lists(verbs, min_size=1, max_size=25)):
+        at += draw(st.sampled_from([0, 0, 0.001, 0.25, 1, 1.5, 4, 11]) if overlaps else st.integers(1, 9))
+        early, late = (draw(st.floats(0.1, 6)), draw(st.floats(0.1, 6))) if overlaps else (0.1, 0.1)
+        if verb == "reset":
+            truth.reset(at, early, late)
+        elif verb == "refund" and charges:
+            charge, returned = charges.pop(draw(st.integers(0, len(charges) - 1)))
+            units = draw(st.integers(1, charge.units - returned))
+            truth.refund(at, charge, units, returned, early, late)
+            charges += [(charge, returned + units)] if returned + units < charge.units else []
+        else:
+            taken = truth.take(at, 0 if verb == "peek" else draw(st.integers(1, 6)), early, late)
+            charges += [(taken, 0)] if taken.admitted else []
+    return truth
+
+
+@given(truths())
+def test_the_truth_is_believed_whoever_overlaps(truth: Truth) -> None:
+    check(truth.history())
+    check(truth.history(), Exact(swings=1))
+    check(truth.history(), Memo())
+    check(truth.history(), Leased(0))
+
+
+@given(truths(resets=False, overlaps=False), st.data())
+def test_one_wrong_fact_is_one_too_many(truth: Truth, data: st.DataObject) -> None:
+    """Any fact but the instant: that one may be a little off and still be true, if nobody else was there."""
+    told = data.draw(st.sampled_from(truth.seen))
+    fact = data.draw(st.sampled_from([0, 1, 2, 3, 4, 6]))
+    assert told.facts is not None
+    facts: list[Any] = list(told.facts)
+    facts[fact] = not facts[fact] if fact == ALLOWED else (facts[fact] or 0) + data.draw(st.sampled_from([-1, 1]))
+    history = truth.instead(told, told._replace(facts=cast(Facts, tuple(facts))))
+    with pytest.raises(Broken):
+        check(history)
+    with pytest.raises(Broken):
+        check(history, Exact(swings=1))
+
+
+class Remembering(Truth):
+    """A dry bucket, refused at 0 to process 0: a unit comes after 500 ms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.charge = self.take(-10, 3)
+        self.refused = self.take(0, 2)
+
+    def again(self, at: float, cost: int = 2, who: str = "0.7") -> History:
+        """The refusal again, without asking, with facts that may be anything."""
+        assert self.refused.facts is not None
+        facts = (*self.refused.facts[:AT_US], self._us(at), 7)
+        repeated = Operation(who, "take", "key", cost, None, facts, self._us(at) * 1000, self._us(at) * 1000 + 1)
+        return History(self.limit, [*self.seen, repeated])
+
+
+def test_a_memo_may_repeat_a_refusal() -> None:
+    truth = Remembering()
+    truth.reset(5)
+    truth.seen[-1] = truth.seen[-1]._replace(who="1")
+    for cost in (2, 3, 9):
+        check(truth.again(10, cost), Memo())
+    with pytest.raises(Broken):
+        check(truth.again(10))
+
+
+@pytest.mark.parametrize(
+    ("at", "cost", "who"),
+    [(10, 1, "0.7"), (10, 2, "1.0"), (1001, 2, "0.7")],
+    ids=["a lower cost", "another process", "too late"],
+)
+def test_a_memo_may_not_make_one_up(at: float, cost: int, who: str) -> None:
+    with pytest.raises(Broken):
+        check(Remembering().again(at, cost, who), Memo())
+
+
+def test_a_memo_ends_with_the_process_own_refund() -> None:
+    truth = Remembering()
+    truth.refund(5, truth.charge, 1)
+    with pytest.raises(Broken):
+        check(truth.again(10), Memo())
+
+
+def test_a_repeated_refusal_does_not_justify_the_next_one() -> None:
+    """The refusal was for 990 ms; a repetition at 900 ms must not hold until 1800."""
+    truth = Remembering()
+    truth.seen += truth.again(900).operations[-1:]
+    check(truth.history(), Memo())
+    with pytest.raises(Broken):
+        check(truth.again(1200), Memo())
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_lease_may_admit_so_much_more(limit: str) -> None:
+    """As much again, from another truth, in the same moment."""
+    truth, more = Truth(limit), Truth(limit)
+    while truth.take(5.5).admitted:
+        more.take(5.5)
+    most = sum(operation.admitted for operation in more.seen)
+    both = History(limit, [*truth.seen, *more.seen])
+    check(both, Leased(most))
+    with pytest.raises(Broken, match=f"{2 * most} units were admitted .* {2 * most - 1} may be"):
+        check(both, Leased(most - 1))
+
+
+def test_what_was_given_back_was_not_spent() -> None:
+    truth = Truth()
+    truth.refund(1, truth.take(0, 3), 3)
+    again = truth.take(2, 3)
+    assert again.facts is not None
+    assert again.facts[REMAINING] == 0
+    check(truth.history(), Leased(0))
+    with pytest.raises(Broken):
+        check(History(BUCKET, [one for one in truth.seen if one.verb == "take"]), Leased(0))
+
+
+def test_no_span_reaches_over_a_reset() -> None:
+    truth = Truth()
+    truth.take(0, 3)
+    reset = truth.reset(1)
+    truth.take(2, 3)
+    check(truth.history(), Leased(0))
+    with pytest.raises(Broken):
+        check(History(BUCKET, [one for one in truth.seen if one is not reset]), Leased(0))
+
+
+def test_a_refund_of_what_a_reset_forgot_makes_room() -> None:
+    """The count knows no charges, only units: it is the model that admits 5 after the reset, not a lease."""
+    truth = Truth("3/s fixed")
+    forgotten = truth.take(0, 2)
+    truth.reset(1)
+    truth.take(2, 3)
+    refund = truth.refund(3, forgotten, 2)
+    truth.take(4, 2)
+    assert truth.seen[-1].admitted
+    check(truth.history())
+    check(truth.history(), Leased(0))
+    with pytest.raises(Broken, match=r"5 units were admitted .* 3 may be"):
+        check(History(truth.limit, [one for one in truth.seen if one is not refund]), Leased(0))

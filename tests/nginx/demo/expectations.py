@@ -1,0 +1,49 @@
+"""What a sale must show. A bar that does not hold is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.nginx.demo import shop
+from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE
+from tests.nginx.demo.sale import GATES, Ending
+
+HOT = "phone"
+USED = 0.9  # of the phone's limit, while everybody wants one
+LATE = 0.5  # seconds: a request that was sent in time may be decided later on a busy machine
+
+
+def broken(ending: Ending) -> list[str]:
+    """All that does not hold."""
+    return [*_limits(ending), *_books(ending)]
+
+
+def _limits(ending: Ending) -> Iterator[str]:
+    limits, both = shop.allowed(), ending.counts.both
+    item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
+    for name, sold in both.sold.items():
+        if sold > (most := item.over(ending.seconds + LATE)):
+            yield f"{sold} of {name} were sold, and {item.text} allows {most:.0f}"
+    rush = ending.seconds - ending.opened.seconds
+    sold = ending.counts.arrived[HOT] - ending.opened.arrived[HOT]
+    if sold < (least := USED * item.a_second * rush):
+        yield f"{sold} of {HOT} were sold after the doors opened: fewer than {least:.0f}, and everybody wanted one"
+    if sold > (most := item.over(rush + LATE)):
+        yield f"{sold} of {HOT} were sold after the doors opened, and {item.text} allows {most:.0f}"
+    if both.bot_sold > (most := GATES * buyer.over(ending.seconds + LATE)):
+        yield f"the bot bought {both.bot_sold}, and {buyer.text} at each nginx allows {most:.0f}"
+
+
+def _books(ending: Ending) -> Iterator[str]:
+    both, heard = ending.counts.both, ending.heard
+    if both.sold != ending.counts.arrived:
+        yield f"nginx let pass {dict(both.sold)}, and the backend saw {dict(ending.counts.arrived)}"
+    if both.odd:
+        yield f"{len(both.odd)} lines of the logs are no sale and no refusal, such as: {both.odd[0]}"
+    asked, counted = both.asked.total(), sum(each.requests for each in heard) + ending.visits
+    if asked != counted:
+        yield f"the logs have {asked} requests, and the buyers made {counted}"
+    if lost := sum(each.broken for each in heard):
+        yield f"{lost} connections of buyers broke"
+    if ending.page.status != 429 or ending.page.body not in shop.pages():
+        yield f"a refused buyer got no friendly page, but {ending.page.status}: {ending.page.body[:80]!r}"

@@ -1,0 +1,155 @@
+"""Nginx of two workers with a lease engine around a real Redis (leasing.lua), a crowd that asks them, and what
+others find in Redis meanwhile."""
+
+import contextlib
+import http.client
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from headgate.engines.redis.sync_engine import RedisEngine
+from headgate.limit_syntax import parse
+from tests.nginx.engines.redis.redis_harness import plate
+from tests.servers import Nginx, RedisServer
+
+LEASING = Path(__file__).with_name("prefetch_driver.lua")
+HTTP = """
+lua_shared_dict headgate {room};
+lua_shared_dict told 1m;
+init_by_lua_block {{
+  package.loaded.leasing = dofile("{lua}")
+  package.loaded.leasing.init("{said}")
+}}
+"""
+SERVER = """
+location / {
+  client_body_buffer_size 1m;
+  content_by_lua_block { package.loaded.leasing.serve() }
+}
+"""
+HOLD_US = 200_000
+LATE = 2.0  # seconds that a busy machine may be late
+
+
+class Rule(NamedTuple):
+    limit: str
+    hold_us: int = HOLD_US
+    units: int | None = None
+    terms: Mapping[str, Any] = {}
+
+
+class Told(NamedTuple):
+    """What came of a flood, all workers of an nginx together. Units, but for calls, refused and troubles."""
+
+    calls: int = 0
+    admitted: int = 0
+    leased: int = 0
+    refused: int = 0
+    returned: int = 0
+    troubles: int = 0
+    late: int = 0  # handed out after the end of the window that they were charged to
+
+
+class Kiosk(Nginx):
+    """An nginx of two workers with a lease engine."""
+
+    def __init__(self, redis: str, rules: Mapping[str, Rule], room: str = "2m") -> None:
+        super().__init__(SERVER, workers=2)
+        self.rules = rules
+        said = self.folder / "said.json"
+        limits = [parse(rule.limit) for rule in rules.values()]
+        made = plate(limits, list(rules), lockouts=True)
+        told = {}
+        for (name, rule), limit in zip(rules.items(), limits, strict=True):
+            prefetch = {"hold_us": rule.hold_us} | ({} if rule.units is None else {"units": rule.units})
+            told[name] = {"limit": limit.text, "terms": {"prefetch": prefetch, **rule.terms}}
+        said.write_text(json.dumps({"url": redis, "rules": told, **made._asdict()}))
+        self.configure(http=HTTP.format(room=room, lua=LEASING, said=said))
+
+    def do(self, verb: str, **said: Any) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("POST", "/", json.dumps({"verb": verb, **said}))
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == 200, self.log
+            return json.loads(body)
+        finally:
+            connection.close()
+
+    def take(self, rule: str, **said: Any) -> Any:
+        return self.do("take", rule=rule, key="ada", **said)
+
+    def told(self) -> Told:
+        found = self.do("told")
+        return Told(**{name: round(value) for name, value in (found or {}).items()})
+
+
+class Crowd:
+    """Callers of one or several nginx, all at once; both workers of each are among those who answer."""
+
+    def __init__(self, kiosks: list[Kiosk], rule: str, each: int = 6, **said: Any) -> None:
+        asked = {"rule": rule, "key": "ada", "seconds": 1.0, "pause": 0.002, **said}
+        self._kiosks = kiosks
+        self._pool = ThreadPoolExecutor(each * len(kiosks))
+        self._calls: list[Future[Any]] = [
+            self._pool.submit(kiosk.do, "flood", **asked) for kiosk in kiosks for _ in range(each)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+    def marks(self) -> Counter[int]:
+        """Admitted units by the mark of their facts."""
+        found: Counter[int] = Counter()
+        for call in self._calls:
+            marks = call.result()["marks"]
+            found.update({int(mark): units for mark, units in marks.items()})
+        return found
+
+    def end(self) -> Told:
+        self.marks()
+        each = [kiosk.told() for kiosk in self._kiosks]
+        return Told(*map(sum, zip(*each, strict=True)))
+
+
+@contextlib.contextmanager
+def kiosks(
+    server: RedisServer, rules: Mapping[str, Rule], count: int = 2, room: str = "2m"
+) -> Iterator[list[Kiosk]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Kiosk(server.url, rules, room)) for _ in range(count)]
+
+
+def gone(server: RedisServer, rule: str, limit: str, key: str = "ada") -> int:
+    """Units that are charged to the key, as any other process finds them."""
+    engine = RedisEngine(server.url)
+    try:
+        meter = engine.meter(parse(limit), rule)
+        return meter.decide("nobody", 0)[1] - meter.decide(key, 0)[1]
+    finally:
+        engine.close()
+
+
+def settled(server: RedisServer, rule: str, limit: str, units: int, key: str = "ada") -> int:
+    """Units gone, once they are as few as said; else when what was held is long overdue."""
+    overdue = time.monotonic() + HOLD_US / 1e6 + LATE
+    while (found := gone(server, rule, limit, key)) != units and time.monotonic() < overdue:
+        time.sleep(0.02)
+    return found
+
+
+def questions(server: RedisServer) -> int:
+    """Scripts that were called so far."""
+    found = server.info("commandstats").get("cmdstat_evalsha", "calls=0")
+    return int(found.split("calls=")[1].split(",")[0])

@@ -1,0 +1,53 @@
+"""Errors that servers say: whether one may ask again, and the sentence for people, are Python's."""
+
+import pytest
+
+from headgate.engines.redis.errors import Elsewhere, Forgot, NotNow, Replica, WrongType, failure, said
+from tests.nginx.engines.redis.redis_harness import Gate
+
+AGAIN = {Forgot: "forgot", Elsewhere: "elsewhere", NotNow: "not_now", Replica: "replica"}
+SAID = [
+    *("NOSCRIPT No matching script. Please use EVAL.", "READONLY You can't write against a read only replica."),
+    *(
+        "MOVED 3999 10.0.0.1:6381",
+        "ASK 3999 ::1:6381",
+        "MOVED 3999 :6381",
+        "MOVED 3999 ?:6381",
+        "MOVED x",
+        "ASK 1 h",
+    ),
+    *(
+        "TRYAGAIN Multiple keys request",
+        "CLUSTERDOWN The cluster is down",
+        "LOADING Redis is loading",
+        "MASTERDOWN x",
+    ),
+    "ERR Error running script (call to f_1): @user_script:1: -READONLY You can't write against a replica.",
+    *("CROSSSLOT Keys in request don't hash to the same slot", "ERR This instance has cluster support disabled"),
+    *("ERR unknown command 'FOO'", "ERR", "", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    "WRONGTYPE headgate: the key hg2:tb:a:{b} holds a value that headgate did not write. Nothing was changed.",
+    *("WRONGPASS invalid username-password pair or user is disabled.", "NOAUTH Authentication required."),
+    "NOPERM this user has no permissions to run the 'evalsha' command",
+    "NOPERM User ada has no permissions to run the 'evalsha' command",
+    "NOPERM No permissions to access a key",
+    "NOPERM this user has no permissions to access one of the keys used as arguments",
+    "ERR The user executing the script can't run this command or subcommand script: f_1, on @user_script:5.",
+    "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
+    "ACL failure in script: User ada has no permissions to run the 'set' command script: f_1, on @user_script:17.",
+]
+
+
+@pytest.mark.parametrize("text", SAID)
+def test_what_is_said(gate: Gate, text: str) -> None:
+    there, here = said(text), gate.ask("said", text=text)
+    assert here["kind"] == ("corrupt" if isinstance(there, WrongType) else "refused")
+    assert here.get("again") == AGAIN.get(type(there))
+    if isinstance(there, Elsewhere):
+        found = (here["for_now"], here["slot"], here["host"], here["port"])
+        assert found == (there.for_now, there.slot, there.host, there.port)
+
+
+@pytest.mark.parametrize("instead", [None, "redis://h:1", "redis+cluster://h:1"])
+@pytest.mark.parametrize("text", SAID)
+def test_what_people_are_told(gate: Gate, text: str, instead: str | None) -> None:
+    assert gate.ask("told", text=text, instead=instead)["text"] == str(failure("h:1", "hg", said(text), instead))

@@ -1,0 +1,67 @@
+"""What nginx's own limit_req decided on a frozen clock, a leaky bucket on the dict decides on one."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+
+from headgate import Charge
+from headgate.algorithms.limit import Limit
+from tests.nginx.engines.shared.shared_harness import Facts, Hand, Place
+from tests.recorded import nginx, replay_engines
+from tests.recorded.vectors import Case, read
+
+VECTORS = Path(__file__).parents[3] / "vectors"
+
+
+class Decision(NamedTuple):
+    """As much of one as the replay looks at."""
+
+    verdicts: Sequence[Facts]
+
+    @property
+    def allowed(self) -> bool:
+        return all(facts.allowed == 1 for facts in self.verdicts)
+
+
+class OnTheDict:
+    """Where a replay takes place."""
+
+    _numbers = count()
+
+    def __init__(self, place: Place, limit: Limit | None = None) -> None:
+        self._place, self._limit, self._name = place, limit, self.fresh_name()
+
+    def at(self, now_us: int) -> None:
+        self._place.at(now_us)
+
+    def fresh_name(self) -> str:
+        return f"case {next(self._numbers)}"
+
+    @contextmanager
+    def limiter(self, limit: Limit) -> Iterator["OnTheDict"]:
+        yield OnTheDict(self._place, limit)
+
+    def take(self, key: str, cost: int) -> Decision:
+        assert self._limit is not None
+        return Decision([self._place.take(Hand(self._limit, self._name), key, cost)])
+
+    def take_all(self, charges: Sequence[Charge]) -> Decision:
+        asked = [
+            (Hand(cast(Limit, charge.limit), charge.name or ""), charge.key, charge.cost) for charge in charges
+        ]
+        return Decision(self._place.decide(asked))
+
+
+@pytest.mark.parametrize(
+    ("name", "cases", "steps"), [("nginx_fakeclock.jsonl", 36, 1025), ("nginx_derived.jsonl", 50, 3000)]
+)
+def test_it_decides_as_limit_req_did(name: str, cases: int, steps: int, place: Place) -> None:
+    there = cast(replay_engines.Place, OnTheDict(place))
+    found = [case for case in read(VECTORS / name) if isinstance(case, Case)]
+    outcomes = [(case.name, outcome) for case in found for outcome in nginx.replay(case, there)]
+    assert [pair for pair in outcomes if pair[1].differs] == []
+    assert (len(found), len(outcomes), {outcome.apart for _, outcome in outcomes}) == (cases, steps, {None})

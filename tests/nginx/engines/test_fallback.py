@@ -1,0 +1,288 @@
+"""When Redis is gone or slow: what clients see, how long they wait, what is admitted, what the log says.
+
+A real nginx with the whole gateway, and a Redis of its own. A server that answers and refuses, deadlines, slots,
+and servers that change places are in test_fallback_faults.py.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.nginx.engines.outage_harness import (
+    AGAIN,
+    BACK,
+    DEADLINE,
+    GONE,
+    PLAIN,
+    PLENTY,
+    Load,
+    await_back,
+    gateway,
+    rule,
+    statuses,
+)
+from tests.nginx.gateway_harness import Gateway
+from tests.servers import Proxy, RedisServer
+from tests.servers.waiting import until
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as running:
+        yield running
+
+
+# How long anybody waits, and what the log says.
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "silent", "cut"])
+def test_under_load_nobody_gets_an_error_and_only_those_under_way_wait(server: RedisServer, how: str) -> None:
+    clients, workers = 6, 2
+    with Proxy(server) as link, gateway(link, rule(limit="1000000/hour"), workers=workers) as gate:
+        assert set(statuses(gate, 10)) == {200}
+        with Load(gate, clients) as load:
+            time.sleep(0.5)
+            gone_at = time.monotonic()
+            {"killed": server.kill, "stopped": server.pause, "silent": link.swallow, "cut": link.refuse}[how]()
+            if how == "cut":
+                link.cut()
+            time.sleep(2)
+        after = [seen for seen in load.seen if seen.at + seen.seconds > gone_at]
+        waited = [seen for seen in after if seen.seconds > DEADLINE * 0.9]
+        assert {seen.status for seen in load.seen} == {200}
+        assert len(after) > 100
+        assert max(seen.seconds for seen in after) < DEADLINE + 0.5
+        assert len(waited) <= clients
+        if how == "stopped":
+            assert waited  # it was worth waiting
+        assert 1 <= gate.log.count(GONE) <= workers
+        assert f"{GONE}. Redis at 127.0.0.1" in gate.log
+        assert AGAIN not in gate.log
+        assert {"stopped": "no answer within the deadline", "cut": "the connection failed"}.get(
+            how, ""
+        ) in gate.log
+
+
+def told_by(gate: Gateway, words: str) -> Counter[str]:
+    """How often each worker has said so, by its process."""
+    return Counter(line.split()[3] for line in gate.log.splitlines() if words in line)
+
+
+def test_each_worker_says_once_that_redis_is_gone_and_once_that_it_is_back(server: RedisServer) -> None:
+    patient = {"deadline": 1, "workers": 2}
+    with gateway(server, rule(limit="1000000/hour"), **patient) as gate, Load(gate, 8):
+        time.sleep(0.5)
+        for outage in (1, 2):
+            server.pause()
+            until(lambda n=outage: None if n in told_by(gate, GONE).values() else "not noticed", 10)  # type: ignore[misc]
+            time.sleep(1.5)
+            gone = told_by(gate, GONE)
+            server.resume()
+            resumed_at = time.monotonic()
+            until(lambda n=gone: None if told_by(gate, AGAIN) == n else "not back", 10)  # type: ignore[misc]
+            assert time.monotonic() - resumed_at < BACK
+            time.sleep(0.3)
+            assert told_by(gate, GONE) == told_by(gate, AGAIN) == gone
+            assert set(gone.values()) == {outage}
+
+
+def test_a_remembered_refusal_is_no_answer_of_redis(server: RedisServer) -> None:
+    """Redis was probed and may be asked again, but nobody has: what memory says does not show that it answers."""
+    one = rule("one", "1/minute fixed", key="header.one", missing="skip")
+    two = rule("two", "9/day fixed", key="header.two", missing="skip")
+    with Proxy(server) as link, gateway(link, one, two, options="shed = false") as gate:
+        assert statuses(gate, 2, one="a") == [200, 429]
+        refused_at = time.monotonic()
+        link.refuse()
+        link.cut()
+        gate.get("/", {"two": "b"})
+        assert GONE in gate.log
+        link.heal()
+        until(lambda: None if server.call("EXISTS", "hg2:probe:{header.two=b}") else "nobody looked", 5)
+        time.sleep(0.05)
+        assert gate.get("/", {"one": "a"}).status == 429
+        if time.monotonic() - refused_at < 0.9:  # else it was not memory that spoke
+            assert AGAIN not in gate.log
+        await_back(gate, two="b")
+
+
+def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server: RedisServer) -> None:
+    with gateway(server, rule(limit=PLENTY)) as gate:
+        statuses(gate, 3)
+        server.kill()
+        assert set(statuses(gate, 20)) == {200}
+        server.start()
+        assert server.call("DBSIZE") == 0
+        assert await_back(gate) < BACK
+        gate.get("/")
+        assert server.call("EXISTS", "hg2:tb:api:{all}") == 1
+        assert "decisions without it" in gate.log
+
+
+def test_a_gate_that_starts_without_redis_goes_by_what_it_kept(server: RedisServer, tmp_path: Any) -> None:
+    kept = tmp_path / "plate.json"
+    with gateway(server, rule(), options=f'{PLAIN}, keep = "{kept}"') as gate:
+        statuses(gate, 1)
+        until(lambda: None if kept.exists() else "not kept", 5)
+        server.kill()
+        gate.restart()
+        assert Counter(statuses(gate, 8)) == {200: 5, 429: 3}
+
+
+# What each word does.
+
+
+@pytest.mark.parametrize(
+    ("fallback", "said"),
+    [("allow", {200: 12}), ("deny", {429: 12}), ("local", {200: 5, 429: 7})],
+)
+@pytest.mark.parametrize("by", ["rule", "url"])
+def test_a_rule_does_what_its_word_says(server: RedisServer, fallback: str, said: dict[int, int], by: str) -> None:
+    own = {"fallback": fallback} if by == "rule" else {}
+    other = "deny" if fallback == "allow" else "allow"
+    with gateway(server, rule(**own), fallback=other if own else fallback, workers=2) as gate:
+        assert statuses(gate, 1) == [200]
+        server.kill()
+        assert Counter(statuses(gate, 12)) == said
+        if fallback == "deny":
+            assert gate.get("/").headers["retry-after"] == "1"
+
+
+def test_rules_of_one_request_keep_each_its_own_word(server: RedisServer) -> None:
+    """One that refuses refuses for all, and then no share is charged."""
+    rules = [
+        rule("shared", "3/day fixed", when={"path": ["/a", "/ab", "/ac", "/abs"]}),
+        rule("refused", "100/hour", when={"path": ["/ab"]}, fallback="deny"),
+        rule("passed", "100/hour", when={"path": ["/ac"]}, fallback="allow"),
+        rule("narrow", "1/day fixed", when={"path": ["/abs"]}),
+        rule("aside", "1/day fixed", when={"path": ["/abs"]}, mode="shadow", fallback="deny"),
+    ]
+    with gateway(server, *rules) as gate:
+        assert statuses(gate, 1, "/other") == [200]
+        server.kill()
+        assert set(statuses(gate, 4, "/ab")) == {429}
+        assert statuses(gate, 1, "/abs") == [200]  # the shadow is in nobody's way
+        assert set(statuses(gate, 4, "/abs")) == {429}  # refused by the narrow one: nothing is charged
+        assert statuses(gate, 2, "/ac") == [200, 200]
+        assert set(statuses(gate, 2, "/ac") + statuses(gate, 2, "/a")) == {429}
+
+
+def test_nothing_is_charged_to_a_share_where_what_counts_here_refuses(server: RedisServer) -> None:
+    rules = [
+        rule("here", "2/day fixed", where="node"),
+        rule("there", "3/day fixed", when={"path": ["/a", "/b"]}, key="path"),
+    ]
+    with gateway(server, *rules) as gate:
+        server_up = gate.get("/none")
+        assert server_up.status == 200  # one of the two that count here
+        server.kill()
+        assert statuses(gate, 3, "/a") == [200, 429, 429]
+
+
+def test_a_leased_share_is_given_back_where_another_rule_refuses(server: RedisServer) -> None:
+    rules = [
+        rule("leased", "3/day fixed", when={"path": ["/l", "/lb"]}, prefetch="100ms"),
+        rule("refused", "100/hour", when={"path": "/lb"}, fallback="deny"),
+    ]
+    with gateway(server, *rules) as gate:
+        assert statuses(gate, 1, "/other") == [200]
+        server.kill()
+        assert set(statuses(gate, 5, "/lb")) == {429}
+        assert statuses(gate, 4, "/l") == [200, 200, 200, 429]
+
+
+def test_all_that_stands_around_redis_stands_inside_the_fallback(server: RedisServer) -> None:
+    with gateway(server, rule(), options="") as gate:
+        assert statuses(gate, 1) == [200]
+        server.kill()
+        assert Counter(statuses(gate, 12)) == {200: 5, 429: 7}
+        server.start()
+        assert await_back(gate) < BACK + 0.5
+
+
+# What is admitted.
+
+
+def test_the_beginning_and_the_end_of_an_outage_admit_twice_the_limit_at_most(server: RedisServer) -> None:
+    limit = 20
+    with gateway(server, rule(limit=f"{limit}/day fixed"), workers=2) as gate:
+        admitted = [Counter(statuses(gate, 30))[200]]
+        for outage in (1, 2):
+            server.pause()
+            admitted.append(Counter(statuses(gate, 30))[200])
+            server.resume()
+            await_back(gate, outage)
+            time.sleep(BACK)  # and the other worker
+            statuses(gate, 4)
+            admitted.append(Counter(statuses(gate, 30))[200])
+        assert admitted == [limit, limit, 0, 0, 0]
+        server.kill()
+        server.start()  # and has forgotten everything: that is once more
+        time.sleep(BACK)
+        assert Counter(statuses(gate, 60))[200] == limit
+
+
+class Step(NamedTuple):
+    what: str
+    times: int
+
+
+@given(
+    steps=st.lists(
+        st.builds(Step, st.sampled_from(["ask", "ask", "pause", "resume"]), st.integers(1, 9)),
+        min_size=4,
+        max_size=12,
+    )
+)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+def test_whatever_comes_and_goes_redis_and_shares_admit_the_limit_each(
+    walked: "Walked", steps: list[Step]
+) -> None:
+    walked.begin()
+    for step in steps:
+        walked.step(step)
+    walked.end()
+
+
+class Walked:
+    """A gate in front of a Redis that is stopped now and then; each walk has a key of its own."""
+
+    LIMIT = 10
+
+    def __init__(self, server: RedisServer, gate: Gateway) -> None:
+        self.server, self.gate = server, gate
+        self.key, self.admitted, self.asked = 0, 0, 0
+
+    def begin(self) -> None:
+        self.key, self.admitted, self.asked = self.key + 1, 0, 0
+
+    def step(self, step: Step) -> None:
+        if step.what == "pause" and self.server.awake:
+            self.server.pause()
+        elif step.what == "resume" and not self.server.awake:
+            self.server.resume()
+            time.sleep(0.05 * step.times)
+        elif step.what == "ask":
+            found = Counter(statuses(self.gate, step.times, user=f"{self.key}"))
+            assert set(found) <= {200, 429}
+            self.admitted, self.asked = self.admitted + found[200], self.asked + step.times
+        assert self.admitted >= min(self.asked, self.LIMIT)
+        assert self.admitted <= 2 * self.LIMIT
+
+    def end(self) -> None:
+        if not self.server.awake:
+            self.server.resume()
+
+
+@pytest.fixture
+def walked(server: RedisServer) -> Iterator[Walked]:
+    with gateway(
+        server, rule(limit=f"{Walked.LIMIT}/day fixed", key="header.user", missing="deny"), deadline=0.05
+    ) as gate:
+        gate.get("/", {"user": "0"})
+        yield Walked(server, gate)

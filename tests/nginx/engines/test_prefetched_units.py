@@ -1,0 +1,79 @@
+"""Stocks in Lua: what is held at most, and each unit's receipt, are those of Python."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headgate.algorithms.decision import MARK, RESET_AFTER_US
+from headgate.algorithms.limit import Limit
+from headgate.algorithms.token_bucket import TokenBucket
+from headgate.clock import ManualClock
+from headgate.engines.layers.prefetch.prefetched_units import Demand, Shelf, Stock, bound
+from headgate.engines.memory.engine import LocalEngine
+from headgate.limit_syntax import parse
+from tests.engines.layers.test_limit_share import LIMITS
+from tests.nginx.lua_twins import entry
+from tests.nginx.rules.luajit_process import Lua
+
+DRIVER = Path(__file__).with_name("prefetched_units.lua")
+MOST = 2**40
+EXACT = 2**52
+LARGE = st.sampled_from(["99991/year burst 1000000", "7/s burst 1000000007", "100000000/day", "999983/week"])
+
+
+@pytest.fixture(scope="module")
+def lua() -> Iterator[Lua]:
+    running = Lua(DRIVER)
+    yield running
+    running.close()
+
+
+@given(limit=LIMITS, units=st.none() | st.integers(1, 2**50))
+def test_how_much_is_held_at_most(lua: Lua, limit: Limit, units: int | None) -> None:
+    told = {} if units is None else {"units": units}
+    assert lua.ask("bound", limit=entry(limit), **told) == min(MOST, bound(limit, units))
+
+
+@given(
+    limit=LIMITS | LARGE.map(parse),
+    before=st.integers(0, 5) | st.integers(0, 2**30),
+    extra=st.integers(1, MOST),
+    data=st.data(),
+)
+def test_a_receipt_is_pythons(lua: Lua, limit: Limit, before: int, extra: int, data: st.DataObject) -> None:
+    """Where a product is rounded, it is a microsecond or two less: to the safe side."""
+    assume(bound(limit) > 0)
+    extra = min(extra, bound(limit))
+    meter = LocalEngine(ManualClock()).meter(limit, "limit")
+    meter.decide("ada", before)
+    facts = meter.decide("ada", 1 + extra)
+    assume(facts[0])
+    lefts = sorted({0, extra, data.draw(st.integers(0, extra))})
+    stock = Stock(meter, "ada", facts, 1, extra, Shelf(), Demand(0))
+    words = [int(word or 0) for word in facts]
+    found = lua.ask("receipts", limit=entry(limit), facts=words, extra=extra, lefts=lefts)
+    for left, receipt in zip(lefts, found, strict=True):
+        told = stock.facts(left)
+        assert receipt[1] == told[1]
+        assert receipt[MARK] == told[MARK]
+        rounded = isinstance(limit, TokenBucket) and left * limit.period_us >= EXACT
+        less_us = told[RESET_AFTER_US] - receipt[RESET_AFTER_US]
+        assert 0 <= less_us <= 2 if rounded else less_us == 0
+
+
+def test_no_unit_outlasts_its_water(lua: Lua) -> None:
+    """A rate whose parts of a microsecond are finer than doubles: never more than Python tells."""
+    limit = parse("99991/year burst 1000000")
+    meter = LocalEngine(ManualClock()).meter(limit, "limit")
+    facts = meter.decide("ada", 100_001)
+    stock = Stock(meter, "ada", facts, 1, 100_000, Shelf(), Demand(0))
+    lefts = list(range(0, 100_000, 7))
+    words = [int(word or 0) for word in facts]
+    found = lua.ask("receipts", limit=entry(limit), facts=words, extra=100_000, lefts=lefts)
+    less = {
+        stock.facts(left)[RESET_AFTER_US] - one[RESET_AFTER_US] for left, one in zip(lefts, found, strict=True)
+    }
+    assert less <= {0, 1, 2}

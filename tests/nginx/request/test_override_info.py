@@ -1,0 +1,108 @@
+"""A key with a limit of its own is told of that limit, not of its rule's."""
+
+from typing import Any
+
+import pytest
+
+from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.http.headers import headers
+from tests.nginx.gateway_harness import Gateway
+from tests.servers import RedisServer
+
+ADA = {"X-User": "ada"}
+
+
+def book(*limits: str, **more: Any) -> dict[str, Any]:
+    rules = [
+        {"name": f"rule-{place}", "key": "header.x-user", "missing": "skip", "limit": limit, "overrides": True}
+        for place, limit in enumerate(limits)
+    ]
+    return {"rules": rules, **more}
+
+
+def patient(server: RedisServer) -> str:
+    """A gate that never decides without the server, and so without overrides."""
+    return server.url + "?deadline=2s"
+
+
+def test_who_has_more_is_told_so_until_refused_and_after(redis_server: RedisServer) -> None:
+    with Gateway(book("2/day"), patient(redis_server), workers=2) as gate:
+        with RuledLimiter("pushed", redis_server.url) as limiter:
+            limiter.overrides("rule-0").set("header.x-user=ada", "4/day")
+        replies = [gate.get("/", headers=ADA) for _ in range(20)]  # the memo answers most, at both workers
+        assert [reply.status for reply in replies] == [200] * 4 + [429] * 16
+        assert {reply.headers["ratelimit-policy"] for reply in replies} == {'"rule-0";q=4;w=86400'}
+        assert [reply.headers["ratelimit"].split(";")[1] for reply in replies[:4]] == ["r=3", "r=2", "r=1", "r=0"]
+        other = gate.get("/", headers={"X-User": "bob"})
+        assert other.headers["ratelimit-policy"] == '"rule-0";q=2;w=86400'
+        assert other.headers["ratelimit"] == '"rule-0";r=1;t=43200'
+
+
+def test_another_override_is_told_at_once_and_none_after_it(redis_server: RedisServer) -> None:
+    with (
+        Gateway(book("20/day"), patient(redis_server)) as gate,
+        RuledLimiter("pushed", redis_server.url) as limiter,
+    ):
+        own = limiter.overrides("rule-0")
+        told = []
+        for limit in ("40/day", "60/day", "40/day"):
+            own.set("header.x-user=ada", limit)
+            told.append(gate.get("/", headers=ADA).headers["ratelimit-policy"])
+        own.unset("header.x-user=ada")
+        told.append(gate.get("/", headers=ADA).headers["ratelimit-policy"])
+        assert told == [f'"rule-0";q={amount};w=86400' for amount in (40, 60, 40, 20)]
+
+
+PAIRS = [
+    ("10/s burst 20", "7/s burst 50"),
+    ("6/minute queue 5", "30/minute queue 9"),
+    ("5/hour fixed", "50/hour fixed"),
+    ("5/month fixed", "70/month fixed"),
+    ("5/minute sliding", "50/minute sliding"),
+    ("5/minute log", "50/minute log"),
+    ("10/s smooth burst 0s", "40/s smooth burst 0s"),  # saves nothing, so it is the tightest whenever it is asked
+]
+
+
+@pytest.mark.parametrize("form", ["draft-11", "legacy", "envoy", "spring"])
+def test_fields_are_pythons_whatever_the_algorithm(form: Any, redis_server: RedisServer) -> None:
+    rules = book(*(rule for rule, _ in PAIRS), headers=form)
+    with (
+        Gateway(rules, patient(redis_server)) as gate,
+        RuledLimiter("pushed", redis_server.url) as limiter,
+    ):
+        for place, (_, limit) in enumerate(PAIRS):
+            limiter.overrides(f"rule-{place}").set("header.x-user=ada", limit)
+        decision = limiter.check({"header.x-user": "ada"})
+        assert decision.allowed
+        said = dict(headers(decision, form))
+        found = gate.get("/", headers=ADA).headers
+        for name in ("RateLimit-Policy", "X-RateLimit-Limit", "X-RateLimit-Burst-Capacity"):
+            assert found.get(name.lower()) == said.get(name)
+        assert sum(name.startswith("X-RateLimit") or name == "RateLimit-Policy" for name in said) > 0
+
+
+SILENT = """
+location = /silent { content_by_lua_block {
+  local asked = 0
+  local silent = { override = function() asked = asked + 1 return nil end }
+  local gone = { override = function() asked = asked + 1 return false end }
+  local limit = { algorithm = "token_bucket" }
+  for _, engine in ipairs { silent, gone } do
+    local charge = { key = "k", limit = limit, hand = { limit = limit, terms = { deadline = 1 } } }
+    asked = 0
+    local own = require("resty.headgate.own").of(engine)
+    own:note(charge, "5/day")
+    own:note(charge, "6/day")
+    local at_once = asked
+    ngx.sleep(1.1)
+    own:note(charge, "5/day")
+    ngx.say(at_once, " ", asked, " ", tostring(charge.limit == limit))
+  end
+} }
+"""
+
+
+def test_who_got_no_answer_asks_again_a_second_later() -> None:
+    with Gateway(book("2/day"), server=SILENT) as gate:
+        assert gate.get("/silent").body.decode() == "1 2 true\n2 3 true\n"

@@ -1,0 +1,29 @@
+"""Our own limiters on a recorded timeline, on the server's clock."""
+
+from headgate import Limit, Limiter
+from tests.published_scripts.recorded_defects import Entry, Step
+from tests.servers import RedisServer
+from tests.servers.resp import Reply
+
+KEY = "item:1"
+
+
+def passes(limit: Limit | str, entry: Entry, server: RedisServer) -> list[int]:
+    """What the limit answers at each step, 1 or 0, every call on one key."""
+    return asked(limit, entry.steps, server)
+
+
+def asked(limit: Limit | str, steps: list[Step], server: RedisServer) -> list[int]:
+    with Limiter(limit, server.url) as limiter:
+        answers = []
+        for step in steps:
+            server.clock.set_us(step.at_us)
+            answers.append(int(limiter.take(KEY, step.cost).allowed))
+        return answers
+
+
+def kept(server: RedisServer) -> dict[bytes, Reply]:
+    """Every key of ours, and how many milliseconds it has to live."""
+    keys = server.call("KEYS", "hg2:*")
+    assert isinstance(keys, list)
+    return {key: server.call("PTTL", key) for key in keys if isinstance(key, bytes)}

@@ -1,0 +1,47 @@
+"""python -m tests.recorded DIR: replay every *.jsonl of a folder in memory, on Redis and on Valkey.
+
+Cases of rules, which decide nothing, are left to tests/rules."""
+
+import sys
+from pathlib import Path
+
+from tests.recorded.replay import OF_RULES, replay, sort
+from tests.recorded.replay_engines import Place, everywhere
+from tests.recorded.report import Report
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        return _refuse("say which folder holds the vectors: python -m tests.recorded DIR")
+    folder = Path(arguments[0])
+    paths = sorted(path for path in folder.glob("*.jsonl") if path.name not in OF_RULES)
+    if not paths:
+        return _refuse(f"there is no *.jsonl file in {folder}.")
+    with everywhere() as places:
+        report = conform(paths, places)
+    return 0 if report.good else 1
+
+
+def conform(paths: list[Path], places: list[Place]) -> Report:
+    """Replay these files on these places, and print what was found."""
+    report = Report([place.name for place in places])
+    _print(report.head())
+    for path in paths:
+        file = sort(path)
+        _print(report.enter(file, [replay(file, place) for place in places]))
+    _print(report.summary())
+    return report
+
+
+def _print(lines: list[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def _refuse(why: str) -> int:
+    print(f"conform: {why}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""GCRA as throttled and redis-cell have it is a TokenBucket of max_burst + 1.
+
+Their emission interval is a whole number of nanoseconds, cut off: 7 per second is one per 142857142 ns. A bucket
+of 1000 units per so many microseconds is exactly that, so not even a nanosecond is left to tolerance.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from headgate import Limiter, TokenBucket
+from tests.recorded.replay_engines import Place
+from tests.recorded.step_result import LIMIT_0, NEGATIVE, STEPPED_BACK, Outcome, compared, rest, rounded_up, same
+from tests.recorded.uncharged_costs import uncharged
+from tests.recorded.vectors import Case, Fields, Step
+from tests.servers import BASE_US
+
+_KEY = "key"
+
+
+def replay(case: Case, place: Place) -> Iterator[Outcome]:
+    config = case.config
+    burst = config.whole("max_burst") + 1
+    if burst <= 0 or ("count" in config and config.number("count") <= 0):
+        yield from rest(LIMIT_0, case.steps)
+        return
+    with place.limiter(TokenBucket(1000, _interval_ns(config) / 1_000_000, burst)) as limiter:
+        latest = case.steps[0].at_ns if case.steps else Fraction(0)
+        for index, step in enumerate(case.steps):
+            if step.at_ns < latest:
+                yield from rest(STEPPED_BACK, case.steps[index:])
+                return
+            latest = step.at_ns
+            place.at(BASE_US + step.at_us)
+            outcome = uncharged(limiter, _KEY, step.cost)
+            yield outcome or _take(step, limiter, burst)
+            if outcome is not None and outcome.apart == NEGATIVE:
+                yield from rest(NEGATIVE, case.steps[index + 1 :])
+                return
+
+
+def _interval_ns(config: Fields) -> int:
+    if "emission_interval_ns" in config:
+        return config.whole("emission_interval_ns")
+    return config.whole("period_ns") // config.whole("count")
+
+
+def _take(step: Step, limiter: Limiter, burst: int) -> Outcome:
+    allowed = step.expect.flag("allowed")
+    decision = limiter.take(_KEY, step.cost)
+    facts = [same("allowed", allowed, decision.allowed)]
+    if not allowed and not decision.allowed and "retry_after_ns" in step.expect:
+        # -1 ns here, -1 s there: a cost above the burst never passes.
+        never = step.cost > burst
+        expected_us = None if never else step.expect.number("retry_after_ns") / 1000
+        facts.append(rounded_up("retry_after", expected_us, decision.verdicts[0].retry_after_us))
+    return compared(*facts)

@@ -1,0 +1,116 @@
+"""Every case of a file on one place, tallied."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from headgate import HeadgateError
+from tests.recorded import gcra, guava, nginx, sentinel, spring, xtimerate
+from tests.recorded.replay_engines import Place
+from tests.recorded.step_result import Fact, Outcome
+from tests.recorded.vectors import Case, Unreadable, read
+
+Replay = Callable[[Case, Place], Iterator[Outcome]]
+
+# By how the subject begins: a note in brackets may follow.
+_SUBJECTS: dict[str, Replay] = {
+    "guava": guava.replay,
+    "golang.org/x/time/rate": xtimerate.replay,
+    "nginx limit_req": nginx.replay,
+    "redis-cell": gcra.replay,
+    "sentinel": sentinel.replay,
+    "spring-cloud-gateway": spring.replay,
+    "throttled": gcra.replay,
+}
+
+_LOST = "could not be replayed (see above)"
+
+
+class Mismatch(NamedTuple):
+    case: str
+    step: int
+    facts: Sequence[Fact]
+
+
+@dataclass
+class Tally:
+    """One file on one place. Every step is compared or apart."""
+
+    cases: int = 0
+    steps: int = 0
+    compared: int = 0
+    apart: Counter[str] = field(default_factory=Counter)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+
+OF_RULES = ("keys.jsonl", "match.jsonl")
+
+
+@dataclass
+class File:
+    """A file sorted into what can be replayed, what is not covered, and what cannot be read."""
+
+    name: str
+    cases: list[tuple[Case, Replay]] = field(default_factory=list)
+    uncovered: dict[str, list[Case]] = field(default_factory=dict)  # by what they are of
+    troubles: list[str] = field(default_factory=list)
+
+
+def sort(path: Path) -> File:
+    file = File(path.name)
+    for case in read(path):
+        if isinstance(case, Unreadable):
+            file.troubles.append(str(case))
+        elif why := _not_covered(case):
+            file.uncovered.setdefault(why, []).append(case)
+        elif (replay := _replay_of(case)) is not None:
+            file.cases.append((case, replay))
+        else:
+            file.troubles.append(f"{path.name}: {case.name} is of an unknown subject: {case.subject!r}.")
+    return file
+
+
+def _not_covered(case: Case) -> str | None:
+    subject = case.subject.lower()
+    if case.is_claim:
+        return "defects of others' scripts, which tests of their own show ours not to have"
+    if subject.startswith("netflix"):
+        return "Netflix's adaptive limits, which have no time and no decision"
+    if subject.startswith("sentinel"):
+        kind = case.config.raw.get("kind", "sliding_window")
+        return None if kind == "sliding_window" else f"Sentinel's {kind}"
+    return None
+
+
+def _replay_of(case: Case) -> Replay | None:
+    subject = case.subject.lower()
+    return next((replay for start, replay in _SUBJECTS.items() if subject.startswith(start)), None)
+
+
+def replay(file: File, place: Place) -> Tally:
+    tally = Tally()
+    for case, replay_case in file.cases:
+        tally.cases += 1
+        tally.steps += len(case.steps)
+        done = 0
+        try:
+            for outcome in replay_case(case, place):
+                done += 1
+                _enter(tally, case, done, outcome)
+        except (Unreadable, HeadgateError) as why:
+            tally.troubles.append(f"{file.name}: {case.name}, on {place.name}, after {done} steps: {why}")
+        tally.apart += Counter({_LOST: len(case.steps) - done})
+    return tally
+
+
+def _enter(tally: Tally, case: Case, number: int, outcome: Outcome) -> None:
+    if outcome.apart is not None:
+        tally.apart[outcome.apart] += 1
+        return
+    tally.compared += 1
+    if outcome.differs:
+        facts = [fact for fact in outcome.facts if not fact.same]
+        tally.mismatches.append(Mismatch(case.name, number, facts))

@@ -1,0 +1,36 @@
+"""What a user gets with `pip install headgate` and nothing else."""
+
+import subprocess
+import sys
+from types import ModuleType
+
+import headgate
+from tests.repo_rules.repository import ROOT
+
+# -S leaves site-packages out, so only the standard library and src can be imported at all.
+PROGRAM = """
+import sys
+sys.path.insert(0, "src")
+sys.modules["redis"] = sys.modules["hiredis"] = None
+import headgate, headgate.cli, headgate.testing
+allowed = sys.stdlib_module_names | {"__main__", "headgate", "redis", "hiredis"}
+print(*sorted({name.partition(".")[0] for name in sys.modules} - allowed))
+"""
+
+
+def test_the_core_needs_only_the_standard_library() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == []
+
+
+def test_the_public_names_are_sorted() -> None:
+    assert list(headgate.__all__) == sorted(headgate.__all__, key=str.casefold)
+
+
+def test_the_public_names_are_all_there_is() -> None:
+    names = {name for name, value in vars(headgate).items() if not isinstance(value, ModuleType)}
+    public = {name for name in names if not name.startswith("_")} - {"annotations"}
+    assert public == {name for name in headgate.__all__ if not name.startswith("_")}

@@ -1,0 +1,317 @@
+"""A rulebook that lives: stories of a source that changes, breaks, goes and comes back."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.clock import ManualClock
+from headgate.errors import EngineUnavailable, InvalidRule
+from headgate.rules.distribution.disk_cache import Keep
+from headgate.rules.distribution.watcher import FileSource, Paper, Watch, begin
+from tests.rules.distribution.watcher_harness import Fake, load
+
+GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.")
+
+
+class Owner:
+    """Who follows the books."""
+
+    def __init__(self, source: Fake, keep: Keep | None = None) -> None:
+        self.books: list[str] = []
+        self.source = source
+        self.watch: Watch[str] = Watch(source, load, self.books.append, keep=keep)
+
+    def look(self, *texts: str | None) -> list[str]:
+        """Each text is put there and looked at; what is in force then."""
+        for text in texts:
+            self.source.put(text)
+            self.watch.look()
+        return self.books
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    caplog.set_level(logging.INFO, "headgate")
+
+    def told() -> list[str]:
+        found = [record.getMessage().removeprefix("headgate: ") for record in caplog.records]
+        caplog.clear()
+        return found
+
+    return told
+
+
+def test_a_change_is_handed_over_once() -> None:
+    owner = Owner(Fake("one"))
+    assert owner.watch.begin() == "<one>"
+    for _ in range(5):
+        owner.watch.look()
+    assert (owner.books, owner.source.reads) == ([], 1)
+    assert owner.look("two", "three") == ["<two>", "<three>"]
+    owner.watch.look()
+    assert owner.books == ["<two>", "<three>"]
+
+
+def test_without_a_beginning_the_first_look_hands_over() -> None:
+    owner = Owner(Fake("one"))
+    owner.watch.look()
+    assert owner.books == ["<one>"]
+
+
+def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("one")
+    books: list[str] = []
+    watch = Watch(FileSource(path), load, books.append)
+    assert watch.begin() == "<one>"
+    path.write_text("one")
+    watch.look()
+    os.utime(path)
+    watch.look()
+    assert books == []
+    path.write_text("two")
+    watch.look()
+    assert books == ["<two>"]
+
+
+def test_a_broken_one_is_refused_and_told_once(lines: Callable[[], list[str]]) -> None:
+    owner = Owner(Fake("one"))
+    owner.watch.begin()
+    owner.look("!x")
+    for _ in range(5):
+        owner.watch.look()
+    assert owner.books == []
+    assert (owner.watch.refused, owner.watch.error) == (1, "edition 2:1: !x is no limit.")
+    assert lines() == ["a new rulebook is refused, the one in force stays. edition 2:1: !x is no limit."]
+    owner.look("!y")
+    assert (owner.watch.refused, owner.watch.error) == (2, "edition 3:1: !y is no limit.")
+    assert len(lines()) == 1
+    assert owner.look("two") == ["<two>"]
+    assert (owner.watch.refused, owner.watch.error) == (2, None)
+    assert lines() == ["the rulebook is now edition 4."]
+
+
+def test_a_broken_file_that_is_set_right_again_is_no_error_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("one")
+    books: list[str] = []
+    watch = Watch(FileSource(path), load, books.append)
+    watch.begin()
+    for broken in ("!x", "", " ", "\xff"):
+        path.write_text(broken, encoding="latin-1")
+        watch.look()
+        assert watch.error is not None
+        watch.look()
+    assert watch.refused == 4
+    path.write_text("one")
+    watch.look()
+    assert (books, watch.error) == ([], None)
+
+
+def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]]) -> None:
+    books: list[str] = []
+
+    def picky(book: str) -> None:
+        if book == "<two>":
+            raise ZeroDivisionError("two by zero")
+        books.append(book)
+
+    source = Fake("one")
+    watch = Watch(source, load, picky)
+    watch.begin()
+    source.put("two")
+    watch.look()
+    watch.look()
+    assert (watch.refused, watch.error) == (1, "ZeroDivisionError: two by zero")
+    assert len(lines()) == 1
+    source.put("three")
+    watch.look()
+    assert (books, watch.error) == (["<three>"], None)
+
+
+def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[], list[str]]) -> None:
+    owner = Owner(Fake("one"))
+    owner.watch.begin()
+    owner.source.trouble = InvalidRule("The version is no number.")
+    for _ in range(3):
+        owner.watch.look()
+    assert owner.watch.refused == 1
+    assert len(lines()) == 1
+
+
+@pytest.mark.parametrize("trouble", [GONE, FileNotFoundError(2, "No such file or directory")])
+def test_a_source_that_is_gone_is_told_once_and_once_when_back(
+    lines: Callable[[], list[str]], trouble: Exception
+) -> None:
+    owner = Owner(Fake("one"))
+    owner.watch.begin()
+    owner.source.trouble = trouble
+    for _ in range(5):
+        owner.watch.look()
+    assert owner.watch.away
+    assert lines() == [f"the rulebook's source is gone, the book in force stays. {trouble}"]
+    owner.source.trouble = None
+    owner.watch.look()
+    owner.watch.look()
+    assert lines() == ["the rulebook's source is back: here."]
+    assert (owner.books, owner.watch.refused, owner.watch.away) == ([], 0, False)
+    owner.source.trouble = trouble
+    owner.watch.look()
+    owner.source.trouble = None
+    assert owner.look("two") == ["<two>"]
+    assert len(lines()) == 3
+
+
+def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
+    books: list[str] = []
+    troubles: list[Exception] = [GONE]
+
+    def follow(book: str) -> None:
+        if troubles:
+            raise troubles.pop()
+        books.append(book)
+
+    watch = Watch(Fake("one"), load, follow)
+    watch.look()
+    assert (watch.away, books) == (True, [])
+    watch.look()
+    assert (watch.away, watch.refused, books) == (False, 0, ["<one>"])
+
+
+def test_a_server_that_lost_its_memory_changes_nothing(lines: Callable[[], list[str]]) -> None:
+    owner = Owner(Fake("one"))
+    owner.watch.begin()
+    owner.look(None)
+    for _ in range(3):
+        owner.watch.look()
+    assert (owner.books, owner.watch.refused, owner.watch.error) == ([], 0, None)
+    assert lines() == ["no rulebook is left in here; the one in force stays."]
+    assert owner.look("two") == ["<two>"]
+
+
+@given(st.lists(st.sampled_from(["one", "two", "!x", None, "gone", "look"])))
+def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | None]) -> None:
+    owner = Owner(Fake("start"))
+    in_force, owner.source.trouble = owner.watch.begin(), None
+    logging.disable()
+    try:
+        for text in story:
+            owner.source.trouble = GONE if text == "gone" else None
+            if text not in ("gone", "look"):
+                owner.source.put(text)
+            owner.watch.look()
+            there = owner.source.text
+            if text != "gone" and there is not None and not there.startswith("!"):
+                in_force = f"<{there}>"
+            assert (owner.books or ["<start>"])[-1] == in_force
+            assert owner.watch.away is (text == "gone")
+            if owner.source.trouble is None and there is not None:
+                assert (owner.watch.error is not None) == there.startswith("!")
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+# Beginning
+
+
+def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
+    clock = ManualClock()
+    keep = Keep("here", tmp_path / "book", clock=clock)
+    Owner(Fake("one"), keep).watch.begin()
+    clock.advance(3 * 3600)
+    source = Fake("one")
+    source.trouble = GONE
+    books: list[str] = []
+    watch = Watch(source, load, books.append, keep=keep, clock=clock)
+    assert watch.begin() == "<one>"
+    assert lines() == [f"{GONE} The book kept on disk is used: edition 1, 3 hours old."]
+    watch.look()
+    assert lines() == []
+    source.trouble = None
+    watch.look()
+    assert (books, lines()) == ([], ["the rulebook's source is back: here."])  # it says the same as the kept one
+    source.put("two")
+    watch.look()
+    assert books == ["<two>"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0, "0 s"), (119, "119 s"), (120, "2 minutes"), (86400, "24 hours"), (172800, "2 days")]
+)
+def test_it_says_how_old_the_kept_book_is(
+    tmp_path: Path, lines: Callable[[], list[str]], seconds: int, told: str
+) -> None:
+    clock = ManualClock()
+    keep = Keep("here", tmp_path / "book", clock=clock)
+    keep.write(Paper("one", "yaml", "edition 1", 1))
+    clock.advance(seconds)
+    Watch(Fake(None), load, print, keep=keep, clock=clock).begin()
+    assert lines()[0].endswith(f"{told} old.")
+
+
+def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
+    keep = Keep("here", tmp_path / "book")
+    owner = Owner(Fake("one"), keep)
+    kept = [owner.watch.begin()]
+    for text in ("two", "!x", None, "three", "!y"):
+        owner.look(text)
+        found = keep.read()
+        kept.append("" if found is None else found.paper.text)
+    assert kept == ["<one>", "two", "two", "two", "three", "three"]
+
+
+def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> None:
+    source = Fake("one")
+    source.trouble = GONE
+    with pytest.raises(EngineUnavailable) as raised:
+        begin(source, load, Keep("here", tmp_path / "book"))
+    assert raised.value is GONE
+    with pytest.raises(EngineUnavailable):
+        begin(source, load)
+    sentence = r"^No rulebook has been pushed to here yet\. Push one: headgate rules push FILE --engine URL\.$"
+    with pytest.raises(InvalidRule, match=sentence) as refused:
+        begin(Fake(None), load, Keep("here", tmp_path / "book"))
+    assert type(refused.value) is InvalidRule
+    with pytest.raises(InvalidRule, match="!x is no limit"):
+        begin(Fake("!x"), load)
+    with pytest.raises(InvalidRule, match=r"rules.yaml cannot be read: No such file or directory\."):
+        begin(FileSource(tmp_path / "rules.yaml"), load)
+
+
+def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
+    keep = Keep("here", tmp_path / "book")
+    source = Fake("one")
+    assert begin(source, load, keep) == "<one>"
+    source.trouble = GONE
+    assert begin(source, load, keep) == "<one>"
+    lines()
+    keep.path.write_bytes(keep.path.read_bytes()[:-5])
+    with pytest.raises(EngineUnavailable):
+        begin(source, load, keep)
+    keep.write(Paper("!x", "yaml", "edition 1", 1))
+    with pytest.raises(EngineUnavailable):
+        begin(source, load, keep)
+    assert [line.partition(" is of no use: ")[2] for line in lines()] == [
+        "it does not say what was written.",
+        "edition 1:1: !x is no limit.",
+    ]
+
+
+def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
+    tmp_path: Path, lines: Callable[[], list[str]]
+) -> None:
+    keep = Keep("here", tmp_path / "book")
+    begin(Fake("one"), load, keep)
+    owner = Owner(Fake("!x"), keep)
+    assert owner.watch.begin() == "<one>"
+    owner.watch.look()
+    assert (owner.watch.refused, owner.watch.error, len(lines())) == (1, "edition 1:1: !x is no limit.", 1)
+    owner = Owner(Fake(None), keep)
+    assert owner.watch.begin() == "<one>"
+    owner.watch.look()
+    assert (owner.watch.refused, owner.watch.error, len(lines())) == (0, None, 1)

@@ -1,0 +1,299 @@
+"""What operators can do over HTTP to an embedded engine. (On Redis: test_admin_pushed.py. Who is let in, and what
+may be asked: test_admin_asked.py.)"""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from headgate.rules import load
+from headgate.service import sample_rules
+from headgate.service.admin.audit_log import changed
+from headgate.service.log_format import Line
+from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, sentence
+
+SOCKET_FILE = ""
+BROKEN = """
+rules:
+  - {name: a, limit: 10/minit}
+  - {name: b, limits: 10/minute}
+"""
+
+
+# Rules that come from elsewhere.
+
+
+async def test_the_sample_is_told_as_it_could_be_written() -> None:
+    async with Operator() as operator:
+        told = (await operator("GET", "/rules")).json
+        assert load.parse(told["text"], format=told["format"]) == load.of(sample_rules.BOOK)
+        assert (told["source"], told["edition"], told["rules"]) == ("the sample", None, 3)
+        refused = await operator.put_rules("rules: []")
+        assert refused.status == 409
+        assert "--rules pushed" in sentence(refused)
+        assert len(operator.limiter.rulebook) == 3
+
+
+async def test_rules_of_a_file_are_changed_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("# ours\nrules: [{name: a, limit: 10/hour}]\n")
+    async with Operator(str(path)) as operator:
+        told = (await operator("GET", "/rules")).json
+        assert (told["text"], told["format"], told["source"]) == (path.read_text(), "yaml", str(path))
+        for method, target in (
+            ("GET", "/rules/history"),
+            ("GET", "/rules/history/1"),
+            ("POST", "/rules/rollback"),
+        ):
+            reply = await operator(method, target, {})
+            assert reply.status == 409
+            assert str(path) in sentence(reply)
+        assert (await operator.put_rules("rules: []")).status == 409
+        judged = await operator("POST", "/rules/validate", b"rules: [{name: a, limit: 9/hour}]", content_type=YAML)
+        assert judged.json == {
+            "rules": 1,
+            "warnings": [],
+            "changes": {
+                "same": False,
+                "book": [],
+                "rules": [
+                    {
+                        "rule": "a",
+                        "change": "changed",
+                        "counts_start_anew": None,
+                        "fields": [{"name": "limit", "old": "10/hour", "new": "9/hour"}],
+                    }
+                ],
+            },
+        }
+
+
+async def test_every_problem_of_a_book_is_told_with_its_line(operator: Operator) -> None:
+    reply = await operator("POST", "/rules/validate", BROKEN.encode(), content_type=YAML)
+    assert reply.status == 400
+    assert [problem["line"] for problem in reply.json["problems"]] == [3, 4, 4]
+    assert "10/minute" in reply.json["problems"][0]["problem"]
+    assert "limits" in reply.json["problems"][1]["problem"]
+
+
+# Limits of single keys.
+
+
+async def test_a_key_gets_a_limit_of_its_own_and_loses_it(operator: Operator) -> None:
+    at = "/rules/login/overrides"
+    assert (await operator("GET", f"{at}/user=ann")).status == 404
+    assert (await operator("PUT", f"{at}/user=ann", {"limits": "1/hour fixed"})).json["limits"] == "1/hour fixed"
+    assert [await operator.check(user="ann") for _ in range(2)] == [True, False]
+    assert (await operator("GET", f"{at}/user=ann")).json["limits"] == "1/hour fixed"
+    assert (await operator("GET", at)).json == {
+        "rule": "login",
+        "complete": True,
+        "overrides": [{"rule": "login", "key": "user=ann", "limits": "1/hour fixed"}],
+    }
+    refused = await operator("PUT", f"{at}/user=ann", {"limits": "9/hour fixed", "absent": True})
+    assert (refused.status, sentence(refused)) == (409, "user=ann has a limit of its own already; it stays.")
+    assert (await operator("DELETE", f"{at}/user=ann")).json["had"] == "1/hour fixed"
+    assert (await operator("DELETE", f"{at}/user=ann")).status == 404
+    assert await operator.check(user="ann")
+
+
+async def test_a_list_of_them_is_bounded(operator: Operator) -> None:
+    for user in "abc":
+        await operator("PUT", f"/rules/login/overrides/user={user}", {"limits": "1/hour fixed", "ttl": 60})
+    told = (await operator("GET", "/rules/login/overrides?top=2")).json
+    assert (len(told["overrides"]), told["complete"]) == (2, False)
+
+
+async def test_an_override_that_would_decide_nothing_is_refused(operator: Operator) -> None:
+    for rule, key, limits, words in (
+        ("plans", "user=ann", "1/hour fixed", "takes no overrides"),
+        ("login", "usr=ann", "1/hour fixed", "Write user=VALUE"),
+        ("login", "user=ann", "1/hour log", "counts something else"),
+        ("login", "user=ann", "1/minit", "1/minute"),
+    ):
+        reply = await operator("PUT", f"/rules/{rule}/overrides/{key}", {"limits": limits})
+        assert (reply.status, words in sentence(reply)) == (400, True), reply
+    missing = await operator("PUT", "/rules/logn/overrides/user=ann", {"limits": "1/hour fixed"})
+    assert (missing.status, "Did you mean login?" in sentence(missing)) == (404, True)
+    assert (await operator("GET", "/rules/login/overrides")).json["overrides"] == []
+
+
+# Counts.
+
+
+async def test_keys_of_the_embedded_engine_busiest_first(operator: Operator) -> None:
+    for user, calls in (("ann", 1), ("bob", 4), ("eve", 2)):
+        for _ in range(calls):
+            await operator.check(user=user)
+    await operator.check(path="/jobs")
+    told = (await operator("GET", "/keys?top=2")).json
+    assert (told["counts"], told["complete"]) == (4, True)
+    assert [(each["key"], each["used"], each["of"]) for each in told["keys"]] == [
+        ("user=bob", 4, 5),
+        ("all", 1, 2),
+    ]
+    assert {each["name"]: each["counts"] for each in told["rules"]} == {"login": 3, "jobs": 1}
+    assert [each["key"] for each in (await operator("GET", "/keys?rule=jobs")).json["keys"]] == ["all"]
+    missing = await operator("GET", "/keys?rule=lgoin")
+    assert (missing.status, "Did you mean login?" in sentence(missing)) == (404, True)
+    assert (await operator("GET", "/keys?rule=plans")).json["keys"] == []
+
+
+async def test_a_call_is_peeked_at_and_charged_nothing(operator: Operator) -> None:
+    asked = {"attributes": {"user": "ann", "path": "/plans", "plan": "pro"}, "cost": 3}
+    for _ in range(2):
+        told = (await operator("POST", "/peek", asked)).json
+        assert told["allowed"]
+        assert [(each["rule"], each["key"], each["limit"]) for each in told["limits"]] == [
+            ("login", "user=ann", "5/hour fixed"),
+            ("plans", "user=ann", "100/hour fixed"),
+        ]
+    assert not (await operator("POST", "/peek", {**asked, "cost": 6})).json["allowed"]
+
+
+async def test_one_key_of_a_rule_is_peeked_at(operator: Operator) -> None:
+    await operator.check(user="ann")
+    told = (await operator("POST", "/peek", {"rule": "login", "key": "user=ann"})).json
+    assert (told["allowed"], told["limits"][0]["remaining"]) == (True, 4)
+    which = await operator("POST", "/peek", {"rule": "plans", "key": "user=ann"})
+    assert (which.status, '"attributes": {"plan": ...}' in sentence(which)) == (400, True)
+    asked = {"rule": "plans", "key": "user=ann", "attributes": {"plan": "pro"}}
+    assert (await operator("POST", "/peek", asked)).json["limits"][0]["limit"] == "100/hour fixed"
+    asked["attributes"] = {"plan": None}
+    assert (await operator("POST", "/peek", asked)).json["limits"][0]["limit"] == "10/hour fixed"
+    assert (await operator("POST", "/peek", {"rule": "jobs", "key": "all"})).json["limits"][0]["remaining"] == 2
+
+
+async def test_it_must_be_said_whose(operator: Operator) -> None:
+    for asked, words in (
+        ({}, '"rule" and "key"'),
+        ({"key": "user=ann"}, '"rule"'),
+        ({"rule": "login"}, "user=VALUE"),
+        ({"rule": "login", "key": "ann"}, "user=VALUE"),
+        ({"rule": "login", "kye": "ann"}, "kye"),
+    ):
+        for verb in ("/peek", "/reset", "/refund"):
+            reply = await operator("POST", verb, asked)
+            assert (reply.status, words in sentence(reply)) == (400, True), reply
+    nobody = await operator("POST", "/reset", {"attributes": {"path": "/"}})
+    assert (nobody.status, sentence(nobody)) == (
+        400,
+        "No rule counts a call of these attributes: there is nothing to do.",
+    )
+
+
+async def test_a_reset_says_what_was_forgotten(operator: Operator) -> None:
+    call = {"user": "ann", "path": "/plans"}
+    for _ in range(6):
+        await operator.check(**call)
+    assert not await operator.check(**call)
+    told = (await operator("POST", "/reset", {"attributes": call})).json
+    assert told == {
+        "forgotten": [
+            {"rule": "login", "key": "user=ann", "counts": ["login"]},
+            {"rule": "plans", "key": "user=ann", "counts": ["plans@pro", "plans"]},
+        ],
+        "left_out": [],
+    }
+    assert (await operator("POST", "/peek", {"rule": "login", "key": "user=ann"})).json["limits"][0][
+        "remaining"
+    ] == 5
+
+
+async def test_a_reset_also_forgets_what_was_decided_beside() -> None:
+    rule = {"name": "a", "key": "user", "missing": "skip", "limit": "5/hour fixed", "candidate": "3/hour fixed"}
+    async with Operator({"rules": [rule]}) as operator:
+        await operator.check(user="ann")
+        told = (await operator("POST", "/reset", {"rule": "a", "key": "user=ann"})).json
+        assert told["forgotten"][0]["counts"] == ["a", "a~"]
+        assert (await operator("GET", "/keys")).json["keys"] == []
+
+
+async def test_one_key_is_reset_and_its_slots(operator: Operator) -> None:
+    for user in ("ann", "bob"):
+        for _ in range(5):
+            await operator.check(user=user)
+    await operator("POST", "/reset", {"rule": "login", "key": "user=ann"})
+    assert [await operator.check(user=user) for user in ("ann", "bob")] == [True, False]
+    for _ in range(2):
+        await operator.check(path="/jobs")
+    assert not await operator.check(path="/jobs")
+    assert (await operator("POST", "/reset", {"rule": "jobs", "key": "all"})).status == 200
+    assert await operator.check(path="/jobs")
+
+
+async def test_units_are_given_back_to_a_call_and_to_a_key(operator: Operator) -> None:
+    for _ in range(5):
+        await operator.check(user="ann")
+    told = (await operator("POST", "/refund", {"attributes": {"user": "ann"}, "cost": 2})).json["limits"]
+    assert [(each["name"], each["before"], each["remaining"]) for each in told] == [("login", 0, 2)]
+    told = (await operator("POST", "/refund", {"rule": "login", "key": "user=ann", "cost": 99})).json["limits"]
+    assert [(each["before"], each["remaining"]) for each in told] == [(2, 5)]
+
+
+async def test_a_key_that_is_no_path(operator: Operator) -> None:
+    own = "/rules/login/overrides/user=a%2Fb%257C%2F%3F"
+    assert (await operator("PUT", own, {"limits": "1/hour fixed"})).json["key"] == "user=a/b%7C/?"
+
+
+# What is told of the worker, and what is logged.
+
+
+async def test_status() -> None:
+    async with Operator(BOOK, admin_token=TOKEN) as operator:
+        told = (await operator("GET", "/status")).json
+        assert (told["engine"], told["rules"], told["edition"], told["degraded"]) == ("memory://", 3, None, [])
+        assert (told["refused_changes"], told["refused_why"]) == (0, None)
+
+
+async def test_a_refused_file_is_told_in_the_status(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules: []")
+    async with Operator(str(path)) as operator:
+        path.write_text("rules: [{name: a, limit: 10/minit}]")
+        assert operator.limiter.watch is not None
+        operator.limiter.watch.look()
+        told = (await operator("GET", "/status")).json
+        assert told["refused_changes"] == 1
+        assert "10/minute" in told["refused_why"]
+
+
+async def test_every_change_is_one_line(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headgate.admin")
+    await operator.check(user="ann")
+    at = {"client": "192.0.2.9:5"}
+    key = "user=ann"
+    await operator(
+        "PUT", f"/rules/login/overrides/{key}", {"limits": "9/hour fixed", "ttl": 60}, author="eve", **at
+    )
+    await operator("DELETE", f"/rules/login/overrides/{key}", author="J%C3%BCrgen", **at)
+    await operator("POST", "/reset", {"rule": "login", "key": key}, **at)
+    await operator("POST", "/refund", {"rule": "login", "key": key}, **at)
+    for target in ("/rules", "/keys", "/status", "/rules/login/overrides", "/openapi.json"):
+        await operator("GET", target)
+    await operator("POST", "/peek", {"rule": "login", "key": key})
+    await operator("DELETE", f"/rules/login/overrides/{key}")
+    lines = [Line().format(record).split(" info ", 1)[1] for record in caplog.records]
+    assert lines == [
+        f'override set author=eve remote=192.0.2.9:5 rule=login key={key} after="9/hour fixed" ttl=60.0',
+        f'override unset author="J\\u00fcrgen" remote=192.0.2.9:5 rule=login key={key} before="9/hour fixed"',
+        f"key reset author=ann remote=192.0.2.9:5 rule=login key={key} counts=login",
+        f"units refunded author=ann remote=192.0.2.9:5 rule=login key={key} units=1",
+    ]
+    assert TOKEN not in caplog.text
+
+
+async def test_who_comes_by_a_socket_file_has_no_address(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    await operator("GET", "/status", token="guessed", client=SOCKET_FILE)
+    assert [vars(record)["remote"] for record in caplog.records] == ["unix"]
+
+
+def test_no_value_can_be_taken_for_two(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headgate.admin")
+    changed("key reset", "ann", "192.0.2.9:5", key="user=a author=eve\n2026 info override set")
+    (record,) = caplog.records
+    line = Line().format(record)
+    assert "\n" not in line
+    assert 'key="user=a author=eve\\n2026' in line

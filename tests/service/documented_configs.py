@@ -1,0 +1,45 @@
+"""The configurations that the documentation shows, for tests to run."""
+
+import json
+import re
+import textwrap
+
+from tests.repo_rules.repository import ROOT
+from tests.servers.envoy import Json, grpc_cluster
+
+
+def told(page: str, language: str) -> list[str]:
+    """The blocks of this language on a page of the documentation."""
+    text = (ROOT / "docs" / "how-to" / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def described() -> str:
+    """The reference service's file that the page shows."""
+    text = (ROOT / "docs" / "how-to" / "envoy.md").read_text(encoding="utf-8")
+    found = re.search(r"^    domain: edge\n(?:    .*\n)+", text, re.M)
+    assert found
+    return textwrap.dedent(found[0])
+
+
+def filter_of(name: str) -> Json:
+    """One of the filters that the page tells."""
+    found: list[Json] = [json.loads(text) for text in told("envoy.md", "json")]
+    return next(each for each in found if each["name"] == f"envoy.filters.http.{name}")
+
+
+def connections() -> Json:
+    """The fields of Envoy's connection manager that the page tells."""
+    text = (ROOT / "docs" / "how-to" / "envoy.md").read_text(encoding="utf-8")
+    found = re.search(r'^    "use_remote_address".*\n(?:    .*\n)+', text, re.M)
+    assert found
+    made: Json = json.loads(f"{{{found[0]}}}")
+    return made
+
+
+def cluster(address: str) -> Json:
+    """The cluster that it tells, at another address."""
+    found: list[Json] = [json.loads(text) for text in told("envoy.md", "json")]
+    told_so = next(each for each in found if each["name"] == "headgate")
+    assert told_so == grpc_cluster("headgate", "127.0.0.1:8081", connect_timeout="1s")
+    return grpc_cluster("headgate", address)

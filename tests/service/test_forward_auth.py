@@ -1,0 +1,342 @@
+"""A gateway's sub-request is the client's request again: nothing is lost, and nothing is smuggled in."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+from urllib.parse import unquote, unquote_to_bytes
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.http.client_ip import Proxies
+from headgate.rules.attributes import request
+from headgate.service.forward_auth import Kind, NotForwarded, forwarded
+from tests.service.gateway_recordings import CADDY, ENVOY, NGINX, TARGET, TRAEFIK
+
+PROXIES = Proxies(["127.0.0.0/8", "10.0.0.0/8", "unix"])
+GATEWAY, CLIENT = "10.0.0.1:4711", "203.0.113.7"
+Pairs = list[tuple[str, str]]
+
+SAID: dict[Kind, Pairs] = {
+    "auth_request": [
+        ("X-Original-Method", "PUT"),
+        ("X-Original-URI", "/a%2Fb?q=1"),
+        ("X-Original-Host", "Shop.example:81"),
+        ("X-Forwarded-For", f"6.6.6.6, {CLIENT}"),
+    ],
+    "forward_auth": [
+        ("X-Forwarded-Method", "PUT"),
+        ("X-Forwarded-Uri", "/a%2Fb?q=1"),
+        ("X-Forwarded-Host", "Shop.example:81"),
+        ("X-Forwarded-For", CLIENT),
+    ],
+    "ext_authz": [("host", "Shop.example:81"), ("x-forwarded-for", f"6.6.6.6,{CLIENT}")],
+}
+OWN: Pairs = [("cookie", "a=b"), ("cookie", "c=d"), ("authorization", "Basic x"), ("x-a", "1"), ("X-A", "2")]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def ask(kind: Kind, headers: Sequence[tuple[Any, Any]], peer: str = GATEWAY) -> dict[str, str]:
+    if kind == "ext_authz":
+        return forwarded(kind, "PUT", "/a/b", "q=1", headers, peer, PROXIES)
+    return forwarded(kind, "GET", "/check", "r=2", headers, peer, PROXIES)
+
+
+EXPECTED = request("PUT", "/a%2Fb?q=1", [("Host", "Shop.example:81"), *OWN], CLIENT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_clients_request(kind: Kind) -> None:
+    assert EXPECTED["host"] == "shop.example"
+    assert (EXPECTED["path"], EXPECTED["cookie.c"], EXPECTED["header.x-a"]) == ("/a/b", "d", "1, 2")
+    assert ask(kind, SAID[kind] + OWN) == EXPECTED
+    assert ask(kind, [(name.upper().encode(), value.encode()) for name, value in OWN + SAID[kind]]) == EXPECTED
+    assert ask(kind, SAID[kind] + OWN, peer="unix:") == EXPECTED
+
+
+BETWEEN = [
+    ("Host", "headgate:8080"),
+    ("X-Real-IP", "7.7.7.7"),
+    ("X_Original_URI", "/evil"),
+    ("x_forwarded_for", "7.7.7.7"),
+    ("X-Forwarded_Uri", "/evil"),
+    ("X-Forwarded-Proto", "https"),
+    ("X-Forwarded-Server", "vm"),
+    ("X-Envoy-External-Address", "8.8.8.8"),
+    ("X-Envoy-Original-Path", "/evil"),
+    ("Via", "1.1 Caddy"),
+    ("Content-Length", "0"),
+    ("Connection", "close"),
+    ("Keep-Alive", "timeout=5"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_proxies_say_to_each_other_is_nobodys(kind: Kind) -> None:
+    said = {name.lower() for name, _ in SAID[kind]}
+    others = [pair for other in KINDS for pair in SAID[other]] + BETWEEN
+    noise = [(name, "/evil") for name, _ in others if name.lower() not in said]
+    assert ask(kind, noise + SAID[kind] + noise + OWN) == EXPECTED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_peer_that_is_no_trusted_proxy_is_not_believed(kind: Kind) -> None:
+    for headers in (SAID[kind] + OWN, []):
+        with pytest.raises(NotForwarded, match=r'"203.0.113.9:80" is not among the trusted proxies'):
+            ask(kind, headers, peer="203.0.113.9:80")
+
+
+SENTENCES: dict[str, str] = {
+    "auth_request X-Original-Method": "Where nginx asks, set proxy_set_header X-Original-Method $request_method;",
+    "auth_request X-Original-URI": "Where nginx asks, set proxy_set_header X-Original-URI $request_uri;",
+    "auth_request X-Original-Host": "Where nginx asks, set proxy_set_header X-Original-Host $host;",
+    "auth_request X-Forwarded-For": "nginx asks, set proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
+    "forward_auth X-Forwarded-Uri": "and Caddy's forward_auth write it: ask through one of these.",
+    "ext_authz X-Forwarded-For": "In Envoy, set use_remote_address: true, and allow ext_authz x-forwarded-for in "
+    "allowed_headers.",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_that_is_read_is_needed_once(kind: Kind) -> None:
+    for pair in SAID[kind]:
+        rest = [other for other in SAID[kind] if other is not pair] + OWN
+        name = pair[0]
+        is_list, is_host = name.lower() == "x-forwarded-for", name.lower().endswith("host")
+        cases = [(rest, "is missing")]
+        cases += [] if is_list else [([*rest, pair, (name, "x")], "came twice")]
+        cases += [] if is_host else [([*rest, (name, "")], "is missing")]
+        for headers, fault in cases:
+            with pytest.raises(NotForwarded) as raised:
+                ask(kind, headers)
+            sentence = str(raised.value)
+            assert fault in sentence
+            assert sentence.lower().startswith(name.lower() + " ")
+            spelled = sentence.partition(" ")[0]
+            assert sentence.endswith(SENTENCES.get(f"{kind} {spelled}", "."))
+
+
+@pytest.mark.parametrize("kind", ["auth_request", "forward_auth"])
+def test_a_request_without_a_host(kind: Kind) -> None:
+    """Of HTTP/1.0. Caddy and Traefik then write an empty field; Envoy refuses such a request itself."""
+    headers = [(name, "" if name.endswith("Host") else value) for name, value in SAID[kind]]
+    assert ask(kind, headers) == request("PUT", "/a%2Fb?q=1", [], CLIENT)
+
+
+@pytest.mark.parametrize("kind", ["auth_request", "forward_auth"])
+def test_the_gateway_names_the_host_whatever_the_target_says(kind: Kind) -> None:
+    headers = [
+        (name, "http://evil.example/a%2Fb?q=1" if name.lower().endswith("uri") else value)
+        for name, value in SAID[kind]
+    ]
+    assert ask(kind, headers + OWN) == EXPECTED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lines_of_a_list_are_one_list(kind: Kind) -> None:
+    rest = [pair for pair in SAID[kind] if pair[0].lower() != "x-forwarded-for"]
+    lines = [("X-Forwarded-For", line) for line in ("6.6.6.6", f"9.9.9.9, {CLIENT}", "10.0.0.9")]
+    assert ask(kind, rest + lines)["address"] == CLIENT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_64_kilobytes_change_nothing(kind: Kind) -> None:
+    long = "z" * 65536
+    found = ask(kind, [*SAID[kind], *OWN, ("x-long", long), (long, "1"), ("x-original-" + long, "1")])
+    assert found == EXPECTED | {"header.x-long": long, "header." + long: "1"}
+    spoofed = [(n, "6.6.6.6, " * 7000 + v if n.lower() == "x-forwarded-for" else v) for n, v in SAID[kind]]
+    assert ask(kind, spoofed + OWN) == EXPECTED
+
+
+SENT = [("X-A", "1"), ("X-A", "2"), ("Cookie", "a=b"), ("Cookie", "c=d")]
+SENT += [("Authorization", "Basic x"), ("User-Agent", "t"), ("Host", "Ex.com:81")]
+
+
+def recorded(kind: Kind, text: str) -> dict[str, str]:
+    first, *lines = text.split("\n")
+    method, target, _ = first.split(" ")
+    path, _, query = target.removeprefix("/envoy").partition("?")
+    headers = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)]
+    return forwarded(kind, method, unquote(path), query, headers, GATEWAY, Proxies(["10.0.0.1"]))
+
+
+def test_what_real_gateways_sent() -> None:
+    sent = request("PUT", TARGET, SENT, "127.0.0.1")
+    assert (sent["path"], sent["cookie.c"]) == ("/a/c/d", "d")
+    go = {"header.accept-encoding": "gzip"}
+    assert recorded("auth_request", NGINX) == sent | {"header.host": "ex.com"}
+    assert recorded("forward_auth", CADDY) == sent | go
+    assert recorded("forward_auth", TRAEFIK) == sent | go | {"path": "/c/d"}  # it reads dots before escapes
+    joined = {"header.x-a": "1,2", "header.cookie": "a=b; c=d"}
+    added = {"address": "192.0.2.2", "header.x-request-id": "c38310a0-551a-473e-8bc0-eab6adf10c95"}
+    assert recorded("ext_authz", ENVOY) == sent | joined | added
+
+
+@pytest.mark.parametrize("second", ["n=2", "junk", "n=2; m=3", "sid", "=x", "sid=1", ",,;"])
+def test_a_second_line_of_cookies_makes_no_other_session_behind_envoy(second: str) -> None:
+    for line in (f"sid=1,{second}", f"{second},sid=1", f"a=b; sid=1 , {second}"):
+        assert ask("ext_authz", [*SAID["ext_authz"], ("Cookie", line)])["cookie.sid"] == "1"
+    for lines in (["sid=1,sid=2"], ["z=1,sid=2; sid=1"], ["sid=1", "z=0,sid=2"]):
+        with pytest.raises(NotForwarded, match="one of them has two values"):
+            ask("ext_authz", [*SAID["ext_authz"], *(("cookie", line) for line in lines)])
+    whole = ask("ext_authz", [*SAID["ext_authz"], ("cookie", "sid=1; sid=2")])
+    assert (whole["cookie.sid"], whole["header.cookie"]) == ("1", "sid=1; sid=2")
+    assert ask("auth_request", [*SAID["auth_request"], ("cookie", "a=1,b=2")])["cookie.a"] == "1,b=2"
+
+
+NAMES = st.sampled_from(
+    [name for name, _ in BETWEEN + OWN] + [name for kind in KINDS for name, _ in SAID[kind] if name != "host"]
+) | st.text("aXx-_", min_size=1, max_size=6)
+VALUES = st.text(st.characters(max_codepoint=0x2FF, exclude_characters="\r\n\0"), max_size=12) | st.sampled_from(
+    ["/evil", "6.6.6.6", "10.0.0.9", "a=1; b=2", "", "unix:"]
+)
+PIECES = [
+    "/",
+    ".",
+    "..",
+    "a",
+    "%2F",
+    "%252F",
+    "%25",
+    "%3f",
+    "%23",
+    "%2e",
+    "%E9",
+    "%C3%A9",
+    "é",
+    "%",
+    "%zz",
+    "+",
+    ";",
+]
+TARGETS = st.tuples(
+    st.lists(st.sampled_from(PIECES), max_size=6).map("".join),
+    st.just("")
+    | st.lists(st.sampled_from([*PIECES, "?", "&", "="]), max_size=6).map(lambda query: "?" + "".join(query)),
+).map(lambda parts: "/" + "".join(parts))
+HOSTS = st.text("aB.:8[]", min_size=1, max_size=8)
+METHODS = st.sampled_from(["GET", "post", "PURGE", "M-SEARCH"])
+READ_BY_GATEWAYS = ("x-original-", "x-forwarded-", "x-envoy-", "keep-alive")
+BETWEEN_NAMES = {"host", "x-real-ip", "via", "content-length", "connection"}
+
+
+Asked = tuple[Kind, str, str, str, Pairs]
+
+
+def without(headers: Pairs, *names: str) -> Pairs:
+    return [pair for pair in headers if pair[0].lower() not in names]
+
+
+def appended(headers: Pairs, address: str) -> str:
+    sent = [value for name, value in headers if name.lower() == "x-forwarded-for"]
+    return ", ".join([*sent, address])
+
+
+def one_line_each(headers: Pairs) -> Pairs:
+    lines: dict[str, str] = {}
+    for name, value in headers:
+        before = lines.get(name.lower())
+        lines[name.lower()] = value if before is None else f"{before},{value}"
+    return list(lines.items())
+
+
+def nginx(method: str, target: str, host: str, headers: Pairs, address: str) -> Asked:
+    """As nginx does with the four lines of the docstring."""
+    read = {"x-original-method": method, "x-original-uri": target, "x-original-host": host}
+    read["x-forwarded-for"] = appended(headers, address)
+    return (
+        "auth_request",
+        "GET",
+        "/check",
+        "",
+        [*read.items(), ("host", "headgate"), *without(headers, *read, "host")],
+    )
+
+
+def caddy(method: str, target: str, host: str, headers: Pairs, address: str) -> Asked:
+    read = {"x-forwarded-method": method, "x-forwarded-uri": target, "x-forwarded-host": host}
+    read["x-forwarded-for"] = address
+    return (
+        "forward_auth",
+        "GET",
+        "/check",
+        "q=evil",
+        [("host", host), *without(headers, *read, "host"), *read.items()],
+    )
+
+
+def envoy(method: str, target: str, host: str, headers: Pairs, address: str) -> Asked:
+    """It makes one line of several; and granian reads escapes."""
+    path, _, query = target.partition("?")
+    kept = one_line_each(without(headers, "host", "x-forwarded-for"))
+    field = ("x-forwarded-for", appended(headers, address))
+    return (
+        "ext_authz",
+        method,
+        unquote_to_bytes(path).decode(errors="replace"),
+        query,
+        [("host", host), *kept, field],
+    )
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from([nginx, caddy, envoy]),
+    METHODS,
+    TARGETS,
+    HOSTS,
+    st.lists(st.tuples(NAMES, VALUES), max_size=8),
+    st.sampled_from([CLIENT, "2001:db8::1"]),
+)
+def test_the_sub_request_of_any_request_has_the_attributes_of_that_request(
+    gateway: Callable[..., Asked], method: str, target: str, host: str, headers: Pairs, address: str
+) -> None:
+    original = [
+        pair
+        for pair in headers
+        if (name := pair[0].lower().replace("_", "-")) not in BETWEEN_NAMES
+        and not name.startswith(READ_BY_GATEWAYS)
+    ]
+    if gateway is envoy:  # of its cookies below
+        headers, original = without(headers, "cookie"), one_line_each(without(original, "cookie"))
+    expected = request(method, target, [("Host", host), *original], address)
+    if gateway is envoy:  # what is not UTF-8 is lost in granian
+        expected["path"] = expected["path"].encode(errors="surrogateescape").decode(errors="replace")
+    assert forwarded(*gateway(method, target, host, headers, address), GATEWAY, PROXIES) == expected
+
+
+WORDS = st.text("ab1 %é", min_size=1, max_size=4).filter(str.strip)
+JARS = st.dictionaries(WORDS, WORDS, min_size=1, max_size=6).map(
+    lambda jar: {name.strip(): value for name, value in jar.items()}
+)
+
+
+@given(JARS, st.data())
+def test_cookies_in_any_lines_are_the_same_cookies_behind_envoy(jar: dict[str, str], data: st.DataObject) -> None:
+    line = "".join(f"{data.draw(st.sampled_from(';,'))}{name}={value}" for name, value in jar.items())[1:]
+    found = ask("ext_authz", [*SAID["ext_authz"], ("cookie", line)])
+    cookies = {name: value for name, value in found.items() if name.startswith("cookie.")}
+    assert cookies == {f"cookie.{name}": value.strip() for name, value in jar.items()}
+
+
+RAW = st.text(max_size=10) | st.binary(max_size=10)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(KINDS),
+    st.tuples(st.text(max_size=6), st.text(max_size=12), st.text(max_size=12)),
+    st.lists(st.tuples(NAMES | RAW, RAW), max_size=8),
+    st.booleans(),
+    st.sampled_from([GATEWAY, "unix:", CLIENT]) | st.text(max_size=8),
+)
+def test_nothing_but_a_sentence_is_ever_raised(
+    kind: Kind, line: tuple[str, str, str], headers: list[tuple[Any, Any]], complete: bool, peer: str
+) -> None:
+    try:
+        found: dict[str, str] | None = forwarded(
+            kind, *line, headers + (SAID[kind] if complete else []), peer, PROXIES
+        )
+    except NotForwarded:
+        found = None
+    assert found is None or found["path"].startswith("/")
