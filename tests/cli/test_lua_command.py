@@ -63,7 +63,7 @@ def test_the_engine_may_come_from_the_environment(
         ("reddis://host", "Did you mean redis://?"),
         (f"me:{SECRET}@host:6379", "is not an engine URL"),
         (f"redis://:{SECRET}/x@host:6379", "cannot be read"),
-        (f"redis://host:{SECRET}", "cannot be read"),
+        (f"redis://host:{SECRET}", "is not a number from 1 to 65535"),
         (f"redis://[{SECRET}", "cannot be read"),
     ],
 )

@@ -211,7 +211,11 @@ def test_lua_that_is_not_on_the_path_is_told(prompt: Prompt, write: Write) -> No
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ('redis = "', 'redsi = "', 'headgate: init knows no option "redsi". It knows attributes, denial_cache,'),
+        (
+            'redis = "',
+            'redsi = "',
+            'headgate: init knows no option "redsi". Did you mean redis? It knows attributes,',
+        ),
         ('dict = "headgate"', 'dict = "gate"', "lua_shared_dict"),
         ("fallback=local", "fallback=perhaps", "perhaps"),
         (

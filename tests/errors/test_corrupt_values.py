@@ -259,7 +259,7 @@ async def test_overrides_awaited(server: RedisServer) -> None:
 def test_it_is_no_outage(server: RedisServer, fallback: str) -> None:
     """No fallback answers for it, and nobody else falls back because of it."""
     server.flush()
-    with Limiter("10/hour", f"{server.url}?fallback={fallback}&nodes=1&deadline=10s") as limiter:
+    with Limiter("10/hour", f"{server.url}?fallback={fallback}&deadline=10s") as limiter:
         put(server, redis_key("10/hour"), *TYPES["list"])
         for _ in range(5):
             with pytest.raises(CorruptState):

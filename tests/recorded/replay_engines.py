@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 
-from headgate import Limit, Limiter, ManualClock
+from headgate import Limit, Limiter, ManualClock, open_engine
 from tests.servers import BASE_US, KINDS, DrivenClock, RedisServer
 
 # Generous: the machine may be busy, and a timeout is not what is examined here.
@@ -19,7 +19,8 @@ class Place:
     def __init__(self, name: str, url: str, driven: DrivenClock | None = None) -> None:
         self.name = name
         self.clock = ManualClock(BASE_US)
-        self._url = url
+        # A server counts by its own clock, so its URL takes none; ours moves along, for those who sleep on it.
+        self._engine = url if driven is None else open_engine(url)
         self._driven = driven
 
     def at(self, now_us: int) -> None:
@@ -30,7 +31,7 @@ class Place:
 
     def limiter(self, limit: Limit) -> Limiter:
         """A limiter that nobody has used yet; the caller closes it."""
-        return Limiter(limit, self._url, clock=self.clock, name=self.fresh_name())
+        return Limiter(limit, self._engine, clock=self.clock, name=self.fresh_name())
 
     def fresh_name(self) -> str:
         """A name that no count is filed under yet."""

@@ -12,6 +12,7 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # type: ignore[imp
 
 from headgate.clock import ManualClock
 from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.engines.url import open_async_engine
 from headgate.service.envoy.rls import SERVICE, RateLimits, handler
 
 OK, OVER_LIMIT = rls_pb2.RateLimitResponse.OK, rls_pb2.RateLimitResponse.OVER_LIMIT
@@ -70,7 +71,8 @@ def descriptor(
 async def serving(rules: Any, engine: str = "memory://", **said: bool) -> AsyncIterator[Client]:
     clock = ManualClock()
     server = grpc.aio.server()
-    async with AsyncRuledLimiter(rules, engine, clock=clock) as limiter:
+    opened = engine if engine.startswith("memory:") else open_async_engine(engine, ruled=True)
+    async with AsyncRuledLimiter(rules, opened, clock=clock) as limiter:
         server.add_generic_rpc_handlers((handler(RateLimits(limiter, **said)),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

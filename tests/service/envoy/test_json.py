@@ -17,7 +17,8 @@ ANN = b'{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value":
 
 
 def limits(engine: str = "memory://") -> RateLimits:
-    return RateLimits(AsyncRuledLimiter(BOOK, engine, clock=ManualClock()))
+    clock = ManualClock() if engine == "memory://" else None
+    return RateLimits(AsyncRuledLimiter(BOOK, engine, clock=clock))
 
 
 async def asked(body: bytes, by: RateLimits) -> tuple[int, Any]:

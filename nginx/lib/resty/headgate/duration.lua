@@ -17,6 +17,11 @@ local UNITS = {
   year = 365 * DAY,
 }
 
+local WORDS = {} -- have a plural
+for unit, us in pairs(UNITS) do
+  if #unit > 2 or unit == "hr" then WORDS[unit] = us end
+end
+
 local function is_count(text)
   return text == "" or find(text, "^%d+$") ~= nil or find(text, "^%d*%.%d+$") ~= nil
 end
@@ -29,7 +34,7 @@ end
 function M.parse(given)
   local text = match(given, "^%s*(.-)%s*$")
   local count, unit = match(lower(text), "^([%d.]*)%s*(%a+)$")
-  local size = unit and (UNITS[unit] or UNITS[match(unit, "^(.-)s?$")])
+  local size = unit and (UNITS[unit] or WORDS[match(unit, "^(.-)s?$")])
   if size and is_count(count) then
     local length = (count == "" and 1 or tonumber(count)) * size
     if length == 0 then return nil, nothing(text) end
