@@ -4,7 +4,7 @@ std = "none"
 max_line_length = 120
 
 -- The model: arithmetic on what it is given. No redis, no ngx, no os, and no tostring, which rounds numbers.
-files["src/headgate/lua/model"].read_globals = {
+files["src/headgate/lua/algorithms"].read_globals = {
   "ipairs", "tonumber", "type",
   math = { fields = { "ceil", "floor", "fmod", "huge", "max", "min", "abs", "sqrt", "exp", "log", "pow" } },
   string = { fields = { "byte", "find", "format", "gmatch", "match", "sub" } },
@@ -12,8 +12,8 @@ files["src/headgate/lua/model"].read_globals = {
 }
 
 -- The commands: what the server offers a script, and what the assembler puts above it.
-files["src/headgate/lua/command"].std = "lua51"
-files["src/headgate/lua/command"].read_globals = {
+files["src/headgate/lua/commands"].std = "lua51"
+files["src/headgate/lua/commands"].read_globals = {
   "redis", "KEYS", "ARGV", "struct", "cjson", "cmsgpack", "bit",
   "keep", "keeps", "model", "models", "wrong_value",
 }

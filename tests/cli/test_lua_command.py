@@ -100,15 +100,15 @@ def test_path_names_what_lua_package_path_needs(prompt: Prompt) -> None:
     assert path.endswith("/?.lua")
     assert prompt.json("lua", "path") == {"path": path}
     subprocess.run(
-        ["luajit", "-e", f"package.path = '{path}' require 'resty.headgate.match'"], check=True, cwd="/"
+        ["luajit", "-e", f"package.path = '{path}' require 'resty.headgate.rules.match'"], check=True, cwd="/"
     )
 
 
 def test_copy_makes_a_folder_that_needs_nothing_else(prompt: Prompt, tmp_path: Path) -> None:
     document = prompt.json("lua", "copy", str(tmp_path / "lib"))
     assert document["path"] == f"{tmp_path}/lib/?.lua"
-    assert "resty/headgate/model/token_bucket.lua" in document["files"]
-    program = f"package.path = '{document['path']}' require 'resty.headgate.model.token_bucket'"
+    assert "resty/headgate/algorithms/token_bucket.lua" in document["files"]
+    program = f"package.path = '{document['path']}' require 'resty.headgate.algorithms.token_bucket'"
     subprocess.run(["luajit", "-e", program], check=True, cwd="/")
     assert prompt("lua", "copy", str(tmp_path / "lib")) == 0
     count = len(document["files"])

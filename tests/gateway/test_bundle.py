@@ -125,7 +125,7 @@ def test_scripts_are_named_by_their_command_and_models() -> None:
         },
         **{f"take_calls {name}": single("take_calls", name).sha for name in three if name != "sliding_log"},
         "slots": bare("slots", "slots").sha,
-        "members": bare("members").sha,
+        "membership": bare("membership").sha,
         **{
             " ".join(["take_all", *names]): several("take_all", names).sha
             for size in (1, 2, 3)

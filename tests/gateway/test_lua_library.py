@@ -19,7 +19,7 @@ def requires(path: str, *modules: str) -> None:
 
 def test_luajit_finds_it_where_it_says() -> None:
     requires(
-        lua_library.package_path(lua_library.folder()), "resty.headgate.match", "resty.headgate.model.token_bucket"
+        lua_library.package_path(lua_library.folder()), "resty.headgate.rules.match", "resty.headgate.algorithms.token_bucket"
     )
 
 
@@ -29,8 +29,8 @@ def test_a_copy_stands_alone(tmp_path: Path) -> None:
     assert sorted(path.relative_to(target) for path in target.rglob("*") if path.is_file()) == files
     assert not any(path.is_symlink() for path in target.rglob("*"))
     assert {path.suffix for path in files} == {".lua"}
-    assert Path("resty/headgate/model/token_bucket.lua") in files
-    requires(lua_library.package_path(target), "resty.headgate.match", "resty.headgate.model.token_bucket")
+    assert Path("resty/headgate/algorithms/token_bucket.lua") in files
+    requires(lua_library.package_path(target), "resty.headgate.rules.match", "resty.headgate.algorithms.token_bucket")
 
 
 def test_a_copy_over_an_older_one_leaves_what_is_not_ours(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_copy_over_an_older_one_leaves_what_is_not_ours(tmp_path: Path) -> Non
     (tmp_path / "resty" / "other.lua").write_text("return 1")
     (tmp_path / "resty" / "headgate" / "match.lua").write_text("error 'old'")
     lua_library.copy(tmp_path)
-    requires(lua_library.package_path(tmp_path), "resty.headgate.match", "resty.other")
+    requires(lua_library.package_path(tmp_path), "resty.headgate.rules.match", "resty.other")
 
 
 @pytest.mark.parametrize("name", ["a;b", "a?b", "a$b", 'a"b'])

@@ -11,7 +11,7 @@ from tests.servers import Nginx
 HTTP = "lua_shared_dict ours 1m; lua_shared_dict plain 1m; lua_shared_dict full 32k;"
 SERVER = r"""
 location = /walk { content_by_lua_block {
-  local random, dict, plain = math.random, require("resty.headgate.dict").open("ours"), ngx.shared.plain
+  local random, dict, plain = math.random, require("resty.headgate.ffi.shared_dict").open("ours"), ngx.shared.plain
   assert(dict ~= ngx.shared.ours, "it is the dict of lua-resty-core")
   math.randomseed(tonumber(ngx.var.arg_seed))
   local keys = { "a", "b", "c", string.rep("k", 300), string.rep("x", 65535), string.rep("x", 65536), "\0\255" }
@@ -49,7 +49,7 @@ location = /walk { content_by_lua_block {
   ngx.say("alike")
 } }
 location = /full { content_by_lua_block {
-  local dict = require("resty.headgate.dict").open("full")
+  local dict = require("resty.headgate.ffi.shared_dict").open("full")
   local done, why, count = true, nil, 0
   while done do
     count = count + 1
@@ -57,19 +57,19 @@ location = /full { content_by_lua_block {
   end
   ngx.say(why, " ", count > 50, " ", dict:get("key 1") == string.rep("v", 100))
 } }
-location = /none { content_by_lua_block { ngx.say(tostring(require("resty.headgate.dict").open("nobody's"))) } }
+location = /none { content_by_lua_block { ngx.say(tostring(require("resty.headgate.ffi.shared_dict").open("nobody's"))) } }
 location = /other { content_by_lua_block {
   -- A lua-resty-core that declares them otherwise.
-  package.loaded["resty.headgate.dict"] = nil
+  package.loaded["resty.headgate.ffi.shared_dict"] = nil
   local shdict = package.loaded["resty.core.shdict"]
   package.loaded["resty.core.shdict"] = nil
   package.preload["resty.core.shdict"] = function() error("not as it was") end
-  local dict = require("resty.headgate.dict").open("plain")
+  local dict = require("resty.headgate.ffi.shared_dict").open("plain")
   package.loaded["resty.core.shdict"], package.preload["resty.core.shdict"] = shdict, nil
   ngx.say(dict == ngx.shared.plain)
 } }
 location = /fields { content_by_lua_block {
-  local fields = ngx.var.arg_by == "ours" and require("resty.headgate.fields") or ngx.header
+  local fields = ngx.var.arg_by == "ours" and require("resty.headgate.ffi.response_headers") or ngx.header
   fields["RateLimit"] = '"a";r=3;t=4'
   fields["Retry-After"] = 12
   fields["Content-Type"] = "text/x-odd"

@@ -19,13 +19,13 @@
 package.path = arg[1] .. "/?.lua;" .. package.path
 
 local calendar = require "resty.headgate.calendar"
-local headers = require "resty.headgate.headers"
-local json = require "resty.headgate.json"
-local product = require "resty.headgate.product"
-local quota = require "resty.headgate.quota"
-local refusal = require "resty.headgate.refusal"
-local share = require "resty.headgate.share"
-local words = require "resty.headgate.words"
+local headers = require "resty.headgate.http.headers"
+local json = require "resty.headgate.text.json"
+local product = require "resty.headgate.exact_compare"
+local quota = require "resty.headgate.limit_quota"
+local refusal = require "resty.headgate.http.refusal_body"
+local share = require "resty.headgate.engines.fallback.limit_share"
+local words = require "resty.headgate.request.log_status"
 
 local quoted = json.quoted
 

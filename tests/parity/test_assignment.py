@@ -124,7 +124,7 @@ def assert_alike(lua: str, tmp_path: Path, asked: list[Question], state: State |
     program.write_text(PROGRAM)
     ledger.write_text("" if state is None else quota_grants.pack(state))
     ran = subprocess.run(
-        [lua, program, str(SOURCE / "lua" / "model" / "assignment.lua"), *([ledger] if state else [])],
+        [lua, program, str(SOURCE / "lua" / "algorithms" / "quota_grants.lua"), *([ledger] if state else [])],
         input="\n".join(map(str, asked)),
         capture_output=True,
         text=True,

@@ -58,7 +58,7 @@ def test_python_and_lua_agree_on_every_number(lua: str, tmp_path: Path) -> None:
     asked = list(questions(random.Random(7), 20_000))
     lines = (f"{' '.join(map(str, numbers))} {now_us} {packed(state)}" for numbers, now_us, state in asked)
     ran = subprocess.run(
-        [lua, program, str(SOURCE / "lua" / "model" / "lockout.lua")],
+        [lua, program, str(SOURCE / "lua" / "algorithms" / "lockout.lua")],
         input="\n".join(lines),
         capture_output=True,
         text=True,

@@ -67,7 +67,7 @@ def test_python_and_lua_agree(lua: str, name: str) -> None:
 def _answers(lua: str, name: str, lines: list[str]) -> list[str]:
     """What the model's file answers to each line of a walk (see driver.lua)."""
     ran = subprocess.run(
-        [lua, DRIVER, str(SOURCE / "lua" / "model"), name],
+        [lua, DRIVER, str(SOURCE / "lua" / "algorithms"), name],
         input="\n".join(lines) + "\n",
         capture_output=True,
         text=True,

@@ -92,7 +92,7 @@ def test_python_and_lua_agree_on_every_number(lua: str, tmp_path: Path) -> None:
     program.write_text(PROGRAM)
     asked = list(questions(random.Random(11), 20_000))
     ran = subprocess.run(
-        [lua, program, str(SOURCE / "lua" / "model" / "slots.lua")],
+        [lua, program, str(SOURCE / "lua" / "algorithms" / "slots.lua")],
         input="\n".join(" ".join(map(str, question)) for question in asked),
         capture_output=True,
         text=True,

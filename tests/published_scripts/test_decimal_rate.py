@@ -10,7 +10,7 @@ import pytest
 from tests.repo_rules.repository import SOURCE
 
 DRIVER = Path(__file__).with_name("decimal_rate.lua")
-MODEL = SOURCE / "lua" / "model" / "decimal_rate.lua"
+MODEL = SOURCE / "lua" / "algorithms" / "decimal_rate.lua"
 
 each_lua = pytest.mark.parametrize("lua", ["lua5.1", "luajit"])
 

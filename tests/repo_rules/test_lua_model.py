@@ -12,7 +12,7 @@ import pytest
 from tests.repo_rules.repository import SOURCE
 from tests.servers.binaries import command
 
-MODEL = SOURCE / "lua" / "model"
+MODEL = SOURCE / "lua" / "algorithms"
 MAY_READ = {"ipairs", "math", "string", "table", "tonumber", "type"}
 
 

@@ -77,7 +77,7 @@ def test_an_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
         packed.extractall(tmp_path, filter="data")
     source = tmp_path / sdist.name.removesuffix(".tar.gz")
     assert contents(build(source, tmp_path / "again", "wheel")) == contents(wheel)
-    for room in ("src/headgate/lua/model", "nginx/lib/resty/headgate/model"):
+    for room in ("src/headgate/lua/algorithms", "nginx/lib/resty/headgate/algorithms"):
         assert {path.name for path in (source / room).iterdir()} == {path.name for path in (ROOT / room).iterdir()}
 
 

@@ -23,11 +23,11 @@
 -- Laws: a request is charged once, whatever internal redirects and sub-requests it makes; no trouble of ours is ever
 -- an error page.
 
-local answer = require "resty.headgate.answer"
-local assembly = require "resty.headgate.assembly"
-local call = require "resty.headgate.call"
-local current = require "resty.headgate.current"
-local seen = require "resty.headgate.seen"
+local answer = require "resty.headgate.respond"
+local assembly = require "resty.headgate.gateway"
+local call = require "resty.headgate.decide"
+local current = require "resty.headgate.request.request_identity"
+local seen = require "resty.headgate.request.request_attributes"
 
 local M = {}
 

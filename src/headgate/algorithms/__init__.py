@@ -2,7 +2,7 @@
 
 One file per algorithm: its story, its Limit, its State, and the functions that the table below names. Nothing
 here reads a clock, draws a number or touches the world; engines load, ask and save. `None` for a state means
-"never seen" and belongs to the signature. Each file has a twin of the same name in lua/model.
+"never seen" and belongs to the signature. Each file has a twin of the same name in lua/algorithms.
 
     decide(limit, state, now_us, cost, patience_us=None) -> (Facts, State | None)
         cost 0 peeks: the facts as they stand, and whether one unit would pass. Without patience it judges a

@@ -96,7 +96,7 @@ def scripts() -> dict[str, Script]:
     found["take_all"] = several("take_all", ALGORITHMS)
     found["take_all/lockout"] = several("take_all", (*ALGORITHMS, "lockout"))
     found["slots"] = bare("slots", "slots")
-    found["assign"] = bare("assign", "assignment")
+    found["quota_ledger"] = bare("quota_ledger", "quota_grants")
     return found
 
 

@@ -117,7 +117,7 @@ def _names(algorithms: set[str], locks: bool) -> Iterator[str]:
         yield f"refund {name}"
     if "slots" in algorithms:
         yield "slots"
-    yield "members"
+    yield "membership"
     sizes = {*range(1, min(TOGETHER, len(counted)) + 1), len(counted)} - {0}
     for size in sorted(sizes):
         for some in combinations(counted, size):

@@ -1,7 +1,7 @@
 """Where the Lua for nginx lies, and a copy of it for those who have no Python: images, other machines.
 
 In an installed package it is headgate/nginx/lib, in a source tree nginx/lib beside src. There the folder of models
-is a link to src/headgate/lua/model, from which Redis scripts are assembled; elsewhere all are files.
+is a link to src/headgate/lua/algorithms, from which Redis scripts are assembled; elsewhere all are files.
 """
 
 from __future__ import annotations

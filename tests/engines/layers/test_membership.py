@@ -20,7 +20,7 @@ from headgate.engines.memory.engine import LocalEngine
 from headgate.errors import EngineUnavailable
 from tests.servers import RedisServer
 
-SCRIPT = (files("headgate") / "lua" / "command" / "members.lua").read_text()
+SCRIPT = (files("headgate") / "lua" / "commands" / "membership.lua").read_text()
 
 
 def ask(server: RedisServer, verb: str, member: int) -> object:

@@ -1,9 +1,9 @@
 -- Runs inside nginx: a lease engine around a real Redis, and calls that ask it as a test says by JSON.
 
-local engines = require "resty.headgate.redis.engine"
-local json = require "resty.headgate.json"
-local lease = require "resty.headgate.lease"
-local naming = require "resty.headgate.naming"
+local engines = require "resty.headgate.engines.redis.engine"
+local json = require "resty.headgate.text.json"
+local lease = require "resty.headgate.engines.prefetch"
+local naming = require "resty.headgate.engines.redis.keys"
 
 local M = {}
 

@@ -1,4 +1,4 @@
--- Runs lease/stock.lua outside of nginx, so that it can be compared with Python's.
+-- Runs engines/prefetch/prefetched_units.lua outside of nginx, so that it can be compared with Python's.
 --
 --   luajit stock.lua LIB
 --
@@ -10,8 +10,8 @@
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
-local json = require "resty.headgate.json"
-local stock = require "resty.headgate.lease.stock"
+local json = require "resty.headgate.text.json"
+local stock = require "resty.headgate.engines.prefetch.prefetched_units"
 
 local answers = {}
 

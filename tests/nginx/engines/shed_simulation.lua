@@ -4,8 +4,8 @@
 local lib = arg[1]
 package.path = lib .. "/?.lua;" .. package.path
 
-local json = require "resty.headgate.json"
-local pacing = require "resty.headgate.pacing"
+local json = require "resty.headgate.text.json"
+local pacing = require "resty.headgate.engines.load_shedding.shed_rate"
 
 local START = 1700000000000000 -- a multiple of a second
 
@@ -14,7 +14,7 @@ local function exponential(mean) return -mean * math.log(1 - math.random()) end
 -- { allowed by arrival: tenths of a second, asked, allowed, arrived, by nginx }, all but of the first `skip` seconds.
 local function flood(said)
   math.randomseed(said.seed)
-  local model = require("resty.headgate.model." .. said.limit.algorithm)
+  local model = require("resty.headgate.algorithms." .. said.limit.algorithm)
   local limit, kept = model.limit(said.limit.numbers, 1), nil
   local plan = pacing.plan(said.limit)
   if not plan then return { paced = false } end

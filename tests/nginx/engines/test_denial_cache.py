@@ -14,7 +14,7 @@ from tests.servers import RedisServer
 LINES = """
 lua_shared_dict memo 1m;
 init_by_lua_block {
-  local engines, memo = require "resty.headgate.redis.engine", require "resty.headgate.memo"
+  local engines, memo = require "resty.headgate.engines.redis.engine", require "resty.headgate.engines.denial_cache"
   local open = engines.open
   function engines.open(url, chosen)
     local engine = open(url, chosen)

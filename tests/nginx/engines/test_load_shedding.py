@@ -25,7 +25,7 @@ UNFAIR = 1e-6  # chance that a fair gate would treat its callers so unequally
 LINES = """
 lua_shared_dict rates 1m;
 init_by_lua_block {
-  local engines, shed = require "resty.headgate.redis.engine", require "resty.headgate.shed"
+  local engines, shed = require "resty.headgate.engines.redis.engine", require "resty.headgate.engines.load_shedding"
   local open = engines.open
   function engines.open(url, chosen)
     local engine = open(url, chosen)

@@ -91,7 +91,7 @@ location = /silent { content_by_lua_block {
   for _, engine in ipairs { silent, gone } do
     local charge = { key = "k", limit = limit, hand = { limit = limit, terms = { deadline = 1 } } }
     asked = 0
-    local own = require("resty.headgate.own").of(engine)
+    local own = require("resty.headgate.request.override_info").of(engine)
     own:note(charge, "5/day")
     own:note(charge, "6/day")
     local at_once = asked

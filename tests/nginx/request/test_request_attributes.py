@@ -31,9 +31,9 @@ server {
   listen 127.0.0.1:%d proxy_protocol;
   location / {
     access_by_lua_block {
-      local json, match = require "resty.headgate.json", require "resty.headgate.match"
+      local json, match = require "resty.headgate.text.json", require "resty.headgate.rules.match"
       local met = match.compile(json.decode(ngx.shared.books:get("book")))
-      local one, found = met(require("resty.headgate.seen").request())
+      local one, found = met(require("resty.headgate.request.request_attributes").request())
       if one then found = { one } end
       for i, one in ipairs(found) do
         found[i] = ngx.encode_base64(one.rule.name) .. " " .. ngx.encode_base64(one.key) .. " " .. one.cost

@@ -215,7 +215,7 @@ PIECES = [
 ]
 SEEN = """
 location / {
-  access_by_lua_block { ngx.ctx.path = require("resty.headgate.seen").request().path }
+  access_by_lua_block { ngx.ctx.path = require("resty.headgate.request.request_attributes").request().path }
   content_by_lua_block { ngx.print(ngx.var.uri, "\\n", ngx.ctx.path) }
 }
 """

@@ -12,14 +12,14 @@
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
-local attributes = require "resty.headgate.attributes"
-local crc32 = require "resty.headgate.crc32"
-local json = require "resty.headgate.json"
-local keys = require "resty.headgate.keys"
-local match = require "resty.headgate.match"
-local naming = require "resty.headgate.naming"
-local sha256 = require "resty.headgate.sha256"
-local utf8 = require "resty.headgate.utf8"
+local attributes = require "resty.headgate.rules.attributes"
+local crc32 = require "resty.headgate.text.crc32"
+local json = require "resty.headgate.text.json"
+local keys = require "resty.headgate.rules.keys"
+local match = require "resty.headgate.rules.match"
+local naming = require "resty.headgate.engines.redis.keys"
+local sha256 = require "resty.headgate.text.sha256"
+local utf8 = require "resty.headgate.text.utf8"
 
 local function quoted(text)
   return '"' .. string.gsub(text, '[%c"\\]', function(c) return string.format("\\u%04x", string.byte(c)) end) .. '"'

@@ -1,4 +1,4 @@
-"""Leases of slots and the lines for them, kept in memory: the twin of lua/command/slots.lua.
+"""Leases of slots and the lines for them, kept in memory: the twin of lua/commands/slots.lua.
 
 What a key holds is a sorted list of ends, leases and tickets together, and a sorted list of tickets; both are
 found by bisection. A key that is dead is dropped when its last lease is released, or when a later key

@@ -1,4 +1,4 @@
-"""Several charges decided together in this process: the twin of lua/command/take_all.lua.
+"""Several charges decided together in this process: the twin of lua/commands/take_all.lua.
 
 Part by part. A part is one rule's charges, or plain ones. All charges of the live parts are kept, or none; a part
 aside is kept by its own verdict, whatever the others say. First everything is judged, then everything is kept.

@@ -9,7 +9,7 @@ Trouble
     ├── Elsewhere      ... because another node of the cluster answers for the key: MOVED, ASK
     ├── NotNow         ... because the cluster is busy with itself: TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN
     ├── Replica        ... because it is a replica, and takes no writes
-    └── WrongType      ... because a key holds a value that is not ours (lua/command/wrong_value.lua)
+    └── WrongType      ... because a key holds a value that is not ours (lua/commands/wrong_value.lua)
 """
 
 from __future__ import annotations

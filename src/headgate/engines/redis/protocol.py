@@ -382,5 +382,5 @@ def renewed(reply: list[int]) -> int | None:
 
 def member(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> Question:
     """What a process says that shares our limits: it lives (beat), or it leaves."""
-    script, key = bare("members"), redis_keys.members(prefix)
+    script, key = bare("membership"), redis_keys.members(prefix)
     return Question(command("EVALSHA", script.sha, 1, key, verb, member_id, ttl_us), script, key)

@@ -22,7 +22,7 @@ class _Asked(Dividing):
     def __init__(self, known: Told, prefix: str, limit: Limit, name: str, ttl_us: int, grace_us: int) -> None:
         super().__init__(limit, name, ttl_us, grace_us)
         self._head = keys.head(prefix, "assignment", name)
-        self._script = bare("assign", "assignment")
+        self._script = bare("quota_ledger", "quota_grants")
         self._told = known
 
     def assigning(self, key: str, holder: str, wanted: int | None, within_us: int) -> Question:

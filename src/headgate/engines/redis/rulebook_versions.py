@@ -1,6 +1,6 @@
 """The archive: numbered papers in one hash, `hg2:rules`, that whoever shares the server reads.
 
-The engine does not know what a paper says. It numbers and dates them in one step (lua/command/editions.lua), keeps
+The engine does not know what a paper says. It numbers and dates them in one step (lua/commands/rulebook_versions.lua), keeps
 the last twenty, and tells cheaply which one is the latest. What an edition of a rulebook is, rules/editions.py
 knows; it works on either archive.
 
@@ -40,7 +40,7 @@ class _Asked:
         self.text = f"Redis at {engine.topology.text} ({self.key.decode()})"
 
     def add(self, paper: str, expected: int | None) -> Question:
-        script = bare("editions")
+        script = bare("rulebook_versions")
         said = "" if expected is None else expected
         return Question(command("EVALSHA", script.sha, 1, self.key, said, KEPT, paper.encode()), script, self.key)
 

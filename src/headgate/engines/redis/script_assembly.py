@@ -15,16 +15,16 @@ from hashlib import sha1
 from importlib.resources import files
 
 _PACKAGE = files("headgate")
-_COMMANDS = _PACKAGE / "lua" / "command"
+_COMMANDS = _PACKAGE / "lua" / "commands"
 # A source tree has the models here, and nginx a link to them; a wheel has them once, where nginx finds them.
 _MODELS = next(
     folder
-    for folder in (_PACKAGE / "lua" / "model", _PACKAGE / "nginx" / "lib" / "resty" / "headgate" / "model")
+    for folder in (_PACKAGE / "lua" / "algorithms", _PACKAGE / "nginx" / "lib" / "resty" / "headgate" / "algorithms")
     if folder.is_dir()
 )
 
 # How each algorithm's state is kept. Whatever fits one string needs no line here.
-_KEEPERS = {"sliding_log": "keep_log"}
+_KEEPERS = {"sliding_log": "log_storage"}
 
 # Commands that run so often that for a state in one string they are written out.
 _WRITTEN_OUT = ("take", "take_many", "take_calls")
@@ -45,8 +45,8 @@ class Script:
 @cache
 def single(command: str, algorithm: str) -> Script:
     """A command on one key, for one algorithm."""
-    commands = [_KEEPERS.get(algorithm, "keep_string"), command]
-    if commands[0] == "keep_string" and command in _WRITTEN_OUT:
+    commands = [_KEEPERS.get(algorithm, "string_storage"), command]
+    if commands[0] == "string_storage" and command in _WRITTEN_OUT:
         commands = [f"{command}_string"]
     model = _for(command, _model(algorithm))
     parts = [_WRONG_VALUE, model, *(_command(name) for name in commands)]
@@ -68,7 +68,7 @@ def _several(command: str, algorithms: tuple[str, ...]) -> Script:
     lines = [_flat(_WRONG_VALUE), "local models, keeps = {}, {}"]
     for name in algorithms:
         model = _for(command, _model(name))
-        keeper = _command(_KEEPERS.get(name, "keep_string"))
+        keeper = _command(_KEEPERS.get(name, "string_storage"))
         lines.append(f"models.{name} = (function()\n{model}\nend)()")
         lines.append(f"keeps.{name} = (function(model)\n{keeper}\nend)(models.{name})")
     return Script("\n".join([*lines, _command(command)]))
@@ -90,7 +90,7 @@ def published(name: str) -> Script:
         _for(command, _model("token_bucket")),
         _model("decimal_rate"),
         _model("changed_bucket"),
-        _command("keep_hash"),
+        _command("hash_storage"),
         _command(command),
     )
     return Script("\n".join(_flat(part) for part in parts))

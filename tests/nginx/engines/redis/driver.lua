@@ -1,17 +1,17 @@
 -- Runs inside nginx: does to our modules what a test asks by JSON, and answers by JSON. Texts that may be any bytes
 -- cross as hex.
 
-local json = require "resty.headgate.json"
-local naming = require "resty.headgate.naming"
-local cluster = require "resty.headgate.redis.cluster"
-local convoy = require "resty.headgate.redis.convoy"
-local engines = require "resty.headgate.redis.engine"
-local line = require "resty.headgate.redis.line"
-local address = require "resty.headgate.redis.address"
-local questions = require "resty.headgate.redis.questions"
-local resp = require "resty.headgate.redis.resp"
-local trouble = require "resty.headgate.redis.trouble"
-local urls = require "resty.headgate.redis.url"
+local json = require "resty.headgate.text.json"
+local naming = require "resty.headgate.engines.redis.keys"
+local cluster = require "resty.headgate.engines.redis.cluster"
+local convoy = require "resty.headgate.engines.redis.batching"
+local engines = require "resty.headgate.engines.redis.engine"
+local line = require "resty.headgate.engines.redis.connection"
+local address = require "resty.headgate.engines.redis.server_address"
+local questions = require "resty.headgate.engines.redis.commands"
+local resp = require "resty.headgate.engines.redis.resp"
+local trouble = require "resty.headgate.engines.redis.errors"
+local urls = require "resty.headgate.engines.redis.url"
 
 local M = {}
 

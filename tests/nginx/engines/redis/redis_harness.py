@@ -121,7 +121,7 @@ def plate(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False)
             for models in [some, (*some, "lockout")][: 2 if lockouts else 1]:
                 scripts[f"take_all {' '.join(sorted(models))}"] = several("take_all", models)
     scripts["slots"] = bare("slots", "slots")
-    scripts["members"] = bare("members")
+    scripts["membership"] = bare("membership")
     texts = {script.sha: script.text for script in scripts.values()}
     return Plate(said, {name: script.sha for name, script in scripts.items()}, texts)
 

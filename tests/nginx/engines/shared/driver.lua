@@ -4,10 +4,10 @@
 -- each Facts (the eighth is "overflow" where it is so), or "trouble KIND TEXT".
 
 local clock = require "resty.headgate.clock"
-local shared = require "resty.headgate.shared.engine"
-local json = require "resty.headgate.json"
-local lock = require "resty.headgate.shared.lock"
-local naming = require "resty.headgate.naming"
+local shared = require "resty.headgate.engines.shared.engine"
+local json = require "resty.headgate.text.json"
+local lock = require "resty.headgate.engines.shared.lock"
+local naming = require "resty.headgate.engines.redis.keys"
 
 local M = { hands = {}, terms = {} }
 

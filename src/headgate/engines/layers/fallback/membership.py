@@ -1,6 +1,6 @@
 """Who else shares the limits: counted while the engine answers, remembered when it does not.
 
-Every process is a member. It says so every second, in one sorted set on the server (lua/command/members.lua), and
+Every process is a member. It says so every second, in one sorted set on the server (lua/commands/membership.lua), and
 is told how many are alive and how many of them come before it: its rank. A member that was silent for five seconds
 is dead. What was heard last is what stands when nobody answers any more.
 
