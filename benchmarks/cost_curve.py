@@ -27,7 +27,7 @@ from benchmarks.interleave import (
 )
 from benchmarks.report import Report, figure
 from benchmarks.servers import pinned_server
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from tests.servers import RedisServer
 
 KEYS = (1, 10, 1_000, 1_000_000)
@@ -53,7 +53,7 @@ def _fill(server: RedisServer) -> None:
     """Every key is there, a thousand units away from being forgotten."""
     limiter = headgate.Limiter(RULES[0], server.url)
     limiter.take("user:0", 1000)
-    questions = Questions(headgate.parse(RULES[0]), RULES[0], "hg")
+    questions = RequestBuilder(headgate.parse(RULES[0]), RULES[0], "hg")
     step = 50_000
     for first in range(0, max(KEYS), step):
         last = first + step - 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.interleave import Samples, Stretch, Subject, in_turn, last_core, median, ratio, timed
 from benchmarks.report import Report, figure
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter
 from headgate.rules import load
 from headgate.rules.attributes import request
@@ -105,7 +105,7 @@ def checking() -> Stretch:
 
 def asking() -> Stretch:
     limiter = Limiter.from_rules(book("path", 1000, "1000000/s"))
-    engine = LocalEngine()
+    engine = MemoryEngine()
     charges = [
         [(engine.meter(verdict.limit, f"r{place}"), verdict.key, 1) for place, verdict in enumerate(parts)]
         for parts in (limiter.check(call).verdicts for call in _calls("request"))

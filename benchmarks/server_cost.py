@@ -18,7 +18,7 @@ from benchmarks.interleave import Samples, median, ratio
 from benchmarks.report import Report, figure, thousands
 from benchmarks.servers import pinned_server, requests_per_second, server_cpu_us, usec_per_call
 from headgate import parse
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.script_assembly import Script
 from tests.servers import RedisServer
 
@@ -83,7 +83,7 @@ def _called() -> dict[str, _Called]:
 
 def _ours(name: str, text: str, **how: Any) -> tuple[str, _Called]:
     """The very words that the engine would send."""
-    question = Questions(parse(text), name, "hg").decide("user:__rand_int__", 1, None, 0)
+    question = RequestBuilder(parse(text), name, "hg").decide("user:__rand_int__", 1, None, 0)
     assert question.script is not None
     words = question.packed.decode().split("\r\n")[2::2]
     return name, _Called(question.script, words, **how)

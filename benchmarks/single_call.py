@@ -78,11 +78,11 @@ async def async_take(url: str) -> AsyncTake:
 
 async def async_bare(url: str) -> AsyncTake:
     """The connection itself, with nothing around it."""
-    from headgate.engines.redis.async_connection import Connection
+    from headgate.engines.redis.async_connection import AsyncConnection
 
     await headgate.AsyncLimiter(LIMIT, url).take("the server knows the script now")
     loop, (address, questions) = asyncio.get_running_loop(), _way(url)
-    connection = Connection(_must_not_end)
+    connection = AsyncConnection(_must_not_end)
     await connection.open(loop, address)
     pack, write, new_future = questions.decide, connection.write, loop.create_future
 
@@ -105,10 +105,10 @@ def bare(url: str) -> Callable[[str], Any]:
 
 def _way(url: str) -> tuple[Any, Any]:
     """Where the server is, and what is asked."""
-    from headgate.engines.redis.protocol import Questions
+    from headgate.engines.redis.protocol import RequestBuilder
     from headgate.engines.redis.topology import topology
 
-    return topology(url).node(b""), Questions(headgate.parse(LIMIT), LIMIT, "hg")
+    return topology(url).node(b""), RequestBuilder(headgate.parse(LIMIT), LIMIT, "hg")
 
 
 def _must_not_end(trouble: Exception) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.algorithms.decision import Decision, Facts
+from headgate.algorithms.decision import Decision, Outcome
 from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
 from headgate.engines.memory.slot_table import SlotTable
@@ -22,7 +22,7 @@ class Meter:
         self.down = False
         self.asked = 0
 
-    def acquire(self) -> Facts:
+    def acquire(self) -> Outcome:
         return self.table.acquire("key", self.limit, self.clock.now_us())[0]
 
     def renew(self, key: str, fence: int) -> int | None:

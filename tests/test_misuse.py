@@ -19,7 +19,7 @@ from headgate import (
     open_engine,
 )
 from headgate.client import AsyncClient, Client
-from headgate.testing import Blocking
+from headgate.testing import SyncAdapter
 from tests.servers import RedisServer
 
 RULES = {"rules": [{"name": "all", "limit": "3/minute"}, {"name": "jobs", "limit": "2 slots"}]}
@@ -88,7 +88,7 @@ def test_an_engine_of_the_right_kind_is_taken(redis_server: RedisServer) -> None
                 return bool(await limiter.take("key"))
 
         assert asyncio.run(taken())
-    with Limiter("3/s", Blocking(open_async_engine("memory://"))) as limiter:
+    with Limiter("3/s", SyncAdapter(open_async_engine("memory://"))) as limiter:
         assert limiter.take("key")
 
 

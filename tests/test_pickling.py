@@ -31,7 +31,7 @@ from headgate import (
 from headgate.client import Answer, Refused
 from headgate.errors import InvalidSetting
 from headgate.rules import load
-from headgate.rules.distribution.versions import Overtaken
+from headgate.rules.distribution.versions import VersionConflict
 from headgate.rules.lookup import NoSuchRule
 from headgate.slot_renewal import Hold
 from tests.servers import RedisServer
@@ -110,7 +110,7 @@ def test_a_decision_of_rules_says_the_same(way: Way, redis_server: RedisServer) 
     for engine in ("memory://", redis_server.url):
         for decision in ruled_decisions(engine):
             again = way(decision)
-            names = RULED_FACTS if isinstance(decision, headgate.RuledDecision) else FACTS
+            names = RULED_FACTS if isinstance(decision, headgate.RuleDecision) else FACTS
             assert type(again) is type(decision)
             assert [getattr(again, name) for name in names] == [getattr(decision, name) for name in names]
             assert (str(again), repr(again), bool(again)) == (str(decision), repr(decision), bool(decision))
@@ -168,7 +168,7 @@ def errors() -> list[HeadgateError]:
         InvalidSetting,
         LeaseLost,
         NoSuchRule,
-        Overtaken,
+        VersionConflict,
     )
     return [
         *(kind("A sentence.") for kind in plain),
@@ -231,6 +231,6 @@ def test_rate_limited_comes_out_of_another_process() -> None:
         assert 3000 < decision.retry_after <= 3600
         with pytest.raises(RateLimited, match=r'^refused by rule "login"') as raised:
             pool.submit(refuse_by_rules, "ann").result()
-        assert isinstance(raised.value.decision, headgate.RuledDecision)
+        assert isinstance(raised.value.decision, headgate.RuleDecision)
         assert raised.value.decision.refusal is not None
         assert raised.value.decision.refusal.body == "No."

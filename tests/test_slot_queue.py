@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
 from headgate.engines.memory.slot_table import SlotTable
@@ -27,7 +27,7 @@ class Meter:
         self.leaving: dict[int, int] = {}
         self.holder = self.table.acquire("key", self.limit, self.clock.now_us())[0][6]
 
-    def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> tuple[Facts, int | None]:
+    def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> tuple[Outcome, int | None]:
         if self.failing and ticket is not None:
             raise EngineUnavailable("nobody answers")
         self.clock.set_us(self.clock.now_us() + self.took_us)

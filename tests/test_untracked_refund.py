@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate import ManualClock
 from headgate.algorithms.slots import Slots
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import InvalidCharge
 from headgate.flow import run
 from headgate.limit_syntax import parse
@@ -29,7 +29,7 @@ class Key:
 
     def __init__(self, text: str) -> None:
         self.clock = ManualClock()
-        self.meter = LocalEngine(self.clock).meter(parse(text), text)
+        self.meter = MemoryEngine(self.clock).meter(parse(text), text)
 
     def live(self, walk: list[tuple[int, int]]) -> None:
         for pause_us, cost in walk:
@@ -102,6 +102,6 @@ def test_of_a_warm_up_no_more_than_the_price_of_the_units() -> None:
 
 
 def test_a_slot_is_released_by_its_holder() -> None:
-    slots = LocalEngine(ManualClock()).slots(Slots(3), "s")
+    slots = MemoryEngine(ManualClock()).slots(Slots(3), "s")
     with pytest.raises(InvalidCharge, match="held, not taken"):
         run(give_back(slots, "k", 1))  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock, SystemClock
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import (
     CorruptState,
@@ -37,7 +37,7 @@ __all__ = [
     "AsyncLease",
     "AsyncLimiter",
     "AsyncReservation",
-    "AsyncRuledLimiter",
+    "AsyncRuleLimiter",
     "Charge",
     "CorruptState",
     "Decision",
@@ -61,8 +61,8 @@ __all__ = [
     "Reservation",
     "Rule",
     "Rulebook",
-    "RuledDecision",
-    "RuledLimiter",
+    "RuleDecision",
+    "RuleLimiter",
     "SlidingLog",
     "SlidingWindow",
     "Slots",

@@ -20,7 +20,7 @@ from headgate import limiter_flows, slot_queue
 from headgate.algorithms.decision import Charge, Decision
 from headgate.clock import Clock, check_clock
 from headgate.enforcement.open_rulebook import Rules
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.explain import page
@@ -77,14 +77,14 @@ class Limiter:
     @staticmethod
     def from_rules(
         rules: Rules, engine: str | Engine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
-    ) -> RuledLimiter:
-        """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See RuledLimiter.
+    ) -> RuleLimiter:
+        """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See RuleLimiter.
 
         >>> limiter = Limiter.from_rules({"rules": [{"name": "all", "limit": "3/minute"}]})
         >>> limiter.check({"path": "/login"})
         <Decision allowed by rule "all" (3/minute), 2 remaining>
         """
-        return RuledLimiter(rules, engine, clock=clock, prefix=prefix)
+        return RuleLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
         meters = self._asking.meters
@@ -278,11 +278,11 @@ class AsyncLimiter:
     @staticmethod
     def from_rules(
         rules: Rules, engine: str | AsyncEngine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
-    ) -> AsyncRuledLimiter:
+    ) -> AsyncRuleLimiter:
         """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See
-        RuledLimiter.
+        RuleLimiter.
         """
-        return AsyncRuledLimiter(rules, engine, clock=clock, prefix=prefix)
+        return AsyncRuleLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
         meters = self._asking.meters

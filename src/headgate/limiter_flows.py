@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import Decision, DegradedFacts, Facts, Receipt
+from headgate.algorithms.decision import Decision, DegradedOutcome, Outcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, SECOND
 from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge
@@ -78,6 +78,6 @@ def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[bool]:
         receipt = Receipt.of(part.facts, part.cost, part.given_back)
         part.given_back += units
         meter: Any = part.source
-        facts: Facts = yield partial(meter.refund, part.key, units, receipt, cancel)
-        return not isinstance(facts, DegradedFacts)
+        facts: Outcome = yield partial(meter.refund, part.key, units, receipt, cancel)
+        return not isinstance(facts, DegradedOutcome)
     return True

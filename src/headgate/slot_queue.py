@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, MARK, RETRY_AFTER_US, Decision, Facts
+from headgate.algorithms.decision import ALLOWED, MARK, RETRY_AFTER_US, Decision, Outcome
 from headgate.errors import RateLimited
 from headgate.flow import Flow
 
@@ -34,8 +34,8 @@ def acquire(meter: Any, key: str, timeout_us: int, sleep_us: Callable[[int], Any
 
 
 def _stand_in_line(
-    meter: Any, key: str, facts: Facts, ticket: int | None, timeout_us: int, sleep_us: Callable[[int], Any]
-) -> Flow[Facts]:
+    meter: Any, key: str, facts: Outcome, ticket: int | None, timeout_us: int, sleep_us: Callable[[int], Any]
+) -> Flow[Outcome]:
     started_us, waited_us, place, pause_us = _at_us(facts), 0, 0, 0
     try:
         while not facts[ALLOWED] and waited_us < timeout_us:
@@ -54,5 +54,5 @@ def _stand_in_line(
     return facts
 
 
-def _at_us(facts: Facts) -> int:
+def _at_us(facts: Outcome) -> int:
     return facts[5]

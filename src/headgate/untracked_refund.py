@@ -19,7 +19,7 @@ from __future__ import annotations
 from functools import partial
 
 from headgate.algorithms import smooth
-from headgate.algorithms.decision import AT_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import AT_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.sliding_window import SlidingWindow
@@ -30,7 +30,7 @@ from headgate.errors import InvalidCharge
 from headgate.flow import Flow
 
 
-def give_back(meter: Meter | AsyncMeter, key: str, units: int) -> Flow[tuple[Facts, Facts]]:
+def give_back(meter: Meter | AsyncMeter, key: str, units: int) -> Flow[tuple[Outcome, Outcome]]:
     """Give back up to so many units of the key; how it stood before, and how it stands after."""
     if isinstance(meter.limit, Slots):
         raise InvalidCharge(
@@ -46,7 +46,7 @@ def give_back(meter: Meter | AsyncMeter, key: str, units: int) -> Flow[tuple[Fac
     return before, after
 
 
-def _receipt(limit: Limit, facts: Facts, units: int) -> Receipt | None:
+def _receipt(limit: Limit, facts: Outcome, units: int) -> Receipt | None:
     """The last units of the count, as if they had been one charge; None if there are none."""
     at_us, reset_us, shut_us = facts[AT_US], facts[RESET_AFTER_US], facts[RETRY_AFTER_US] or 0
     if isinstance(limit, SlidingLog):

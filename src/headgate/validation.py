@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from typing import Generic, Protocol, TypeVar
 
-from headgate.algorithms.decision import Charge, Decision, Facts, JointDecision, Unbound
+from headgate.algorithms.decision import Charge, Decision, JointDecision, Outcome, Unbound
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
@@ -147,7 +147,7 @@ class Asked(Generic[M]):
                 self.distinct[place] = first, key, spent + cost
             self._place.append(place)
 
-    def decision(self, facts: Sequence[Facts]) -> Decision:
+    def decision(self, facts: Sequence[Outcome]) -> Decision:
         parts = [
             Decision(fact, meter, key, cost) for fact, (meter, key, cost) in zip(facts, self.distinct, strict=True)
         ]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headgate.algorithms.decision import AT_US, RETRY_AFTER_US
 from headgate.algorithms.limit import SECOND
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter
 from headgate.reservation import Reservation
 
@@ -50,7 +50,7 @@ class Histories:
 
     def __init__(self, text: str, cost: int | None) -> None:
         self.clock = ManualClock(START_US)
-        engine = LocalEngine(self.clock)
+        engine = MemoryEngine(self.clock)
         self.limiter = Limiter(text, engine, clock=self.clock, name="with")
         self.without = Limiter(text, engine, clock=self.clock, name="without")
         self.most = self.limiter.peek("key").remaining

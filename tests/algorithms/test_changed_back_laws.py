@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.algorithms import algorithm
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import DAY, SECOND, Limit
 from headgate.algorithms.sliding_log import MAX_UNITS_BEFORE, SlidingLog
@@ -29,18 +29,18 @@ class Count:
     def take(self, limit: Limit, at: float, cost: int = 1) -> bool:
         return self._decide(limit, at, cost, None)[0]
 
-    def reserve(self, limit: Limit, at: float, cost: int = 1) -> Facts:
+    def reserve(self, limit: Limit, at: float, cost: int = 1) -> Outcome:
         facts = self._decide(limit, at, cost, DAY)
         assert facts[0]
         return facts
 
-    def _decide(self, limit: Limit, at: float, cost: int, patience_us: int | None) -> Facts:
+    def _decide(self, limit: Limit, at: float, cost: int, patience_us: int | None) -> Outcome:
         now_us = START_US + round(at * SECOND)
         facts, after = algorithm(limit).decide(limit, self.state, now_us, cost, patience_us)
         self._keep(limit, after)
         return facts
 
-    def give_back(self, limit: Limit, at: float, facts: Facts, cost: int, units: int, cancel: bool) -> bool:
+    def give_back(self, limit: Limit, at: float, facts: Outcome, cost: int, units: int, cancel: bool) -> bool:
         now_us = START_US + round(at * SECOND)
         after = algorithm(limit).refund(limit, self.state, now_us, units, Receipt.of(facts, cost), cancel)
         if after is not None:

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.algorithms import algorithm
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
 from headgate.calendar import resolve
 from headgate.limit_syntax import parse
@@ -60,7 +60,7 @@ class Count:
         other.state, other.written, other.now_us = deepcopy(self.state), self.written, self.now_us
         return other
 
-    def ask(self, limit: Limit, cost: int) -> Facts:
+    def ask(self, limit: Limit, cost: int) -> Outcome:
         model = algorithm(limit)
         seen = self.state
         if seen is not None and model.carried is not None and self.written is not None:

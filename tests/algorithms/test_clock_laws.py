@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.algorithms import algorithm
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
@@ -69,7 +69,7 @@ class Life:
         """How many runs of so many cells the highest readings went through, those anew that they went back to."""
         return sum(-(-(last_us // cell_us - first_us // cell_us + 1) // cells) for first_us, last_us in self.spans)
 
-    def take(self, cost: int, patience_us: int | None = None) -> Facts:
+    def take(self, cost: int, patience_us: int | None = None) -> Outcome:
         facts, after = self.model.decide(self.limit, self.state, self.now_us, cost, patience_us)
         if not facts[0] and not self.steps:
             assert after is self.state, "a refusal on a clock that only swings leaves no trace"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.algorithms.decision import DELAY_US, MARK, REMAINING, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import DELAY_US, MARK, REMAINING, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.fixed_window import (
     FixedWindow,
     OutsideCalendar,
@@ -34,7 +34,7 @@ class Key:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int, patience: float | None = None) -> Facts:
+    def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         now_us = round((MIDNIGHT + at) * SECOND)
         patience_us = None if patience is None else round(patience * SECOND)
         facts, self.state = decide(ready(self.limit, now_us), self.state, now_us, cost, patience_us)

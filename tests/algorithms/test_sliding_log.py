@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.algorithms.decision import REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
 from headgate.algorithms.sliding_log import (
     MAX_UNITS_BEFORE,
@@ -26,7 +26,7 @@ START = 1_700_000_000
 
 def asked(
     limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None = None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """What is answered, and what an engine keeps."""
     facts, after = decide(limit, state, now_us, cost, patience_us)
     return facts, after if after is None or after is state else settle(limit, after)
@@ -39,7 +39,7 @@ class Key:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int, patience: float | None = None) -> Facts:
+    def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
         facts, self.state = asked(self.limit, self.state, round((START + at) * SECOND), cost, patience_us)
         return facts

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.algorithms.decision import DELAY_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import DELAY_US, MARK, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
 from headgate.algorithms.sliding_log import SlidingLog, State, dead_at_us, decide, pack, refund, unpack
 from tests.algorithms.test_sliding_log import START, asked
@@ -47,7 +47,7 @@ class Everything:
         tried = sorted({now_us, *newest, *(us + self.period_us for us in self.units)})
         return next(us for us in tried if us >= max([now_us, *newest]) and self.held(us) + cost <= self.amount)
 
-    def ask(self, now_us: int, cost: int, patience_us: int | None) -> Facts:
+    def ask(self, now_us: int, cost: int, patience_us: int | None) -> Outcome:
         due_us = self.due_us(now_us, cost or 1) if cost <= self.amount else None
         if cost and due_us is not None and due_us - now_us <= (patience_us or 0):
             self.units += [due_us] * cost

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.algorithms.decision import DELAY_US, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import DELAY_US, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, SECOND
 from headgate.algorithms.sliding_window import (
     MAX_CELLS_BEFORE,
@@ -31,7 +31,7 @@ class Key:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int, patience: float | None = None) -> Facts:
+    def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
         facts, self.state = decide(self.limit, self.state, round((START + at) * SECOND), cost, patience_us)
         return facts

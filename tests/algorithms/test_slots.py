@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import MAX_CLOCK_SWING_US
 from headgate.algorithms.slots import (
     TICKET_US,
@@ -66,7 +66,7 @@ def test_what_cannot_be_gets_a_sentence(amount: int, ttl: float, words: str) -> 
 
 
 #                  alive, behind, opens, last, fresh      cost   facts                            lease
-STORY: list[tuple[State | None, int, Facts, tuple[int, int] | None]] = [
+STORY: list[tuple[State | None, int, Outcome, tuple[int, int] | None]] = [
     (None, 0, (True, 3, 0, 0, 0, NOW, 0), None),
     (None, 1, (True, 2, 0, 30 * SECOND, 0, NOW, NOW), (NOW, NOW + 30 * SECOND)),
     # Two more within the same microsecond: the numbers run ahead of the clock.
@@ -101,7 +101,7 @@ STORY: list[tuple[State | None, int, Facts, tuple[int, int] | None]] = [
 
 
 @pytest.mark.parametrize(("state", "cost", "facts", "lease"), STORY)
-def test_story(state: State | None, cost: int, facts: Facts, lease: tuple[int, int] | None) -> None:
+def test_story(state: State | None, cost: int, facts: Outcome, lease: tuple[int, int] | None) -> None:
     assert decide(Slots(3), state, NOW, cost) == (facts, lease)
 
 

@@ -15,7 +15,7 @@ from headgate.algorithms.decision import (
     REMAINING,
     RESET_AFTER_US,
     RETRY_AFTER_US,
-    Facts,
+    Outcome,
     Receipt,
 )
 from headgate.algorithms.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US
@@ -81,7 +81,7 @@ def walk(limit: Smooth, steps: Steps, state: State | None = None) -> tuple[State
     return state, now_us
 
 
-def reserve(limit: Smooth, state: State | None, now_us: int, cost: int) -> tuple[Facts, State]:
+def reserve(limit: Smooth, state: State | None, now_us: int, cost: int) -> tuple[Outcome, State]:
     facts, after = decide(limit, state, now_us, cost, 10**15)
     assert after is not None
     return facts, after

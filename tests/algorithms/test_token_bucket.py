@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, SECOND, YEAR
 from headgate.algorithms.token_bucket import Full, State, TokenBucket, carried, decide, pack, refund, unpack
 from headgate.errors import InvalidRule
@@ -22,7 +22,7 @@ class Key:
         self.limit = limit
         self.state: State | None = None
 
-    def ask(self, at: float, cost: int, patience: float | None = None) -> Facts:
+    def ask(self, at: float, cost: int, patience: float | None = None) -> Outcome:
         patience_us = None if patience is None else round(patience * SECOND)
         facts, after = decide(self.limit, self.state, _us(at), cost, patience_us)
         self.state = after

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US
 from headgate.algorithms.token_bucket import State, TokenBucket, dead_at_us, decide, pack, refund, unpack
 
@@ -51,7 +51,7 @@ class Lived:
             self.now_us += asked.gap_us
             self.ask(asked.cost, asked.patience_us)
 
-    def ask(self, cost: int, patience_us: int | None = None) -> Facts:
+    def ask(self, cost: int, patience_us: int | None = None) -> Outcome:
         facts, after = decide(self.limit, self.state, self.now_us, cost, patience_us)
         self.state = after
         if facts[0] and cost:

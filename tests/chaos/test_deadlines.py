@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from headgate.algorithms.decision import DegradedFacts
+from headgate.algorithms.decision import DegradedOutcome
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.clock import ManualClock
 from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.layers.fallback.shard import Shard
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
 from headgate.limiter import AsyncLimiter, Limiter
@@ -23,7 +23,7 @@ class Distant(Faulty):
     """Every question takes its time."""
 
     def __init__(self, clock: ManualClock, seconds: float) -> None:
-        super().__init__(LocalEngine(clock))
+        super().__init__(MemoryEngine(clock))
         self._clock, self._seconds = clock, seconds
 
     def ask(self, *words: object) -> object:
@@ -56,7 +56,7 @@ def test_a_caller_tells_only_if_there_is_time_for_it(seconds: float, asked: int)
     assert facts[0]
     assert wire.asked - before == asked
     assert clock.now_us() - began_us <= DEADLINE * 1_000_000
-    assert isinstance(facts, DegradedFacts) is (asked == 1)
+    assert isinstance(facts, DegradedOutcome) is (asked == 1)
 
     assert engine.owing is not None or asked > 1
     if engine.owing is not None:

@@ -6,16 +6,16 @@ import pytest
 
 from headgate.cli.demo_chart import NARROWEST, picture, summary
 from headgate.cli.flash_sale import Sale
-from headgate.cli.style import Ink
+from headgate.cli.style import Style
 
-PLAIN = Ink(color=False, blocks=True)
-LETTERS = Ink(color=False, blocks=False)
+PLAIN = Style(color=False, blocks=True)
+LETTERS = Style(color=False, blocks=False)
 ESCAPE = re.compile(r"\x1b\[\d+m")
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (100, 30), (60, 20), (50, 24), (200, 50)])
-@pytest.mark.parametrize("ink", [PLAIN, LETTERS, Ink(color=True, blocks=True)])
-def test_it_fits(played: Sale, width: int, height: int, ink: Ink) -> None:
+@pytest.mark.parametrize("ink", [PLAIN, LETTERS, Style(color=True, blocks=True)])
+def test_it_fits(played: Sale, width: int, height: int, ink: Style) -> None:
     lines = picture(played, width, height, ink)
     assert max(len(ESCAPE.sub("", line)) for line in lines) <= width
     assert len(lines) <= height
@@ -46,7 +46,7 @@ def test_without_colours_there_are_none_and_without_blocks_only_letters(played: 
 
 
 def test_those_who_waited_are_yellow(played: Sale) -> None:
-    lines = picture(played, 80, 24, Ink(color=True, blocks=True))
+    lines = picture(played, 80, 24, Style(color=True, blocks=True))
     yellow = [ESCAPE.sub("", line).split()[0] for line in lines if re.search("\x1b\\[33m[▁▂▃▄▅▆▇█]", line)]
     assert yellow == ["leaky"]
 

@@ -6,8 +6,8 @@ import pytest
 
 from headgate import Limiter
 from headgate.engines.layers.fallback import FallbackEngine
-from headgate.engines.layers.fallback.membership import Members
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.fallback.membership import Membership
+from headgate.engines.memory.engine import MemoryEngine
 from tests.cli.conftest import Prompt
 
 COUNTED = "redis://127.0.0.1:1/0?fallback=local"
@@ -56,7 +56,7 @@ def test_a_number_that_is_too_small_is_no_secret(prompt: Prompt) -> None:
     told = law(prompt, "100/s burst 9", "--engine", TOLD, "--nodes", "6")
     assert "each of 6 processes goes on with 1/30ms burst 3: " in told
     assert "the engine was given nodes=3, so 6 processes together admit up to 2 times the limit" in told
-    alone = Limiter("100/s", FallbackEngine(LocalEngine(), members=Members()))
+    alone = Limiter("100/s", FallbackEngine(MemoryEngine(), members=Membership()))
     words = " ".join(alone.explain(nodes=4).split())
     assert "each of 4 processes goes on with 100/s: " in words
     assert "engine this process alone" in words

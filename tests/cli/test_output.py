@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.output import NO, Answer, warn
+from headgate.cli.output import NO, Output, warn
 from headgate.cli.table import Cell, Table
 
 ROOT = Path(__file__).parents[2]
-ANSWER = Answer({"a": 1}, ["a line", ("red\x1b[2J", "red"), Table(("key",), [(Cell("k" * 200, "green"),)])], NO)
+ANSWER = Output({"a": 1}, ["a line", ("red\x1b[2J", "red"), Table(("key",), [(Cell("k" * 200, "green"),)])], NO)
 PROGRAM = "from tests.cli.test_output import ANSWER; ANSWER.tell(as_json=False)"
 
 
@@ -60,5 +60,5 @@ def test_a_warning_stands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_text_that_is_half_a_character_is_still_a_document(capsys: pytest.CaptureFixture[str]) -> None:
-    Answer({"key": "\udc80"}).tell(as_json=True)
+    Output({"key": "\udc80"}).tell(as_json=True)
     assert json.loads(capsys.readouterr().out) == {"key": "\udc80"}

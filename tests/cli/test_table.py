@@ -2,14 +2,14 @@
 
 import pytest
 
-from headgate.cli.style import Ink
+from headgate.cli.style import Style
 from headgate.cli.table import Cell, Table, printable, wide
 
-PLAIN = Ink(color=False, blocks=True)
-COLORS = Ink(color=True, blocks=True)
+PLAIN = Style(color=False, blocks=True)
+COLORS = Style(color=True, blocks=True)
 
 
-def lines(table: Table, width: int | None = None, ink: Ink = PLAIN) -> list[str]:
+def lines(table: Table, width: int | None = None, ink: Style = PLAIN) -> list[str]:
     return table.lines(width, ink)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar, cast
 
 from headgate.clock import Clock, ManualClock
-from headgate.engines.memory.async_engine import AwaitedEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -54,8 +54,8 @@ class Place:
         self.awaited = name.endswith("awaited")
         self.clock: TurnedClock = ManualClock(BASE_US) if server is None else ServerClock(server.clock)
         self.loop = asyncio.new_event_loop()
-        self._local = LocalEngine(self.clock)
-        self.async_engine: AsyncEngine = AwaitedEngine(self._local)
+        self._local = MemoryEngine(self.clock)
+        self.async_engine: AsyncEngine = AsyncMemoryEngine(self._local)
         self.engine: Engine = self._local
         if server is not None:
             self.async_engine = AsyncRedisEngine(server.unix_url, clock=self.clock, deadline=PATIENCE_S)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.contract.engine_harness import Place
 from tests.contract.verb_table import EXAMPLES
@@ -103,7 +103,7 @@ def test_places_of_a_rulebook_leave_nothing_behind(order: Callable[[list[Any]], 
 
 @texts
 def test_threads_that_leave_an_engine_in_memory_leave_nothing_behind(text: str) -> None:
-    limiter = Limiter(text, LocalEngine(ManualClock()))
+    limiter = Limiter(text, MemoryEngine(ManualClock()))
     limiter.take("key", 10)
     before = stands(limiter)
 

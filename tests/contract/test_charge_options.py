@@ -8,18 +8,18 @@ from headgate.algorithms.decision import (
     ALLOWED,
     REMAINING,
     RETRY_AFTER_US,
-    Facts,
-    LockedFacts,
-    OverriddenFacts,
+    LockedOutcome,
+    Outcome,
+    OverriddenOutcome,
     Receipt,
 )
 from headgate.algorithms.limit import HOUR, MINUTE, SECOND
 from headgate.algorithms.lockout import Lockout
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import Engine, Meter
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse, parse_all
-from headgate.testing.sync_adapter import Blocking
+from headgate.testing.sync_adapter import SyncAdapter
 from tests.contract.engine_harness import Place
 
 THRICE = Lockout(after=3, within_us=10 * MINUTE, for_us=HOUR)
@@ -30,13 +30,13 @@ def engine(place: Place) -> Iterator[Engine]:
     if not place.awaited:
         yield place.engine
         return
-    blocking = Blocking(place.async_engine)
+    blocking = SyncAdapter(place.async_engine)
     yield blocking
     blocking.close()
 
 
 def charges(
-    engine: Engine, terms: Terms | None, text: str, key: str, cost: int = 1
+    engine: Engine, terms: ChargeOptions | None, text: str, key: str, cost: int = 1
 ) -> list[tuple[Meter, str, int]]:
     name = "plain" if terms is None else terms.rule
     limits = enumerate(parse_all(text))
@@ -45,25 +45,25 @@ def charges(
     ]
 
 
-def allowed(facts: list[Facts]) -> list[bool]:
+def allowed(facts: list[Outcome]) -> list[bool]:
     return [each[ALLOWED] for each in facts]
 
 
-def left(facts: list[Facts]) -> list[int]:
+def left(facts: list[Outcome]) -> list[int]:
     return [each[REMAINING] for each in facts]
 
 
-def kinds(facts: list[Facts]) -> list[type]:
+def kinds(facts: list[Outcome]) -> list[type]:
     return [type(each) for each in facts]
 
 
-def own(facts: list[Facts]) -> list[str | None]:
+def own(facts: list[Outcome]) -> list[str | None]:
     """The texts of the limits that decided in place of the rule's."""
-    return [str(each.limit) if isinstance(each, OverriddenFacts) else None for each in facts]
+    return [str(each.limit) if isinstance(each, OverriddenOutcome) else None for each in facts]
 
 
 def test_what_is_aside_is_kept_though_the_call_is_refused(engine: Engine) -> None:
-    shadow = charges(engine, Terms("shadow", aside=True), "5/hour; 9/hour log", "anna")
+    shadow = charges(engine, ChargeOptions("shadow", aside=True), "5/hour; 9/hour log", "anna")
     full = charges(engine, None, "1/hour", "anna")
     assert left(engine.decide_all([*full, *shadow])) == [0, 4, 8]
     refused = engine.decide_all([*full, *shadow])
@@ -72,7 +72,7 @@ def test_what_is_aside_is_kept_though_the_call_is_refused(engine: Engine) -> Non
 
 
 def test_what_is_aside_is_in_nobodys_way_and_all_or_none_by_itself(engine: Engine) -> None:
-    shadow = charges(engine, Terms("shadow", aside=True), "1/hour; 9/hour log", "anna")
+    shadow = charges(engine, ChargeOptions("shadow", aside=True), "1/hour; 9/hour log", "anna")
     live = charges(engine, None, "5/hour", "anna")
     assert left(engine.decide_all([*shadow, *live])) == [0, 8, 4]
     answer = engine.decide_all([*shadow, *live])
@@ -81,11 +81,11 @@ def test_what_is_aside_is_in_nobodys_way_and_all_or_none_by_itself(engine: Engin
 
 
 def test_the_third_refusal_locks_and_is_told_so(engine: Engine, place: Place) -> None:
-    (meter, *_), *_ = charges(engine, Terms("login", lockout=THRICE), "2/hour burst 1", "anna")
+    (meter, *_), *_ = charges(engine, ChargeOptions("login", lockout=THRICE), "2/hour burst 1", "anna")
     assert meter.decide("anna", 1)[ALLOWED]
     assert [type(meter.decide("anna", 1)) for _ in range(2)] == [tuple, tuple]
     locked = meter.decide("anna", 1)
-    assert isinstance(locked, LockedFacts)
+    assert isinstance(locked, LockedOutcome)
     assert locked == (False, 0, HOUR, HOUR, 0, place.clock.now_us(), 0)
     place.advance(3599)
     for cost in (1, 0, 5):
@@ -96,14 +96,14 @@ def test_the_third_refusal_locks_and_is_told_so(engine: Engine, place: Place) ->
 
 
 def test_a_rule_counts_one_refusal_whatever_the_others_say(engine: Engine) -> None:
-    login = charges(engine, Terms("login", lockout=THRICE), "1/hour; 1/day log", "anna")
-    other = charges(engine, Terms("other", lockout=THRICE), "9/hour", "anna")
+    login = charges(engine, ChargeOptions("login", lockout=THRICE), "1/hour; 1/day log", "anna")
+    other = charges(engine, ChargeOptions("other", lockout=THRICE), "9/hour", "anna")
     full = charges(engine, None, "1/day", "anna")
     assert allowed(engine.decide_all([*login, *other, *full])) == [True] * 4
     for _ in range(2):
         assert allowed(engine.decide_all([*full, *login, *other])) == [False, False, False, True]
     facts = engine.decide_all([*full, *login, *other])
-    assert kinds(facts) == [tuple, LockedFacts, LockedFacts, tuple]
+    assert kinds(facts) == [tuple, LockedOutcome, LockedOutcome, tuple]
     for _ in range(9):  # it was never refused itself
         facts = engine.decide_all([*full, *other])
     assert kinds(facts) == [tuple, tuple]
@@ -111,11 +111,11 @@ def test_a_rule_counts_one_refusal_whatever_the_others_say(engine: Engine) -> No
 
 def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> None:
     strict = Lockout(1, SECOND, MINUTE)
-    beside = charges(engine, Terms("beside", aside=True, lockout=strict), "1/day", "anna")
-    login = charges(engine, Terms("login", lockout=strict), "1/day", "anna")
+    beside = charges(engine, ChargeOptions("beside", aside=True, lockout=strict), "1/day", "anna")
+    login = charges(engine, ChargeOptions("login", lockout=strict), "1/day", "anna")
     live = charges(engine, None, "9/day", "anna")
     assert left(engine.decide_all([*beside, *live])) == [0, 8]
-    assert kinds(engine.decide_all([*beside, *live])) == [LockedFacts, tuple]
+    assert kinds(engine.decide_all([*beside, *live])) == [LockedOutcome, tuple]
     assert left(engine.decide_all([*beside, *live])) == [0, 6]
     assert left(engine.decide_all([*login, *live])) == [0, 5]
     assert left(engine.decide_all([*login, *live])) == [0, 5]
@@ -125,8 +125,8 @@ def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> Non
 
 def test_who_is_only_told_leaves_no_trace(engine: Engine, place: Place) -> None:
     strict = Lockout(1, SECOND, MINUTE)
-    login = charges(engine, Terms("login", lockout=strict), "2/day", "anna", 2)
-    shadow = charges(engine, Terms("shadow", aside=True), "3/day log", "anna")
+    login = charges(engine, ChargeOptions("login", lockout=strict), "2/day", "anna", 2)
+    shadow = charges(engine, ChargeOptions("shadow", aside=True), "3/day log", "anna")
     kept = place.kept()
     told = engine.decide_all([*login, *shadow], commit=False)
     assert (allowed(told), left(told), place.kept()) == ([True, True], [2, 3], kept)
@@ -138,12 +138,12 @@ def test_who_is_only_told_leaves_no_trace(engine: Engine, place: Place) -> None:
     assert place.kept() == kept
     engine.decide_all(login)
     kept = place.kept()
-    assert isinstance(engine.decide_all(login, commit=False)[0], LockedFacts)
+    assert isinstance(engine.decide_all(login, commit=False)[0], LockedOutcome)
     assert place.kept() == kept
 
 
 def test_a_step_back_locks_nobody_for_longer(engine: Engine, place: Place) -> None:
-    (meter, *_), *_ = charges(engine, Terms("login", lockout=Lockout(2, MINUTE, MINUTE)), "1/s", "anna")
+    (meter, *_), *_ = charges(engine, ChargeOptions("login", lockout=Lockout(2, MINUTE, MINUTE)), "1/s", "anna")
     assert [meter.decide("anna", 1)[ALLOWED] for _ in range(3)] == [True, False, False]
     place.advance(-1000)
     assert meter.decide("anna", 1)[RETRY_AFTER_US] == MINUTE
@@ -158,7 +158,7 @@ def test_a_step_back_locks_nobody_for_longer(engine: Engine, place: Place) -> No
 
 def test_a_reset_lifts_the_lock_and_leaves_the_override(engine: Engine) -> None:
     (meter, *_), *_ = charges(
-        engine, Terms("login", lockout=Lockout(1, MINUTE, HOUR), overrides=True), "1/day", "anna"
+        engine, ChargeOptions("login", lockout=Lockout(1, MINUTE, HOUR), overrides=True), "1/day", "anna"
     )
     engine.overrides("login").set("anna", "2/day")
     assert [meter.decide("anna", 1)[ALLOWED] for _ in range(4)] == [True, True, False, False]
@@ -167,7 +167,7 @@ def test_a_reset_lifts_the_lock_and_leaves_the_override(engine: Engine) -> None:
 
 
 def test_an_override_decides_by_position(engine: Engine) -> None:
-    rule = charges(engine, Terms("api", overrides=True), "1/hour; 2/hour log; 3/hour fixed", "anna")
+    rule = charges(engine, ChargeOptions("api", overrides=True), "1/hour; 2/hour log; 3/hour fixed", "anna")
     ours = engine.overrides("api")
     assert own(engine.decide_all(rule, commit=False)) == [None, None, None]
     assert ours.set("anna", "10/hour; 20/hour; 30/hour fixed; 40/hour")
@@ -190,19 +190,19 @@ def test_an_override_decides_by_position(engine: Engine) -> None:
 def test_only_the_overrides_of_the_rule_and_the_key_count(engine: Engine) -> None:
     engine.overrides("api").set("anna", "10/hour")
     for terms, key in (
-        (Terms("api", overrides=True), "bob"),
-        (Terms("web", overrides=True), "anna"),
+        (ChargeOptions("api", overrides=True), "bob"),
+        (ChargeOptions("web", overrides=True), "anna"),
         (None, "anna"),
     ):
         assert own(engine.decide_all(charges(engine, terms, "1/hour", key))) == [None]
-    assert own(engine.decide_all(charges(engine, Terms("api"), "1/hour", "anna"))) == [None]
-    (meter, *_), *_ = charges(engine, Terms("api", overrides=True), "1/hour", "anna")
+    assert own(engine.decide_all(charges(engine, ChargeOptions("api"), "1/hour", "anna"))) == [None]
+    (meter, *_), *_ = charges(engine, ChargeOptions("api", overrides=True), "1/hour", "anna")
     assert own([meter.decide("anna", 1), meter.decide("bob", 1)]) == ["10/hour", None]
 
 
 def test_a_calendar_keeps_its_edges(engine: Engine) -> None:
-    month = charges(engine, Terms("bill", overrides=True), "5/month fixed in Asia/Shanghai", "anna")
-    plain = charges(engine, Terms("bill", overrides=True), "5/hour fixed", "bob")
+    month = charges(engine, ChargeOptions("bill", overrides=True), "5/month fixed in Asia/Shanghai", "anna")
+    plain = charges(engine, ChargeOptions("bill", overrides=True), "5/hour fixed", "bob")
     ends = engine.decide_all(month, commit=False)[0][6]
     for text, said in (
         ("7/month fixed in Asia/Shanghai", "7/month fixed in Asia/Shanghai"),
@@ -218,19 +218,23 @@ def test_a_calendar_keeps_its_edges(engine: Engine) -> None:
 
 
 def test_what_an_override_charged_is_given_back_by_its_own_numbers(engine: Engine) -> None:
-    (meter, key, _), *_ = charges(engine, Terms("api", overrides=True), "1/hour burst 50", "anna")
+    (meter, key, _), *_ = charges(engine, ChargeOptions("api", overrides=True), "1/hour burst 50", "anna")
     engine.overrides("api").set("anna", "100/hour")
     facts = meter.decide(key, 40)
-    assert isinstance(facts, OverriddenFacts)
+    assert isinstance(facts, OverriddenOutcome)
     by = engine.meter(facts.limit, "api", meter.terms)
     assert left([by.refund(key, 40, Receipt.of(facts, 40))]) == [100]
 
 
 def test_a_refusal_by_an_override_counts_for_the_lockout(engine: Engine) -> None:
-    terms = Terms("login", lockout=Lockout(2, MINUTE, MINUTE), overrides=True)
+    terms = ChargeOptions("login", lockout=Lockout(2, MINUTE, MINUTE), overrides=True)
     (meter, *_), *_ = charges(engine, terms, "9/hour", "anna")
     engine.overrides("login").set("anna", "1/hour")
-    assert [type(meter.decide("anna", 1)) for _ in range(3)] == [OverriddenFacts, OverriddenFacts, LockedFacts]
+    assert [type(meter.decide("anna", 1)) for _ in range(3)] == [
+        OverriddenOutcome,
+        OverriddenOutcome,
+        LockedOutcome,
+    ]
 
 
 def test_overrides_are_set_got_unset_and_listed(engine: Engine, place: Place) -> None:
@@ -264,6 +268,6 @@ def test_what_is_no_limit_is_never_written(text: str, engine: Engine, place: Pla
 
 
 def test_a_meter_knows_its_terms(engine: Engine) -> None:
-    terms = Terms("api", overrides=True)
+    terms = ChargeOptions("api", overrides=True)
     assert engine.meter(parse("1/s"), "api", terms).terms is terms
     assert engine.meter(parse("1/s"), "api").terms is None

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
-from headgate.engines.memory.engine import LocalEngine, LocalMeter
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.memory.engine import MemoryEngine, MemoryMeter
 from headgate.engines.port import Meter
-from headgate.testing import Blocking, Story, engine_stories
+from headgate.testing import Story, SyncAdapter, engine_stories
 from tests.contract.engine_harness import Place
 
 stories = pytest.mark.parametrize("story", engine_stories, ids=lambda story: story.__name__)
@@ -20,49 +20,49 @@ stories = pytest.mark.parametrize("story", engine_stories, ids=lambda story: sto
 def test_our_engines_keep_their_promises(story: Story, place: Place) -> None:
     if not place.awaited:
         return story(place.engine, place.clock)
-    engine = Blocking(place.async_engine)
+    engine = SyncAdapter(place.async_engine)
     story(engine, place.clock)
     return engine.close()
 
 
-class Spendthrift(LocalEngine):
+class Spendthrift(MemoryEngine):
     """Charges what it can of a joint question, one by one."""
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         return [meter.decide(key, cost, patience_us) for meter, key, cost in charges]
 
 
-class Forgetful(LocalEngine):
+class Forgetful(MemoryEngine):
     """Has one count for everybody."""
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
         return super().meter(limit, "everybody", terms)
 
 
-class Generous(LocalEngine):
+class Generous(MemoryEngine):
     """Gives back as often as it is asked, and what was served too."""
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
         meter = super().meter(limit, name, terms)
         refund = meter.refund
 
-        def again(key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        def again(key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
             return refund(key, units, receipt._replace(returned=0), False)
 
         meter.refund = again  # type: ignore[method-assign]
         return meter
 
 
-class Impatient(LocalEngine):
+class Impatient(MemoryEngine):
     """Knows no reservations."""
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
         meter = super().meter(limit, name, terms)
         decide = meter.decide
 
-        def at_once(key: str, cost: int, patience_us: int | None = None) -> Facts:
+        def at_once(key: str, cost: int, patience_us: int | None = None) -> Outcome:
             return decide(key, cost, None)
 
         meter.decide = at_once
@@ -70,7 +70,7 @@ class Impatient(LocalEngine):
 
 
 @pytest.mark.parametrize("kind", [Spendthrift, Forgetful, Generous, Impatient])
-def test_a_broken_promise_is_noticed(kind: type[LocalEngine]) -> None:
+def test_a_broken_promise_is_noticed(kind: type[MemoryEngine]) -> None:
     broken = []
     for story in engine_stories:
         clock = ManualClock()

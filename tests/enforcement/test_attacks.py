@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedFacts, Facts
+from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedOutcome, Outcome
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import deadline_of
 from headgate.engines.layers.fallback.breaker import FAILURES, OPEN, PROBE
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
 from headgate.engines.redis import cross_slot
-from headgate.engines.redis.protocol import Question, Questions
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import run
@@ -72,8 +72,8 @@ async def test_a_rule_of_slots_has_its_own_fallback(fallback: str, passed: int) 
 
 
 def test_a_shadow_in_a_hurry_hurries_nobody() -> None:
-    hurried, silent = Terms("shadow", aside=True, deadline=0.02), Terms("live")
-    live, aside = LocalEngine().meter(DAY, "live", silent), LocalEngine().meter(DAY, "shadow", hurried)
+    hurried, silent = ChargeOptions("shadow", aside=True, deadline=0.02), ChargeOptions("live")
+    live, aside = MemoryEngine().meter(DAY, "live", silent), MemoryEngine().meter(DAY, "shadow", hurried)
     assert deadline_of([live, aside]) is deadline_of([aside, live]) is None
     assert deadline_of([aside]) == 0.02
 
@@ -97,8 +97,8 @@ def test_a_shadow_whose_part_of_a_cluster_is_gone_brings_no_fallback_upon_others
     clock = ManualClock()
     wire = faulty(clock, parts=True)  # by the first letter of the key
     engine = Settled(wire, fallback=None, clock=clock)
-    live = engine.meter(DAY, "live", Terms("live", fallback="deny"))
-    shadow = engine.meter(DAY, "shadow", Terms("shadow", aside=True))
+    live = engine.meter(DAY, "live", ChargeOptions("live", fallback="deny"))
+    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
     wire.down_parts = {"b"}
     while engine.state("b") is not OPEN:
         assert not live.decide("bob", 1)[ALLOWED]
@@ -115,11 +115,11 @@ def test_nobody_waits_long_for_what_is_aside_on_another_server(
     own: float | None, said: float | None, waits: float
 ) -> None:
     """A group with live charges waits as long as those say, also for what is aside in it."""
-    live = Questions(DAY, "live", "hg", Terms("live", deadline=said))
-    shadow = Questions(DAY, "shadow", "hg", Terms("shadow", aside=True, deadline=own))
+    live = RequestBuilder(DAY, "live", "hg", ChargeOptions("live", deadline=said))
+    shadow = RequestBuilder(DAY, "shadow", "hg", ChargeOptions("shadow", aside=True, deadline=own))
     rounds: list[Sequence[float | None]] = []
 
-    def ask_all(questions: Sequence[Question], deadlines: Sequence[float | None]) -> list[Any]:
+    def ask_all(questions: Sequence[RedisRequest], deadlines: Sequence[float | None]) -> list[Any]:
         rounds.append(deadlines)
         return [[[1, 4, 0, 1000, 0, 10**15, 0]] * count for count in ((2, 1, 1) if len(rounds) == 1 else (1, 1))]
 
@@ -133,20 +133,20 @@ class Parted(Faulty):
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         lost = {key for _, key, _ in charges if {key, self.shard(key)} & self.down_parts}
         near = [charge for charge in charges if charge[1] not in lost]
         found = iter(super().decide_all(near, patience_us, commit))
-        gone = DegradedFacts((True, 0, 0, 0, 0, 0, 0))
+        gone = DegradedOutcome((True, 0, 0, 0, 0, 0, 0))
         return [next(found) if charge in near else gone for charge in charges]
 
 
 def test_a_shadow_that_nobody_waited_for_tells_nothing_of_its_server() -> None:
     clock = ManualClock()
-    wire = Parted(LocalEngine(clock), parts=True)
+    wire = Parted(MemoryEngine(clock), parts=True)
     engine = Settled(wire, fallback="deny", clock=clock)
-    live = engine.meter(DAY, "live", Terms("live"))
-    shadow = engine.meter(DAY, "shadow", Terms("shadow", aside=True))
+    live = engine.meter(DAY, "live", ChargeOptions("live"))
+    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
     wire.down_parts = {"b"}
     for _ in range(FAILURES):
         assert engine.decide_all([(live, "ann", 1), (shadow, "beth", 1)])[0][ALLOWED]
@@ -156,10 +156,10 @@ def test_a_shadow_that_nobody_waited_for_tells_nothing_of_its_server() -> None:
 
 def test_a_server_that_answers_the_living_is_there_though_it_let_a_shadow_wait() -> None:
     clock = ManualClock()
-    wire = Parted(LocalEngine(clock), parts=True)
+    wire = Parted(MemoryEngine(clock), parts=True)
     engine = Settled(wire, fallback="deny", clock=clock)
-    live = engine.meter(DAY, "live", Terms("live"))
-    shadow = engine.meter(DAY, "shadow", Terms("shadow", aside=True))
+    live = engine.meter(DAY, "live", ChargeOptions("live"))
+    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
     for _ in range(FAILURES):
         wire.down_parts = {"b"}
         assert not live.decide("bob", 1)[ALLOWED]
@@ -170,10 +170,10 @@ def test_a_server_that_answers_the_living_is_there_though_it_let_a_shadow_wait()
 
 def test_while_a_part_of_a_cluster_is_probed_its_shadows_bring_no_fallback_upon_others() -> None:
     clock = ManualClock()
-    wire = Parted(LocalEngine(clock), parts=True)
+    wire = Parted(MemoryEngine(clock), parts=True)
     engine = Settled(wire, fallback="deny", clock=clock)
-    live = engine.meter(DAY, "live", Terms("live"))
-    shadow = engine.meter(DAY, "shadow", Terms("shadow", aside=True))
+    live = engine.meter(DAY, "live", ChargeOptions("live"))
+    shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
     wire.down_parts = {"b"}
     while engine.state("b") is not OPEN:
         assert not live.decide("bob", 1)[ALLOWED]

@@ -9,14 +9,14 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.enforcement.call_plan import names_of
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.errors import InvalidCharge, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.rules import load
 from tests.servers import RedisServer
 
 
-def limiter(*rules: dict[str, Any], clock: ManualClock | None = None, **book: Any) -> RuledLimiter:
+def limiter(*rules: dict[str, Any], clock: ManualClock | None = None, **book: Any) -> RuleLimiter:
     return Limiter.from_rules({"rules": list(rules), **book}, clock=clock or ManualClock(1_000_000_000))
 
 
@@ -224,7 +224,7 @@ def by_method(kind: str) -> dict[str, Any]:
     return {"name": "api", "key": "user", "missing": "deny", "limit": limit, "candidate": limit}
 
 
-def alternate(gate: RuledLimiter, advance_us: Callable[[int], object], kind: str) -> None:
+def alternate(gate: RuleLimiter, advance_us: Callable[[int], object], kind: str) -> None:
     """For two minutes GET and POST in turn, three of each every half second."""
     passed = {"GET": 0, "POST": 0, "GET beside": 0, "POST beside": 0}
     for _ in range(240):

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.engines.url import open_archive
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.rules import load, serialization
-from headgate.rules.distribution.versions import Editions
+from headgate.rules.distribution.versions import RulebookVersions
 from tests.servers import Cluster, RedisServer
 
 FOUR: list[dict[str, Any]] = [
@@ -37,7 +37,7 @@ def scripts(server: RedisServer) -> int:
     return int(stats.partition("calls=")[2].partition(",")[0])
 
 
-def remaining(gate: RuledLimiter) -> list[tuple[str | None, bool, int]]:
+def remaining(gate: RuleLimiter) -> list[tuple[str | None, bool, int]]:
     decision = gate.peek(CALL)
     return [(each.rule, each.allowed, each.remaining) for each in (*decision.verdicts, *decision.asides)]
 
@@ -250,7 +250,7 @@ def test_a_file_is_followed_and_a_broken_one_is_not(tmp_path: Path) -> None:
 def push(server: RedisServer, text: str) -> None:
     archive, close = open_archive(server.url)
     document = json.dumps(serialization.document(load.parse(text)))
-    Editions(archive).push(text, document, format="yaml", author="ann", note="a test")
+    RulebookVersions(archive).push(text, document, format="yaml", author="ann", note="a test")
     close()
 
 
@@ -309,10 +309,10 @@ RAISED = [
 
 
 @pytest.fixture(params=["memory", "redis"])
-def gate(request: pytest.FixtureRequest) -> Iterator[Callable[[str], RuledLimiter]]:
-    opened: list[RuledLimiter] = []
+def gate(request: pytest.FixtureRequest) -> Iterator[Callable[[str], RuleLimiter]]:
+    opened: list[RuleLimiter] = []
 
-    def follow(limit: str) -> RuledLimiter:
+    def follow(limit: str) -> RuleLimiter:
         rules = {"rules": [{"name": "all", "limit": limit}]}
         if opened:
             opened[0].replace(load.of(rules))
@@ -328,19 +328,19 @@ def gate(request: pytest.FixtureRequest) -> Iterator[Callable[[str], RuledLimite
     opened[0].close()
 
 
-def drained(limiter: RuledLimiter) -> int:
+def drained(limiter: RuleLimiter) -> int:
     return sum(bool(limiter.check({})) for _ in range(110))
 
 
 @pytest.mark.parametrize(("before", "after"), LOWERED)
-def test_a_lowered_limit_bites_at_once(gate: Callable[[str], RuledLimiter], before: str, after: str) -> None:
+def test_a_lowered_limit_bites_at_once(gate: Callable[[str], RuleLimiter], before: str, after: str) -> None:
     drained(gate(before))
     assert not gate(after).check({})
 
 
 @pytest.mark.parametrize(("before", "after"), RAISED)
 def test_nobody_gets_a_fresh_burst_by_a_reload(
-    gate: Callable[[str], RuledLimiter], before: str, after: str
+    gate: Callable[[str], RuleLimiter], before: str, after: str
 ) -> None:
     assert drained(gate(before)) == 10
     assert drained(gate(after)) <= 10

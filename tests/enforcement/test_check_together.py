@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate import ManualClock
 from headgate.enforcement.check_together import Ask
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.limit_syntax import parse
 from tests.servers import RedisServer
 
@@ -26,24 +26,24 @@ BOOK: dict[str, Any] = {
 
 
 @pytest.fixture(params=["memory", "redis"])
-def limiter(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[RuledLimiter]:
+def limiter(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[RuleLimiter]:
     engine = "memory://" if request.param == "memory" else redis_server.url
-    with RuledLimiter(BOOK, engine) as made:
+    with RuleLimiter(BOOK, engine) as made:
         yield made
 
 
-def allowed(limiter: RuledLimiter, *asks: Ask) -> list[bool]:
+def allowed(limiter: RuleLimiter, *asks: Ask) -> list[bool]:
     return [decision.allowed for decision in limiter.check_together(asks)]
 
 
-def left(limiter: RuledLimiter, **attributes: str) -> dict[str | None, int]:
+def left(limiter: RuleLimiter, **attributes: str) -> dict[str | None, int]:
     return {verdict.rule: verdict.remaining for verdict in limiter.peek(attributes).verdicts}
 
 
 ANN, BOB, SKU = Ask({"user": "ann"}), Ask({"user": "bob"}), Ask({"sku": "7"})
 
 
-def test_all_pass_or_none_is_charged(limiter: RuledLimiter) -> None:
+def test_all_pass_or_none_is_charged(limiter: RuleLimiter) -> None:
     assert allowed(limiter, ANN, BOB, SKU) == [True, True, True]
     assert left(limiter, user="ann", sku="7") == {"user": 2, "item": 8}
     assert allowed(limiter, ANN, Ask({"user": "bob"}, 3), SKU) == [True, False, True]
@@ -51,7 +51,7 @@ def test_all_pass_or_none_is_charged(limiter: RuledLimiter) -> None:
     assert left(limiter, user="bob") == {"user": 2}
 
 
-def test_each_is_told_its_own_rules(limiter: RuledLimiter) -> None:
+def test_each_is_told_its_own_rules(limiter: RuleLimiter) -> None:
     ann, sku, nobody = limiter.check_together([ANN, SKU, Ask({"path": "/"})])
     assert [verdict.rule for verdict in ann.verdicts] == ["user"]
     assert [verdict.rule for verdict in sku.verdicts] == ["item"]
@@ -59,7 +59,7 @@ def test_each_is_told_its_own_rules(limiter: RuledLimiter) -> None:
     assert (nobody.allowed, nobody.rule, nobody.verdicts) == (True, None, ())
 
 
-def test_those_who_meet_on_one_count_are_charged_their_sum(limiter: RuledLimiter) -> None:
+def test_those_who_meet_on_one_count_are_charged_their_sum(limiter: RuleLimiter) -> None:
     assert allowed(limiter, ANN, ANN) == [True, True]
     assert left(limiter, user="ann") == {"user": 1}
     assert allowed(limiter, ANN, ANN) == [False, False]
@@ -67,7 +67,7 @@ def test_those_who_meet_on_one_count_are_charged_their_sum(limiter: RuledLimiter
     assert allowed(limiter, ANN) == [True]
 
 
-def test_those_who_meet_on_one_count_are_each_told_what_is_left_after_them(limiter: RuledLimiter) -> None:
+def test_those_who_meet_on_one_count_are_each_told_what_is_left_after_them(limiter: RuleLimiter) -> None:
     asks = [Ask({"sku": "7"}), BOB, Ask({"sku": "8"}), Ask({"sku": "7"}), Ask({"sku": "7"}, 0)]
     found = limiter.check_together(asks)
     assert [decision.remaining for decision in found] == [8, 2, 8, 6, 6]
@@ -78,11 +78,11 @@ def test_those_who_meet_on_one_count_are_each_told_what_is_left_after_them(limit
 
 def test_a_peek_of_what_can_never_pass_is_refused() -> None:
     rules = [{"name": "closed", "limit": "1/day fixed", "cost": 2}, {"name": "held", "limit": "1 slot"}]
-    with RuledLimiter({"rules": rules}) as limiter:
+    with RuleLimiter({"rules": rules}) as limiter:
         assert allowed(limiter, Ask({}, 0)) == allowed(limiter, Ask({}, 1)) == [False]
 
 
-def test_a_peek_among_them_charges_nothing(limiter: RuledLimiter) -> None:
+def test_a_peek_among_them_charges_nothing(limiter: RuleLimiter) -> None:
     peeked, taken = limiter.check_together([Ask({"sku": "7"}, 0), ANN])
     assert (peeked.allowed, peeked.remaining, taken.remaining) == (True, 10, 2)
     assert left(limiter, sku="7") == {"item": 10}
@@ -90,14 +90,14 @@ def test_a_peek_among_them_charges_nothing(limiter: RuledLimiter) -> None:
     assert left(limiter, user="bob") == {"user": 3}
 
 
-def test_one_that_is_refused_unasked_refuses_all(limiter: RuledLimiter) -> None:
+def test_one_that_is_refused_unasked_refuses_all(limiter: RuleLimiter) -> None:
     decisions = limiter.check_together([ANN, Ask({"path": "/strict"})])
     assert [decision.allowed for decision in decisions] == [True, False]
     assert decisions[1].why is not None
     assert left(limiter, user="ann") == {"user": 3}
 
 
-def test_a_limit_that_is_brought_along(limiter: RuledLimiter) -> None:
+def test_a_limit_that_is_brought_along(limiter: RuleLimiter) -> None:
     own = Ask({"user": "ann"}, limit=parse("2/day fixed"), name="theirs", key="ann")
     assert allowed(limiter, own, own) == [True, True]
     first, other = limiter.check_together([own, BOB])
@@ -108,7 +108,7 @@ def test_a_limit_that_is_brought_along(limiter: RuledLimiter) -> None:
     assert left(limiter, user="bob") == {"user": 3}
 
 
-def test_slots_and_what_counts_here_go_together_with_the_rest(limiter: RuledLimiter) -> None:
+def test_slots_and_what_counts_here_go_together_with_the_rest(limiter: RuleLimiter) -> None:
     slow, here = Ask({"path": "/slow"}), Ask({"path": "/here"})
     first = limiter.check_together([slow, here, ANN])
     assert [decision.allowed for decision in first] == [True, True, True]
@@ -120,7 +120,7 @@ def test_slots_and_what_counts_here_go_together_with_the_rest(limiter: RuledLimi
     assert allowed(limiter, slow, here) == [True, True], "the peek held nothing"
 
 
-def test_units_whose_decision_is_gone_are_given_back_as_far_as_they_are_counted(limiter: RuledLimiter) -> None:
+def test_units_whose_decision_is_gone_are_given_back_as_far_as_they_are_counted(limiter: RuleLimiter) -> None:
     limiter.check({"user": "ann", "sku": "7"}, 2)
     after = limiter.give_back(Ask({"user": "ann"}), 1)
     assert (after.allowed, after.remaining) == (True, 2)
@@ -130,7 +130,7 @@ def test_units_whose_decision_is_gone_are_given_back_as_far_as_they_are_counted(
 
 
 async def test_awaited_it_is_the_same() -> None:
-    async with AsyncRuledLimiter(BOOK, clock=ManualClock()) as limiter:
+    async with AsyncRuleLimiter(BOOK, clock=ManualClock()) as limiter:
         assert [each.allowed for each in await limiter.check_together([ANN, ANN, SKU])] == [True, True, True]
         assert [each.allowed for each in await limiter.check_together([ANN, ANN, SKU])] == [False, False, True]
         assert (await limiter.give_back(ANN, 1)).remaining == 2
@@ -149,7 +149,7 @@ CALLS = st.fixed_dictionaries(
 @given(st.lists(st.tuples(CALLS, st.integers(1, 3)), max_size=12))
 def test_an_ask_alone_is_a_check(calls: list[tuple[dict[str, str], int]]) -> None:
     clock = ManualClock()
-    with RuledLimiter(BOOK, clock=clock) as one, RuledLimiter(BOOK, clock=clock) as other:
+    with RuleLimiter(BOOK, clock=clock) as one, RuleLimiter(BOOK, clock=clock) as other:
         for attributes, cost in calls:
             together, alone = one.check_together([Ask(attributes, cost)])[0], other.check(attributes, cost)
             assert (together.verdicts, together.asides, str(together)) == (
@@ -162,7 +162,7 @@ def test_an_ask_alone_is_a_check(calls: list[tuple[dict[str, str], int]]) -> Non
 @given(st.lists(st.lists(st.tuples(CALLS, st.integers(0, 2)), max_size=4), max_size=6))
 def test_what_was_refused_left_no_trace(rounds: list[list[tuple[dict[str, str], int]]]) -> None:
     clock = ManualClock()
-    with RuledLimiter(BOOK, clock=clock) as limiter:
+    with RuleLimiter(BOOK, clock=clock) as limiter:
         for asks in rounds:
             everybody = [{"user": user, "sku": sku, "path": "/here"} for user in "ab" for sku in "xy"]
             before = [limiter.peek(each).verdicts for each in everybody]

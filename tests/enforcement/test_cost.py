@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, Limiter, RuledLimiter
+from headgate import AsyncLimiter, Limiter, RuleLimiter
 from headgate.enforcement.check_together import Ask
 from tests.servers import RedisServer
 
@@ -18,7 +18,7 @@ BOOK: dict[str, Any] = {
 CALL = {"tokens": 7}
 
 
-def used(limiter: RuledLimiter) -> list[int]:
+def used(limiter: RuleLimiter) -> list[int]:
     return [1000 - verdict.remaining for verdict in limiter.peek(CALL, 1).verdicts]
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from headgate import ManualClock
 from headgate.algorithms.decision import Decision
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.enforcement.stored_decision import Written
 from headgate.errors import InvalidCharge
 from tests.servers import RedisServer
@@ -29,24 +29,24 @@ BOOK: dict[str, Any] = {
 
 
 @pytest.fixture(params=["memory", "redis"])
-def limiter(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[RuledLimiter]:
+def limiter(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[RuleLimiter]:
     engine = "memory://" if request.param == "memory" else redis_server.url
-    with RuledLimiter(BOOK, engine) as made:
+    with RuleLimiter(BOOK, engine) as made:
         yield made
 
 
-def again(limiter: RuledLimiter, decision: Decision) -> RuledDecision:
+def again(limiter: RuleLimiter, decision: Decision) -> RuleDecision:
     """The decision, after it was sent to somebody and back."""
     sent = json.loads(json.dumps(limiter.receipts(decision)))
     return limiter.redeemed([Written(*each) for each in sent])
 
 
-def left(limiter: RuledLimiter) -> list[int]:
+def left(limiter: RuleLimiter) -> list[int]:
     now = limiter.peek({"user": "ann"})
     return [verdict.remaining for verdict in (*now.verdicts, *now.asides) if verdict.rule != "free"]
 
 
-def test_a_refund_is_that_of_the_decision(limiter: RuledLimiter) -> None:
+def test_a_refund_is_that_of_the_decision(limiter: RuleLimiter) -> None:
     taken = limiter.check({"user": "ann"}, 5)
     assert left(limiter) == [5, 95, 15, 25]
     kept = again(limiter, taken)
@@ -58,7 +58,7 @@ def test_a_refund_is_that_of_the_decision(limiter: RuledLimiter) -> None:
     assert left(limiter) == [10, 100, 20, 30]
 
 
-def test_the_book_may_have_changed_meanwhile(limiter: RuledLimiter) -> None:
+def test_the_book_may_have_changed_meanwhile(limiter: RuleLimiter) -> None:
     taken = again(limiter, limiter.check({"user": "ann"}, 5))
     before = limiter.rulebook
     limiter.replace(type(before)())
@@ -67,7 +67,7 @@ def test_the_book_may_have_changed_meanwhile(limiter: RuledLimiter) -> None:
     assert left(limiter) == [10, 100, 20, 30]
 
 
-def test_slots_are_renewed_and_released(limiter: RuledLimiter) -> None:
+def test_slots_are_renewed_and_released(limiter: RuleLimiter) -> None:
     slow = {"path": "/slow"}
     held = again(limiter, limiter.check(slow))
     assert limiter.renew(held)
@@ -77,7 +77,7 @@ def test_slots_are_renewed_and_released(limiter: RuledLimiter) -> None:
     assert limiter.check(slow)
 
 
-def test_a_place_is_given_back(limiter: RuledLimiter) -> None:
+def test_a_place_is_given_back(limiter: RuleLimiter) -> None:
     queue = {"path": "/queue"}
     assert limiter.reserve(queue).delay == 0
     assert not limiter.reserve(queue, timeout=1), "nobody waits so long"
@@ -88,7 +88,7 @@ def test_a_place_is_given_back(limiter: RuledLimiter) -> None:
     assert limiter.peek(queue).retry_after <= 60  # type: ignore[operator]
 
 
-def test_what_was_refused_holds_nothing(limiter: RuledLimiter) -> None:
+def test_what_was_refused_holds_nothing(limiter: RuleLimiter) -> None:
     refused = limiter.check({"user": "ann"}, 11)
     assert limiter.receipts(refused) == []
     limiter.refund(again(limiter, refused))
@@ -96,7 +96,7 @@ def test_what_was_refused_holds_nothing(limiter: RuledLimiter) -> None:
     assert left(limiter) == [10, 100, 20, 19], "a shadow keeps what its own verdict says"
 
 
-def test_nonsense_is_refused(limiter: RuledLimiter) -> None:
+def test_nonsense_is_refused(limiter: RuleLimiter) -> None:
     good = limiter.receipts(limiter.check({"user": "ann"}))[0]
     with pytest.raises(InvalidCharge, match="a limit that is none"):
         limiter.redeemed([good._replace(limit="lots")])
@@ -109,7 +109,7 @@ LIMITS = ["10/s", "7/minute fixed", "9/minute sliding", "5/minute log", "60/minu
 def test_every_algorithm_gives_back_what_it_would_have_given(text: str, story: list[tuple[int, int, int]]) -> None:
     clock = ManualClock()
     book = {"rules": [{"name": "one", "limit": text}]}
-    with RuledLimiter(book, clock=clock) as plain, RuledLimiter(book, clock=clock) as sent:
+    with RuleLimiter(book, clock=clock) as plain, RuleLimiter(book, clock=clock) as sent:
         for cost, pause, units in story:
             ours, theirs = plain.check({}, cost), sent.check({}, cost)
             clock.advance(pause)

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.slots import Slots
 
 BASE_US = 1_700_000_000_000_000
@@ -13,11 +13,11 @@ class Keeper(Protocol):
     """One key of slots and the clock that it lives by."""
 
     def set_us(self, now_us: int) -> None: ...
-    def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Facts, int | None]: ...
+    def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Outcome, int | None]: ...
     def renew(self, limit: Slots, fence: int) -> int | None: ...
     def release(self, limit: Slots, fence: int) -> bool: ...
     def leave(self, limit: Slots, ticket: int) -> bool: ...
-    def peek(self, limit: Slots) -> Facts: ...
+    def peek(self, limit: Slots) -> Outcome: ...
     def forgotten(self) -> bool: ...
 
 
@@ -33,7 +33,7 @@ class Room:
         self.now_us = BASE_US + round(seconds * SECOND)
         self.keeper.set_us(self.now_us)
 
-    def ask(self, ticket: int | None = None, *, wait: bool = False) -> tuple[Facts, int | None]:
+    def ask(self, ticket: int | None = None, *, wait: bool = False) -> tuple[Outcome, int | None]:
         return self.keeper.acquire(self.limit, ticket, wait)
 
     def gets(self, ticket: int | None = None, *, remaining: int | None = None) -> int:

@@ -8,7 +8,7 @@ import pytest
 from headgate.algorithms.decision import Charge
 from headgate.algorithms.limit import DAY
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Engine
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -35,7 +35,7 @@ DAYS = [
 def test_a_day_is_as_long_as_it_is(day: str, zone: str, hours: float, driven_server: RedisServer) -> None:
     noon_us = instant_us(f"{day}T12:00", zone)
     clock = ManualClock(noon_us)
-    engines: list[Engine] = [LocalEngine(clock), RedisEngine(driven_server.unix_url, clock=clock)]
+    engines: list[Engine] = [MemoryEngine(clock), RedisEngine(driven_server.unix_url, clock=clock)]
     for engine in engines:
         limiter = Limiter(f"2/day fixed in {zone}", engine)
 

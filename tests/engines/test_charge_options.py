@@ -13,31 +13,31 @@ import pytest
 from headgate.algorithms.decision import (
     ALLOWED,
     REMAINING,
-    ApartFacts,
-    DegradedFacts,
-    Facts,
-    LockedFacts,
-    OverriddenFacts,
+    CrossSlotOutcome,
+    DegradedOutcome,
+    LockedOutcome,
+    Outcome,
+    OverriddenOutcome,
 )
 from headgate.algorithms.limit import HOUR, MINUTE, SECOND
 from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
 from headgate.engines import deadlines
-from headgate.engines.charge_options import Terms, parts
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.charge_options import ChargeOptions, parts
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
 from headgate.engines.redis import cross_slot, protocol
 from headgate.engines.redis.async_engine import AsyncRedisEngine
-from headgate.engines.redis.protocol import Question
+from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
 from headgate.limit_syntax import parse
 from tests.servers import Cluster, RedisServer
 
-SHADOW = Terms("shadow", aside=True)
-LOGIN = Terms("login", lockout=Lockout(2, MINUTE, HOUR))
-API = Terms("api", overrides=True)
+SHADOW = ChargeOptions("shadow", aside=True)
+LOGIN = ChargeOptions("login", lockout=Lockout(2, MINUTE, HOUR))
+API = ChargeOptions("api", overrides=True)
 
 
 @pytest.fixture
@@ -60,21 +60,21 @@ def keys(cluster: Cluster) -> list[str]:
     return [next(key for key in names if cluster.master_of(key) is master) for master in cluster.masters()]
 
 
-def kinds(facts: Sequence[Facts]) -> list[type]:
+def kinds(facts: Sequence[Outcome]) -> list[type]:
     return [type(each) for each in facts]
 
 
-def left(facts: Sequence[Facts]) -> list[int]:
+def left(facts: Sequence[Outcome]) -> list[int]:
     return [each[REMAINING] for each in facts]
 
 
-def allowed(facts: Sequence[Facts]) -> list[bool]:
+def allowed(facts: Sequence[Outcome]) -> list[bool]:
     return [each[ALLOWED] for each in facts]
 
 
 def test_a_part_is_one_rules_charges_or_as_many_plain_ones_as_follow_each_other() -> None:
-    engine = LocalEngine()
-    terms = [None, Terms("silent"), LOGIN, LOGIN, LOGIN, SHADOW, SHADOW, None]
+    engine = MemoryEngine()
+    terms = [None, ChargeOptions("silent"), LOGIN, LOGIN, LOGIN, SHADOW, SHADOW, None]
     named = ["a", "b", "a", "a", "b", "b", "b", "b"]
     charges = [(engine.meter(parse("1/s"), str(n), each), named[n], 1) for n, each in enumerate(terms)]
     assert [[meter.name for meter, _, _ in part] for part in parts(charges)] == [
@@ -92,14 +92,14 @@ def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: Red
         engine.meter(parse("1/hour"), name, terms) for name, terms in (("a", None), ("b", SHADOW), ("c", LOGIN))
     ]
 
-    def ask(mode: int) -> list[Facts]:
+    def ask(mode: int) -> list[Outcome]:
         charges = [(meter.questions, "key", 1) for meter in meters]
         return protocol.all_facts(engine.ask(protocol.together(charges, None, 0, mode)), charges)
 
     assert (allowed(ask(protocol.TOLD)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
     assert (left(ask(protocol.AHEAD)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
     assert allowed(ask(protocol.COMMIT)) == [True, False, True]
-    assert kinds([ask(protocol.AHEAD)[2] for _ in range(2)]) == [tuple, LockedFacts]
+    assert kinds([ask(protocol.AHEAD)[2] for _ in range(2)]) == [tuple, LockedOutcome]
     engine.close()
 
 
@@ -129,7 +129,7 @@ def test_what_is_aside_is_charged_once_though_a_cluster_is_asked_twice(
         (shadow, b, 1),
     ]
     facts = engine.decide_all(charges)
-    assert (left(facts), {type(each) for each in facts}) == ([8, 0, 8, 8, 8], {ApartFacts})
+    assert (left(facts), {type(each) for each in facts}) == ([8, 0, 8, 8, 8], {CrossSlotOutcome})
     facts = engine.decide_all(charges)  # one of them refuses in the first round
     assert (allowed(facts), left(facts)) == ([True, False, True, True, True], [7, 0, 7, 8, 7])
 
@@ -143,7 +143,7 @@ def test_refusals_across_slots_are_counted_once(engine: RedisEngine, keys: list[
     for _ in range(3):
         refused = engine.decide_all(charges)
         assert (allowed(refused), refused[1][REMAINING]) == ([False, True], 8)
-        kinds.append([isinstance(refused[0], kind) for kind in (LockedFacts, ApartFacts)])
+        kinds.append([isinstance(refused[0], kind) for kind in (LockedOutcome, CrossSlotOutcome)])
     assert kinds == [[False, True], [True, True], [True, True]]
 
 
@@ -157,10 +157,10 @@ async def test_the_awaited_engine_does_the_same(cluster: Cluster, keys: list[str
         for name, terms in (("api", API), ("many", None), ("login", LOGIN))
     ]
     facts = await awaited.decide_all([(meters[0], a, 1), (meters[1], b, 1), (meters[2], b, 1)])
-    assert (left(facts), [isinstance(each, ApartFacts) for each in facts]) == ([2, 0, 0], [True] * 3)
-    assert isinstance(facts[0], OverriddenFacts)
+    assert (left(facts), [isinstance(each, CrossSlotOutcome) for each in facts]) == ([2, 0, 0], [True] * 3)
+    assert isinstance(facts[0], OverriddenOutcome)
     assert str(facts[0].limit) == "3/day"
-    assert kinds([await meters[2].decide(b, 1) for _ in range(2)]) == [tuple, LockedFacts]
+    assert kinds([await meters[2].decide(b, 1) for _ in range(2)]) == [tuple, LockedOutcome]
     await awaited.close()
 
 
@@ -185,7 +185,7 @@ def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisE
     last, shadow = engine.meter(parse("1/day"), "last"), engine.meter(parse("9/day"), "shadow", SHADOW)
     rounds = count(1)
 
-    def ask_all(questions: Sequence[Question], deadlines: Sequence[float | None]) -> list[Any]:
+    def ask_all(questions: Sequence[RedisRequest], deadlines: Sequence[float | None]) -> list[Any]:
         if next(rounds) == 2:
             assert last.decide(b, 1)[ALLOWED]
         return engine.ask_all(questions, deadlines)
@@ -194,7 +194,7 @@ def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisE
     facts = run(cross_slot.decide_by_slot(engine.ask, ask_all, charges, None, 0))
     assert (allowed(facts), next(rounds)) == ([True, False, True], 4)
     assert (left(facts), left([api.decide(a, 0), shadow.decide(c, 0)])) == ([100, 0, 8], [100, 8])
-    assert isinstance(facts[0], OverriddenFacts)
+    assert isinstance(facts[0], OverriddenOutcome)
 
 
 @pytest.mark.usefixtures("patient")
@@ -219,7 +219,7 @@ def test_a_shadow_whose_server_hangs_is_in_nobodys_way(cluster: Cluster, keys: l
     try:
         facts = engine.decide_all([(live, a, 1), (shadow, b, 1), (live, c, 1)])
         assert (allowed(facts), facts[0][REMAINING], facts[2][REMAINING]) == ([True] * 3, 7, 7)
-        assert isinstance(facts[1], DegradedFacts)
+        assert isinstance(facts[1], DegradedOutcome)
         with pytest.raises(EngineUnavailable):
             engine.decide_all([(shadow, b, 1)])
     finally:
@@ -245,7 +245,7 @@ async def test_nor_is_it_waited_for_long(cluster: Cluster, keys: list[str]) -> N
             facts = await decided if engine is awaiting else decided
             assert time.monotonic() - began < 10
             assert allowed(facts) == [True] * 2
-            assert isinstance(facts[1], DegradedFacts)
+            assert isinstance(facts[1], DegradedOutcome)
         finally:
             hung.resume()
     blocking.close()
@@ -254,8 +254,8 @@ async def test_nor_is_it_waited_for_long(cluster: Cluster, keys: list[str]) -> N
 
 def test_lockouts_stay_as_many_as_are_alive() -> None:
     clock = ManualClock()
-    engine = LocalEngine(clock)
-    meter = engine.meter(parse("1/s"), "login", Terms("login", lockout=Lockout(3, SECOND, SECOND)))
+    engine = MemoryEngine(clock)
+    meter = engine.meter(parse("1/s"), "login", ChargeOptions("login", lockout=Lockout(3, SECOND, SECOND)))
     for n in range(5000):
         meter.decide(f"key {n}", 2)
         clock.set_us(clock.now_us() + 100_000)
@@ -264,7 +264,7 @@ def test_lockouts_stay_as_many_as_are_alive() -> None:
 
 def test_a_count_under_a_longer_limit_of_its_own_is_not_dropped_early() -> None:
     clock = ManualClock()
-    engine = LocalEngine(clock)
+    engine = MemoryEngine(clock)
     meter = engine.meter(parse("5/s log"), "api", API)
     engine.overrides("api").set("anna", "5/hour log")
     assert meter.decide("anna", 5)[ALLOWED]
@@ -276,7 +276,7 @@ def test_a_count_under_a_longer_limit_of_its_own_is_not_dropped_early() -> None:
 
 def test_overrides_that_have_ended_are_dropped_as_others_come() -> None:
     clock = ManualClock()
-    engine = LocalEngine(clock)
+    engine = MemoryEngine(clock)
     for n in range(1000):
         engine.overrides("api").set(f"key {n}", "1/s", ttl=1)
         clock.set_us(clock.now_us() + 100_000)

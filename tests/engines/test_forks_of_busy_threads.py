@@ -25,8 +25,8 @@ from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback import FallbackEngine
-from headgate.engines.layers.fallback.membership import Members
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.fallback.membership import Membership
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.quota_ledger import Told
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import RateLimited
@@ -203,7 +203,7 @@ def found_by_child(look: Callable[[], Any], lock: AbstractContextManager[Any]) -
         return json.load(pipe)
 
 
-def found(engine: LocalEngine) -> dict[str, Any]:
+def found(engine: MemoryEngine) -> dict[str, Any]:
     slots = engine.slots(Slots(2), "slots")
     return {
         "left": engine.meter(parse("10/day"), "limit").decide("key", 0)[1],
@@ -216,7 +216,7 @@ def found(engine: LocalEngine) -> dict[str, Any]:
 def test_a_child_counts_for_itself_from_the_beginning() -> None:
     """Counts and slots are its parent's; overrides are no counts, and no number of a slot comes twice."""
     clock = ManualClock(1_000_000)
-    engine = LocalEngine(clock)
+    engine = MemoryEngine(clock)
     engine.meter(parse("10/day"), "limit").decide("key", 7)
     fence = engine.slots(Slots(2), "slots").acquire("key").facts[-1]
     engine.overrides("rule").set("key", "5/s")
@@ -242,8 +242,8 @@ def test_told_knows_what_its_parent_told() -> None:
 
 
 def test_a_child_is_one_member_however_many_engines_share_it() -> None:
-    members = Members(lambda _: (1, 0), lambda _: None, every=60)
-    engines = [FallbackEngine(LocalEngine(), members=members) for _ in range(3)]
+    members = Membership(lambda _: (1, 0), lambda _: None, every=60)
+    engines = [FallbackEngine(MemoryEngine(), members=members) for _ in range(3)]
 
     def look() -> list[int]:
         beating = sum(thread.name == "headgate-members" for thread in threading.enumerate())
@@ -262,7 +262,7 @@ def test_what_fails_in_a_child_does_not_keep_others_from_starting_afresh() -> No
 
     broken = Broken()
     on_fork(broken.fail)
-    engine = LocalEngine()
+    engine = MemoryEngine()
     assert found_by_child(lambda: engine.meter(parse("1/s"), "limit").decide("key", 1)[0], engine.lock)
     del broken
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate import slot_renewal
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.engines.url import open_engine
 from headgate.limiter import Limiter
 from tests.servers import RedisServer
@@ -120,7 +120,7 @@ def test_a_rulebook_is_followed_once_a_thread_can_be_started(
     path = tmp_path / "rules.json"
     path.write_text('{"rules": [{"name": "all", "limit": "1/day"}]}')
     with no_thread_can_start():
-        limiter = RuledLimiter(path)
+        limiter = RuleLimiter(path)
         for _ in range(3):
             limiter.check({})
     assert warnings(caplog, "thread") == 1

@@ -1,15 +1,15 @@
 """Which cancellations are tried again, and when: without a server."""
 
-from headgate.engines.pending_cancellations import Place, StuckPlaces
+from headgate.engines.pending_cancellations import PendingCancellations, QueuePlace
 from headgate.engines.redis.cancellations import given
-from headgate.engines.redis.errors import Late
-from headgate.engines.redis.protocol import Question
+from headgate.engines.redis.errors import TimedOut
+from headgate.engines.redis.protocol import RedisRequest
 
 NOW_US = 1_000
 
 
-def cancellation(served_us: int, count: bytes = b"count") -> Question:
-    return Question(b"%d" % served_us, None, place=Place(count, served_us))
+def cancellation(served_us: int, count: bytes = b"count") -> RedisRequest:
+    return RedisRequest(b"%d" % served_us, None, place=QueuePlace(count, served_us))
 
 
 def reply(gave: int) -> list[int]:
@@ -17,7 +17,7 @@ def reply(gave: int) -> list[int]:
 
 
 def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
-    stuck: StuckPlaces[Question] = StuckPlaces()
+    stuck: PendingCancellations[RedisRequest] = PendingCancellations()
     for served_us in (2_000, 4_000, 3_000):
         assert not given(stuck, cancellation(served_us), reply(0))
     assert given(stuck, cancellation(5_000), reply(1))
@@ -28,18 +28,18 @@ def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
 
 
 def test_what_was_served_gave_something_or_is_unknown_is_not_tried_again() -> None:
-    stuck: StuckPlaces[Question] = StuckPlaces()
+    stuck: PendingCancellations[RedisRequest] = PendingCancellations()
     assert given(stuck, cancellation(2_000), reply(1))
     assert not given(stuck, cancellation(NOW_US), reply(0))
-    assert not given(stuck, cancellation(2_000), Late("no reply in time"))
+    assert not given(stuck, cancellation(2_000), TimedOut("no reply in time"))
     assert not given(stuck, cancellation(2_000), [-2, NOW_US])  # a calendar's window has ended
-    assert not given(stuck, Question(b"", None), reply(0))
+    assert not given(stuck, RedisRequest(b"", None), reply(0))
     assert len(stuck) == 0
     assert not stuck.begin(b"count")
 
 
 def test_one_tries_a_count_again_at_a_time_and_begins_anew_for_others() -> None:
-    stuck: StuckPlaces[Question] = StuckPlaces()
+    stuck: PendingCancellations[RedisRequest] = PendingCancellations()
     given(stuck, cancellation(2_000), reply(0))
     assert stuck.begin(b"count")
     assert stuck.again(b"count")
@@ -52,7 +52,7 @@ def test_one_tries_a_count_again_at_a_time_and_begins_anew_for_others() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    stuck: StuckPlaces[Question] = StuckPlaces(most=10)
+    stuck: PendingCancellations[RedisRequest] = PendingCancellations(most=10)
     for number in range(100):
         given(stuck, cancellation(2_000 + number, b"%d" % (number % 20)), reply(0))
         assert len(stuck) <= 10

@@ -9,18 +9,18 @@ from headgate.algorithms.limit import SECOND
 from headgate.algorithms.quota_grants import Assignment
 from headgate.algorithms.quota_units import WHOLE
 from headgate.clock import ManualClock
-from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import FallbackEngine
-from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine
-from headgate.engines.memory.async_engine import AwaitedEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Engine, Ledger
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.engines.url_options import Instead
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
-from headgate.testing.sync_adapter import Blocking
+from headgate.testing.sync_adapter import SyncAdapter
 from tests.engines.layers.faulty_engine import Settled, faulty
 from tests.servers import BASE_US, RedisServer
 
@@ -39,11 +39,11 @@ def per_second(told: Assignment | None) -> float | None:
     return None if told is None else told.units * SECOND / told.period_us
 
 
-def old(clock: ManualClock) -> LocalEngine:
+def old(clock: ManualClock) -> MemoryEngine:
     """An engine in memory that began long ago."""
     now_us = clock.now_us()
     clock.set_us(now_us - 3600 * SECOND)
-    engine = LocalEngine(clock)
+    engine = MemoryEngine(clock)
     clock.set_us(now_us)
     return engine
 
@@ -54,7 +54,7 @@ class Memory:
     def __init__(self, *, awaited: bool = False) -> None:
         self.clock = ManualClock(BASE_US)
         engine = old(self.clock)
-        self.engine: Engine = Blocking(AwaitedEngine(engine)) if awaited else engine
+        self.engine: Engine = SyncAdapter(AsyncMemoryEngine(engine)) if awaited else engine
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -66,7 +66,7 @@ class Server:
     def __init__(self, server: RedisServer, *, awaited: bool = False) -> None:
         self.server = server
         self.engine: Engine = (
-            Blocking(AsyncRedisEngine(server.unix_url, deadline=PATIENT))
+            SyncAdapter(AsyncRedisEngine(server.unix_url, deadline=PATIENT))
             if awaited
             else RedisEngine(server.unix_url, deadline=PATIENT)
         )
@@ -128,7 +128,7 @@ def test_a_new_engine_in_memory_listens_until_all_earlier_parts_have_run_out() -
     clock = ManualClock(BASE_US)
     before = ledger_of(old(clock))
     assert per_second(before.assign("key", "a", 200, SECOND)) == 100  # then the process dies
-    after = ledger_of(LocalEngine(clock))
+    after = ledger_of(MemoryEngine(clock))
     assert after.assign("key", "b", 200, SECOND) is None
     clock.advance(5)
     assert after.assign("key", "b", 200, SECOND) is None
@@ -142,7 +142,7 @@ def test_a_new_engine_in_memory_listens_until_all_earlier_parts_have_run_out() -
 
 def test_a_clock_that_steps_back_does_not_make_memory_listen_for_long() -> None:
     clock = ManualClock(BASE_US)
-    ledger = ledger_of(LocalEngine(clock))
+    ledger = ledger_of(MemoryEngine(clock))
     clock.advance(-3600)
     assert ledger.assign("key", "a", 200, SECOND) is None
     clock.advance(10)
@@ -249,10 +249,10 @@ def test_a_server_that_is_gone_tells_nothing() -> None:
 
 def test_engines_around_an_engine_let_it_divide() -> None:
     clock = ManualClock(BASE_US)
-    engine = FallbackEngine(MemoEngine(LeaseEngine(old(clock), clock=clock), clock=clock), clock=clock)
+    engine = FallbackEngine(DenialCacheEngine(PrefetchEngine(old(clock), clock=clock), clock=clock), clock=clock)
     assert per_second(ledger_of(engine).assign("key", "a", 200, SECOND)) == 100
     engine.close()
-    inner = AsyncMemoEngine(AsyncLeaseEngine(AwaitedEngine(old(clock)), clock=clock), clock=clock)
-    awaited = Blocking(inner)
+    inner = AsyncDenialCacheEngine(AsyncPrefetchEngine(AsyncMemoryEngine(old(clock)), clock=clock), clock=clock)
+    awaited = SyncAdapter(inner)
     assert per_second(ledger_of(awaited).assign("key", "a", 200, SECOND)) == 100
     awaited.close()

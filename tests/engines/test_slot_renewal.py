@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter, RuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.errors import InvalidCharge, LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.servers import DrivenClock, RedisServer
@@ -29,7 +29,7 @@ def rules(text: str) -> dict[str, Any]:
 
 def blocks(url: str, text: str = SLOT) -> dict[str, Callable[[], Any]]:
     """Every way to hold a slot around a block."""
-    limiter, ruled = Limiter(text, url), RuledLimiter(rules(text), url)
+    limiter, ruled = Limiter(text, url), RuleLimiter(rules(text), url)
     return {
         "acquire": lambda: limiter.acquire("acquired"),
         "guard": lambda: limiter.guard("guarded"),
@@ -38,7 +38,7 @@ def blocks(url: str, text: str = SLOT) -> dict[str, Callable[[], Any]]:
 
 
 def async_blocks(url: str, text: str = SLOT) -> dict[str, Callable[[], Any]]:
-    limiter, ruled = AsyncLimiter(text, url), AsyncRuledLimiter(rules(text), url)
+    limiter, ruled = AsyncLimiter(text, url), AsyncRuleLimiter(rules(text), url)
     return {
         "acquire": lambda: _Acquired(limiter),
         "guard": lambda: limiter.guard("guarded"),
@@ -271,7 +271,7 @@ def _held(limiter: Limiter) -> str | None:
 
 
 def test_released_in_the_block_nothing_is_lost(redis_server: RedisServer) -> None:
-    limiter, ruled = Limiter(SLOT, redis_server.url), RuledLimiter(rules(SLOT), redis_server.url)
+    limiter, ruled = Limiter(SLOT, redis_server.url), RuleLimiter(rules(SLOT), redis_server.url)
     with limiter.acquire("key") as lease, ruled.hold({}) as held:
         assert lease.release()
         assert ruled.release(held)

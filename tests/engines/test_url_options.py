@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Limiter, open_async_engine, open_engine
-from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.topology import topology
 from headgate.engines.url import Given
 from headgate.engines.url_options import Options, split
@@ -116,7 +116,7 @@ def test_memory_takes_no_options_but_a_program_may_say_them_for_either() -> None
     for query in ("deadline=50ms", "fallback=local", "nodes=4", "denial_cache=on", "unheard=of", "a=hunter2@b"):
         assert refusal(f"memory://?{query}").startswith("memory:// takes no options: it counts in this process")
     engine: Any = open_engine("memory://", deadline="50ms", nodes=4)
-    assert isinstance(engine, LocalEngine)
+    assert isinstance(engine, MemoryEngine)
 
 
 @pytest.mark.parametrize("query", ["prefetch=100ms", "prefetch=100ms&prefetch_units=5"])
@@ -132,9 +132,9 @@ def test_a_rulebook_says_rule_by_rule_what_is_prefetched(kind: Any, query: str) 
 
 def test_a_denial_cache_of_the_url_serves_rulebooks_too() -> None:
     engine: Any = Limiter.from_rules(RULES, f"{NOBODY}?denial_cache=on&nodes=1").engine
-    assert isinstance(engine.inner, MemoEngine)
+    assert isinstance(engine.inner, DenialCacheEngine)
     awaited: Any = AsyncLimiter.from_rules(RULES, f"{NOBODY}?denial_cache=on&nodes=1").engine
-    assert isinstance(awaited.inner, AsyncMemoEngine)
+    assert isinstance(awaited.inner, AsyncDenialCacheEngine)
 
 
 @pytest.mark.parametrize(

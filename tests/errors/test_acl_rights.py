@@ -11,13 +11,13 @@ import pytest
 
 from headgate.algorithms.decision import Charge
 from headgate.cli import main
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.engines.url import open_archive, open_engine
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.rules.distribution.versions import Editions
+from headgate.rules.distribution.versions import RulebookVersions
 from tests.servers import KINDS, Cluster, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
 
@@ -51,7 +51,7 @@ def login(server: RedisServer, rules: str) -> str:
 
 
 def key_of(text: str, name: str | None = None) -> bytes:
-    return Questions(parse(text), name or text, "hg").key("key")
+    return RequestBuilder(parse(text), name or text, "hg").key("key")
 
 
 def use(limiter: Limiter) -> None:
@@ -243,7 +243,7 @@ def test_the_documented_rights_suffice_for(
 def test_a_follower_and_a_publisher_need_what_is_documented(guarded_server: RedisServer) -> None:
     def push_and_follow(rights: str) -> None:
         archive, close = open_archive(login(guarded_server, f"{LEAST} {rights}"))
-        editions = Editions(archive)
+        editions = RulebookVersions(archive)
         for _ in range(21):
             editions.push("rules: []", '{"rules": []}', format="yaml", author="ann")
         assert editions.current() is not None

@@ -13,7 +13,7 @@ import pytest
 from headgate.algorithms.decision import Charge
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import HeadgateError, InvalidCharge, InvalidRule
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.validation import limits_of
@@ -45,7 +45,7 @@ class Counted:
     """A limiter on the embedded engine, and whether anything in it changed."""
 
     def __init__(self) -> None:
-        self.engine = LocalEngine(ManualClock())
+        self.engine = MemoryEngine(ManualClock())
         self.limiter = Limiter("10/s; 500/hour", self.engine, clock=ManualClock())
         self.single = Limiter("10/s", self.engine, clock=ManualClock())
         self.slots = Limiter("2 slots", self.engine, clock=ManualClock())
@@ -199,7 +199,7 @@ def test_charges_that_are_none(charges: Any) -> None:
     limiter = Limiter("10/s", clock=ManualClock())
     with pytest.raises(InvalidCharge):
         limiter.take_all(charges)
-    assert len(cast(LocalEngine, limiter.engine)) == 0
+    assert len(cast(MemoryEngine, limiter.engine)) == 0
 
 
 def test_the_nearest_limit_that_can_be_is_named() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from headgate import AsyncLimiter, CorruptState, Limiter
 from headgate.algorithms.decision import Charge
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.published_scripts import publish
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.engines.url import open_archive
@@ -56,7 +56,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 
 def redis_key(text: str) -> bytes:
-    return Questions(parse(text), text, "hg").key("key")
+    return RequestBuilder(parse(text), text, "hg").key("key")
 
 
 def put(server: RedisServer, key: bytes, *words: str | int) -> None:

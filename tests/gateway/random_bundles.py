@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.lockout import Lockout
 from headgate.enforcement.call_plan import cases_of, names_of, terms_of
-from headgate.engines.redis.protocol import Question, Questions
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.limit_syntax import parse_all
 from headgate.rules.condition import Test
 from headgate.rules.keys import Dimension
@@ -64,7 +64,7 @@ def _book(rules: list[Rule]) -> Rulebook:
 BOOKS = st.lists(RULES, max_size=4).map(_book)
 
 
-def asked(book: Rulebook) -> list[Questions]:
+def asked(book: Rulebook) -> list[RequestBuilder]:
     """An engine's questions about each limit that a rule of the book may choose."""
     found = []
     for rule in book.rules:
@@ -73,11 +73,11 @@ def asked(book: Rulebook) -> list[Questions]:
             for _, limits in cases_of(rule, candidate):
                 names = names_of(rule, limits, candidate)
                 pairs: list[tuple[Limit, str]] = list(zip(limits, names, strict=True))
-                found += [Questions(limit, name, "hg", terms) for limit, name in pairs]
+                found += [RequestBuilder(limit, name, "hg", terms) for limit, name in pairs]
     return found
 
 
-def words(question: Question) -> list[str]:
+def words(question: RedisRequest) -> list[str]:
     """A command as the server reads it."""
     found, packed = [], question.packed
     at = packed.index(b"\r\n") + 2

@@ -19,7 +19,9 @@ def requires(path: str, *modules: str) -> None:
 
 def test_luajit_finds_it_where_it_says() -> None:
     requires(
-        lua_library.package_path(lua_library.folder()), "resty.headgate.rules.match", "resty.headgate.algorithms.token_bucket"
+        lua_library.package_path(lua_library.folder()),
+        "resty.headgate.rules.match",
+        "resty.headgate.algorithms.token_bucket",
     )
 
 
@@ -30,7 +32,9 @@ def test_a_copy_stands_alone(tmp_path: Path) -> None:
     assert not any(path.is_symlink() for path in target.rglob("*"))
     assert {path.suffix for path in files} == {".lua"}
     assert Path("resty/headgate/algorithms/token_bucket.lua") in files
-    requires(lua_library.package_path(target), "resty.headgate.rules.match", "resty.headgate.algorithms.token_bucket")
+    requires(
+        lua_library.package_path(target), "resty.headgate.rules.match", "resty.headgate.algorithms.token_bucket"
+    )
 
 
 def test_a_copy_over_an_older_one_leaves_what_is_not_ours(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate import ManualClock
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.http.refusal_body import (
     PLAIN,
     PROBLEM,
@@ -127,7 +127,7 @@ BOOK = {
 
 
 def test_a_decision_names_the_rules_that_refused_and_is_answered_by_the_one_that_spoke() -> None:
-    limiter = RuledLimiter(of(BOOK), clock=ManualClock(1_700_000_000))
+    limiter = RuleLimiter(of(BOOK), clock=ManualClock(1_700_000_000))
     call = {"user": "ada"}
     passed = limiter.check(call)
     assert passed.allowed

@@ -27,7 +27,7 @@ from itertools import groupby, islice
 from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms import algorithm
-from headgate.algorithms.decision import ALLOWED, Facts, Receipt
+from headgate.algorithms.decision import ALLOWED, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from tests.linearizability.history import History, Operation
 
@@ -79,12 +79,12 @@ class Model:
         self._algorithm = algorithm(limit)
         self._pack, self._unpack = stored.pack, stored.unpack
 
-    def decide(self, state: str | None, now_us: int, cost: int) -> tuple[Facts, str | None]:
+    def decide(self, state: str | None, now_us: int, cost: int) -> tuple[Outcome, str | None]:
         before = self._open(state)
         facts, after = self._algorithm.decide(self._limit, before, now_us, cost, None)
         return facts, state if after is before else self._kept(after)
 
-    def refund(self, state: str | None, now_us: int, units: int, receipt: Receipt) -> tuple[Facts, str | None]:
+    def refund(self, state: str | None, now_us: int, units: int, receipt: Receipt) -> tuple[Outcome, str | None]:
         after = self._algorithm.refund(self._limit, self._open(state), now_us, units, receipt, False)
         state = state if after is None else self._kept(after)
         return self.decide(state, now_us, 0)[0], state
@@ -226,7 +226,7 @@ class Search:
     def _at_us(self, number: int) -> int:
         return self._operations[number].at_us or 0
 
-    def _answer(self, operation: Operation, state: str | None) -> tuple[Facts, str | None]:
+    def _answer(self, operation: Operation, state: str | None) -> tuple[Outcome, str | None]:
         at_us = operation.at_us or 0
         if operation.receipt is not None:
             return self._model.refund(state, at_us, operation.units, operation.receipt)
@@ -265,7 +265,7 @@ class Search:
         return f"{operation}  [{operation.called_ns} .. {operation.answered_ns} ns]{seen}"
 
 
-def _shown(facts: Facts) -> str:
+def _shown(facts: Outcome) -> str:
     _, remaining, retry_us, reset_us, delay_us, at_us, mark = facts
     word = "allowed" if facts[ALLOWED] else "denied"
     wait = "never" if retry_us is None else f"{retry_us}"

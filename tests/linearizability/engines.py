@@ -18,19 +18,19 @@ from urllib.parse import parse_qsl
 
 import redis
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import SystemClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import AsyncEngine, Engine, Meter
 from headgate.engines.url import open_async_engine, open_engine
 from tests.linearizability.checker import Model
 
 # Each is Name(inner, *, options, clock), and AsyncName likewise.
 WRAPPERS = {
-    "memo": ("headgate.engines.layers.denial_cache.engines", "MemoEngine"),
-    "lease": ("headgate.engines.layers.prefetch.engines", "LeaseEngine"),
+    "memo": ("headgate.engines.layers.denial_cache.engines", "DenialCacheEngine"),
+    "lease": ("headgate.engines.layers.prefetch.engines", "PrefetchEngine"),
 }
 
 
@@ -63,15 +63,15 @@ class RacingEngine:
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> RacingMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> RacingMeter:
         return RacingMeter(self.client, limit, name)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> NoReturn:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> NoReturn:
         raise NotImplementedError("There are no slots in the race.")
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         return [meter.decide(key, cost) for meter, key, cost in charges]
 
     def overrides(self, rule: str) -> NoReturn:
@@ -88,7 +88,7 @@ class RacingEngine:
 
 
 class RacingMeter:
-    terms: Terms | None = None
+    terms: ChargeOptions | None = None
 
     def __init__(self, client: Any, limit: Limit, name: str) -> None:
         self.limit = limit
@@ -96,12 +96,12 @@ class RacingMeter:
         self._client = client
         self._model = Model(limit)
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         before, now_us = self._client.get(key), self._now_us()
         facts, after = self._model.decide(before, now_us, cost)
         return self._saved(key, facts, before, after)
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         before, now_us = self._client.get(key), self._now_us()
         facts, after = self._model.refund(before, now_us, units, receipt)
         return self._saved(key, facts, before, after)
@@ -110,7 +110,7 @@ class RacingMeter:
         seconds, micros = self._client.time()
         return int(seconds) * 1_000_000 + int(micros)
 
-    def _saved(self, key: str, facts: Facts, before: str | None, after: str | None) -> Facts:
+    def _saved(self, key: str, facts: Outcome, before: str | None, after: str | None) -> Outcome:
         if after is not None and after != before:
             self._client.set(key, after)
         return facts

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from headgate.algorithms.decision import ALLOWED, AT_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import ALLOWED, AT_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.limit_syntax import parse
 
@@ -26,7 +26,7 @@ class Operation(NamedTuple):
     key: str
     units: int  # the cost of a take, the units that a refund asks back; 0 for the others
     receipt: Receipt | None  # of the charge that a refund gives back; the same caller made it
-    facts: Facts | None  # a reset has none; those of a refund tell how things stand after it
+    facts: Outcome | None  # a reset has none; those of a refund tell how things stand after it
     called_ns: int
     answered_ns: int
     charge_ns: int | None = None  # when that charge was called

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Facts, Receipt
+from headgate.algorithms.decision import ALLOWED, AT_US, REMAINING, Outcome, Receipt
 from headgate.limit_syntax import parse
 from tests.linearizability.checker import Broken, Exact, Model, check
 from tests.linearizability.history import History, Operation, Verb
@@ -259,7 +259,7 @@ def test_one_wrong_fact_is_one_too_many(truth: Truth, data: st.DataObject) -> No
     assert told.facts is not None
     facts: list[Any] = list(told.facts)
     facts[fact] = not facts[fact] if fact == ALLOWED else (facts[fact] or 0) + data.draw(st.sampled_from([-1, 1]))
-    history = truth.instead(told, told._replace(facts=cast(Facts, tuple(facts))))
+    history = truth.instead(told, told._replace(facts=cast(Outcome, tuple(facts))))
     with pytest.raises(Broken):
         check(history)
     with pytest.raises(Broken):

@@ -57,8 +57,9 @@ location = /full { content_by_lua_block {
   end
   ngx.say(why, " ", count > 50, " ", dict:get("key 1") == string.rep("v", 100))
 } }
-location = /none { content_by_lua_block { ngx.say(tostring(require("resty.headgate.ffi.shared_dict").open("nobody's"))) } }
-location = /other { content_by_lua_block {
+location = /none { content_by_lua_block {
+ngx.say(tostring(require("resty.headgate.ffi.shared_dict").open("nobody's"))) } } location = /other {
+content_by_lua_block {
   -- A lua-resty-core that declares them otherwise.
   package.loaded["resty.headgate.ffi.shared_dict"] = nil
   local shdict = package.loaded["resty.core.shdict"]

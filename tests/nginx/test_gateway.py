@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import Limiter
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuleLimiter
 from tests.nginx.gateway_harness import Gateway, push
 from tests.servers import RedisServer
 from tests.servers.waiting import until
@@ -240,7 +240,7 @@ def test_python_and_nginx_drain_one_bucket(redis_server: RedisServer) -> None:
     rules = book(
         {"name": "items", "when": {"path": "/items/{sku}"}, "key": ["sku", "address"], "limit": "30/hour"}
     )
-    with Gateway(rules, redis_server.url) as gate, RuledLimiter("pushed", redis_server.url) as limiter:
+    with Gateway(rules, redis_server.url) as gate, RuleLimiter("pushed", redis_server.url) as limiter:
         passed = 0
         for turn in range(50):
             if turn % 2:

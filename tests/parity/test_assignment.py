@@ -13,7 +13,7 @@ from headgate.algorithms.limit import SECOND
 from headgate.algorithms.quota_grants import Holder, State
 from headgate.algorithms.quota_units import WHOLE, division
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
 from tests.repo_rules.repository import SOURCE
@@ -142,7 +142,7 @@ LIMITS = [parse(text) for text in ("100/s", "100/s burst 7", "9/minute fixed", "
 def test_memory_and_servers_agree_over_time(seed: int, driven_server: RedisServer) -> None:
     rng, clock = random.Random(seed), ManualClock()
     now_us, limit, spans = BASE_US, LIMITS[0], (7 * SECOND, 3 * SECOND)
-    memory, engine = LocalEngine(clock), RedisEngine(driven_server.unix_url, deadline=30)
+    memory, engine = MemoryEngine(clock), RedisEngine(driven_server.unix_url, deadline=30)
     for _ in range(200):
         if rng.random() < 0.6:
             now_us += rng.choice([0, 1, 999, SECOND, 2 * SECOND, rng.randrange(12 * SECOND)])
@@ -156,7 +156,7 @@ def test_memory_and_servers_agree_over_time(seed: int, driven_server: RedisServe
             # Where a ledger has died, neither may remember anything of it: a clock that steps back would show.
             engine.close()
             clock.set_us(now_us - 3600 * SECOND)
-            memory, engine = LocalEngine(clock), RedisEngine(driven_server.unix_url, deadline=30)
+            memory, engine = MemoryEngine(clock), RedisEngine(driven_server.unix_url, deadline=30)
         clock.set_us(now_us)
         here, there = memory.assignments(limit, "rule", *spans), engine.assignments(limit, "rule", *spans)
         holder = rng.choice(["a", "b b", "ü{%}\n", "d" * 300])

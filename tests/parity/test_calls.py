@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis import keys, protocol
 from headgate.engines.redis.script_assembly import single
 from headgate.limit_syntax import parse
@@ -57,7 +57,7 @@ def test_one_run_says_what_as_many_calls_say(algorithm: str, seed: int, driven_s
     rng = random.Random(seed)
     clock = ManualClock(BASE_US)
     driven_server.call("FLUSHALL")
-    local = LocalEngine(clock)
+    local = MemoryEngine(clock)
     meters = {text: local.meter(parse(text), text) for text in ALGORITHMS[algorithm]}
     pool = [(text, key) for text in meters for key in KEYS]
     refused = joined = 0

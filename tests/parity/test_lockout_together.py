@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 
 from headgate.algorithms import lockout
-from headgate.algorithms.decision import ALLOWED, Facts, LockedFacts, OverriddenFacts
+from headgate.algorithms.decision import ALLOWED, LockedOutcome, Outcome, OverriddenOutcome
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Engine
 from headgate.engines.redis import keys
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -29,12 +29,12 @@ SLOW = Lockout(3, 10 * SECOND, SECOND)
 # A rule: its terms and its limits.
 RULES = [
     (None, "4/s burst 3"),
-    (Terms("silent"), "5/s log"),
-    (Terms("shadow", aside=True), "3/s; 4/2s fixed"),
-    (Terms("login", lockout=QUICK), "2/s"),
-    (Terms("both", lockout=SLOW, overrides=True), "3/s; 5/2s sliding"),
-    (Terms("tenant", overrides=True), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
-    (Terms("beside", aside=True, lockout=QUICK, overrides=True), "2/s fixed; 3/s log"),
+    (ChargeOptions("silent"), "5/s log"),
+    (ChargeOptions("shadow", aside=True), "3/s; 4/2s fixed"),
+    (ChargeOptions("login", lockout=QUICK), "2/s"),
+    (ChargeOptions("both", lockout=SLOW, overrides=True), "3/s; 5/2s sliding"),
+    (ChargeOptions("tenant", overrides=True), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
+    (ChargeOptions("beside", aside=True, lockout=QUICK, overrides=True), "2/s fixed; 3/s log"),
 ]
 OWN = {
     "both": ("1/s", "20/s; 1/2s sliding", "20/s; 30/s; 5/s", "1/s fixed; 9/2s sliding"),
@@ -50,7 +50,7 @@ OWN = {
 
 def ask(
     engine: Engine, parts: list[tuple[int, str, int]], patience_us: int | None, commit: bool
-) -> list[tuple[Facts, type, str | None]]:
+) -> list[tuple[Outcome, type, str | None]]:
     charges = []
     for which, key, cost in parts:
         terms, text = RULES[which]
@@ -64,15 +64,15 @@ def ask(
     return [shown(facts) for facts in engine.decide_all(charges, patience_us, commit)]
 
 
-def shown(facts: Facts) -> tuple[Facts, type, str | None]:
-    return facts, type(facts), facts.limit.text if isinstance(facts, OverriddenFacts) else None
+def shown(facts: Outcome) -> tuple[Outcome, type, str | None]:
+    return facts, type(facts), facts.limit.text if isinstance(facts, OverriddenOutcome) else None
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None:
     rng = random.Random(seed)
     clock = ManualClock(BASE_US)
-    local, remote = LocalEngine(clock), RedisEngine(driven_server.unix_url, clock=clock)
+    local, remote = MemoryEngine(clock), RedisEngine(driven_server.unix_url, clock=clock)
     seen: set[object] = set()
     for _ in range(10):
         change(rng, local, remote)
@@ -96,10 +96,10 @@ def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None
         assert locks(local, clock.now_us()) == locks_kept(driven_server, clock.now_us())
         seen.update((facts[ALLOWED], kind) for facts, kind, _ in here)
     remote.close()
-    assert {(False, LockedFacts), (True, OverriddenFacts), (True, tuple), (False, tuple)} <= seen
+    assert {(False, LockedOutcome), (True, OverriddenOutcome), (True, tuple), (False, tuple)} <= seen
 
 
-def forget_the_dead(engine: LocalEngine, server: RedisServer) -> None:
+def forget_the_dead(engine: MemoryEngine, server: RedisServer) -> None:
     """What is dead may be forgotten at any time, and a step back recalls nothing: here both forget at once."""
     tables = [(*named, table) for named, family in engine._families.items() for table in family.values()]
     tables += [("lockout", rule, table) for rule, table in engine._lockouts.items()]
@@ -121,7 +121,7 @@ def change(rng: random.Random, *engines: Engine) -> None:
     assert told[0] == told[1]
 
 
-def locks(engine: LocalEngine, now_us: int) -> dict[str, str]:
+def locks(engine: MemoryEngine, now_us: int) -> dict[str, str]:
     return {
         f"{rule} {key}": lockout.pack(state)
         for rule, table in engine._lockouts.items()
@@ -147,7 +147,7 @@ def locks_kept(server: RedisServer, now_us: int) -> dict[str, str]:
 def test_a_rule_of_one_limit_is_told_by_its_own_way(driven_server: RedisServer) -> None:
     """A peek of a rule looks at its lock and its override, and counts nothing."""
     remote = RedisEngine(driven_server.unix_url)
-    meter = remote.meter(parse("1/minute"), "login", Terms("login", lockout=Lockout(1, SECOND, SECOND)))
+    meter = remote.meter(parse("1/minute"), "login", ChargeOptions("login", lockout=Lockout(1, SECOND, SECOND)))
     assert meter.decide("anna", 1)[ALLOWED]
     assert [meter.decide("anna", 0)[ALLOWED] for _ in range(5)] == [False] * 5
     assert driven_server.call("KEYS", "hg2:lt:*") == []

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from headgate.algorithms import ALGORITHMS
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import DAY, Limit
 from headgate.algorithms.token_bucket import TokenBucket, carried, decide, pack, refund
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
-from headgate.engines.pending_cancellations import StuckPlaces
+from headgate.engines.memory.engine import MemoryEngine
+from headgate.engines.pending_cancellations import PendingCancellations
 from headgate.engines.port import Meter
-from headgate.engines.redis.protocol import Question, command
+from headgate.engines.redis.protocol import RedisRequest, command
 from headgate.engines.redis.sync_engine import RedisEngine, RedisMeter
 from headgate.limit_syntax import parse
 from tests.parity.walks import START_US, Step, Walker
@@ -121,7 +121,9 @@ def test_python_and_servers_agree(name: str, driven_server: RedisServer) -> None
         # Nobody's clock but the server's counts: the caller's only finds the calendar, and may be wrong.
         ours = ManualClock(walk[0].now_us + rng.choice((0, 0, DAY, -DAY, 400 * DAY, -4000 * DAY)))
         engine = RedisEngine(driven_server.unix_url, clock=ours)
-        engine._abandoned._stuck = StuckPlaces(0)  # no place is tried again: each step is one of the model's
+        engine._abandoned._stuck = PendingCancellations(
+            0
+        )  # no place is tried again: each step is one of the model's
         key = f"walk {number}"
         for step in walk:
             driven_server.clock.set_us(step.now_us)
@@ -135,8 +137,8 @@ def test_python_and_servers_agree(name: str, driven_server: RedisServer) -> None
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_python_and_memory_agree(name: str) -> None:
     clock = ManualClock()
-    engine = LocalEngine(clock)
-    engine.stuck = StuckPlaces(0)  # as above
+    engine = MemoryEngine(clock)
+    engine.stuck = PendingCancellations(0)  # as above
     for number, walk in enumerate(walks(name, SERVER_WALKS, SERVER_STEPS, retunes=True)):
         for step in walk:
             clock.set_us(step.now_us)
@@ -144,7 +146,7 @@ def test_python_and_memory_agree(name: str) -> None:
             assert _ask(meter, "key", step) in (None, step.facts), step
 
 
-def _ask(meter: Meter, key: str, step: Step) -> Facts | None:
+def _ask(meter: Meter, key: str, step: Step) -> Outcome | None:
     if step.verb == "decide":
         return meter.decide(key, step.cost, step.patience_us)
     if step.receipt is not None:
@@ -157,7 +159,7 @@ def _ask(meter: Meter, key: str, step: Step) -> Facts | None:
 
 
 def _stored(engine: RedisEngine, meter: RedisMeter, key: str) -> str:
-    found = engine.ask(Question(command("GET", meter.questions.key(key)), None))
+    found = engine.ask(RedisRequest(command("GET", meter.questions.key(key)), None))
     return "-" if found is None else bytes(found).decode()
 
 

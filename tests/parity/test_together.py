@@ -6,7 +6,7 @@ import pytest
 
 from headgate.algorithms.limit import HORIZON_US, Limit
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
 from tests.servers import BASE_US, RedisServer
@@ -30,7 +30,7 @@ def among(rng: random.Random, limits: dict[str, Limit]) -> list[str]:
 def test_memory_and_servers_agree(seed: int, driven_server: RedisServer) -> None:
     rng = random.Random(seed)
     clock = ManualClock(BASE_US)
-    local = LocalEngine(clock)
+    local = MemoryEngine(clock)
     remote = RedisEngine(driven_server.unix_url, clock=clock)
     limits = {text: parse(text) for text in LIMITS}
     refused = 0

@@ -16,7 +16,7 @@ CALLED_BY_HEADGATE = {
     *("headgate.ManualClock.sleep_us", "headgate.ManualClock.asleep_us", "headgate.FixedWindow.at"),
     *(name for name in NAMES if name.startswith(("headgate.testing.Blocking.", "headgate.testing.TurnedClock."))),
     *(
-        f"headgate.AsyncRuledLimiter.{name}"
+        f"headgate.AsyncRuleLimiter.{name}"
         for name in ("answered", "call", "counts", "decided", "decided_together", "peeked_together", "together")
     ),
 }

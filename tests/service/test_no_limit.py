@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate import Limiter, RuledDecision
+from headgate import Limiter, RuleDecision
 from headgate.client import Answer, Client
 from headgate.http.headers import headers
 from tests.service.service_harness import Service
@@ -28,7 +28,7 @@ UNMET = [
 ]
 
 
-def facts(path: str, told: RuledDecision | Answer) -> tuple[Any, ...]:
+def facts(path: str, told: RuleDecision | Answer) -> tuple[Any, ...]:
     return (
         *(path, told.allowed, told.rule, told.limit, told.remaining),
         *(told.retry_after, told.reset_after, told.delay),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import ManualClock
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.rules.load import of
 from headgate.service import request_cache
 from headgate.service.app import App
@@ -53,7 +53,7 @@ class Told:
     """A service in this process, asked without a socket."""
 
     def __init__(self, clock: ManualClock, book: dict[str, Any] = BOOK) -> None:
-        self.limiter = AsyncRuledLimiter(book, clock=clock)
+        self.limiter = AsyncRuleLimiter(book, clock=clock)
         checker = Checker(self.limiter, Office("a secret of sixteen letters"), 100)
         self.limits = RateLimits(self.limiter)
         self.app = App(checker, self.limits, Settings())
@@ -96,8 +96,8 @@ class Told:
         )
 
     def forget(self) -> None:
-        self.app._checks, self.app._subrequests = request_cache.Memory(), request_cache.Memory()
-        self.limits._known = request_cache.Memory()
+        self.app._checks, self.app._subrequests = request_cache.RequestCache(), request_cache.RequestCache()
+        self.limits._known = request_cache.RequestCache()
 
 
 PATHS = st.sampled_from(["/", "/odd", "/quiet", "/free", "/held", "/strict", "/lock"])

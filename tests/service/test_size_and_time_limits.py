@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from headgate.enforcement.call_plan import Call
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.call_plan import CallPlan
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import InvalidCharge
 from headgate.service import check_schema, sample_rules
 from headgate.service.app import App
 from headgate.service.asgi import Asgi
-from headgate.service.body_timeout import Overdue
+from headgate.service.body_timeout import BodyTimeouts
 from headgate.service.check import Checker
 from headgate.service.envoy.rls import RateLimits
 from headgate.service.json_decoding import Reader
@@ -210,12 +210,12 @@ class _Client:
         self.status = message.get("status", self.status)
 
 
-def _served(limiter: AsyncRuledLimiter) -> Asgi:
+def _served(limiter: AsyncRuleLimiter) -> Asgi:
     return Asgi(App(Checker(limiter, Office(""), 1), RateLimits(limiter), Settings()), seconds=0.02)
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    served = _served(AsyncRuledLimiter(sample_rules.BOOK))
+    served = _served(AsyncRuleLimiter(sample_rules.BOOK))
     for _ in range(2):  # the timer is set again
         silent = [_Client() for _ in range(3)]
         async with asyncio.timeout(10):
@@ -230,8 +230,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     assert one.status == 0  # by somebody else, and that is not answered
 
 
-class _Slow(AsyncRuledLimiter):
-    async def decided(self, call: Call) -> RuledDecision:
+class _Slow(AsyncRuleLimiter):
+    async def decided(self, call: CallPlan) -> RuleDecision:
         await asyncio.sleep(0.1)
         return await super().decided(call)
 
@@ -243,7 +243,7 @@ async def test_a_decision_may_take_longer_than_a_body() -> None:
 
 
 async def test_who_waits_no_more_is_left_alone() -> None:
-    overdue = Overdue(0.01)
+    overdue = BodyTimeouts(0.01)
     task = overdue.begin()
     overdue.end(task)
     await asyncio.sleep(0.05)

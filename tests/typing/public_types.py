@@ -11,14 +11,14 @@ from headgate import (
     AsyncLease,
     AsyncLimiter,
     AsyncReservation,
-    AsyncRuledLimiter,
+    AsyncRuleLimiter,
     Decision,
     Lease,
     Limit,
     Limiter,
     Reservation,
-    RuledDecision,
-    RuledLimiter,
+    RuleDecision,
+    RuleLimiter,
     Verdict,
 )
 from headgate.client import Answer, AsyncClient, Client
@@ -89,13 +89,13 @@ def sync() -> None:
     with limiter.guard("key") as decision:
         assert_type(decision, Decision)
     ruled = Limiter.from_rules({"rules": []})
-    assert_type(ruled, RuledLimiter)
-    assert_type(ruled.check({}).or_raise(), RuledDecision)
+    assert_type(ruled, RuleLimiter)
+    assert_type(ruled.check({}).or_raise(), RuleDecision)
     assert_type(ruled.check({}).remaining, int | None)
     assert_type(ruled.check({}).limit, Limit | None)
     assert_type(ruled.check({}).nearest, Verdict | None)
     with ruled.hold({}) as held:
-        assert_type(held, RuledDecision)
+        assert_type(held, RuleDecision)
     with Client() as gate, gate.hold({}) as answer:
         assert_type(gate, Client)
         assert_type(answer, Answer)
@@ -113,10 +113,10 @@ async def awaited() -> None:
     async with alimiter.guard("key") as decision:
         assert_type(decision, Decision)
     ruled = AsyncLimiter.from_rules({"rules": []})
-    assert_type(ruled, AsyncRuledLimiter)
-    assert_type(await ruled.check({}), RuledDecision)
+    assert_type(ruled, AsyncRuleLimiter)
+    assert_type(await ruled.check({}), RuleDecision)
     async with ruled.hold({}) as held:
-        assert_type(held, RuledDecision)
+        assert_type(held, RuleDecision)
     async with AsyncClient() as gate, gate.hold({}) as answer:
         assert_type(gate, AsyncClient)
         assert_type(answer, Answer)

@@ -4,7 +4,7 @@ One file per algorithm: its story, its Limit, its State, and the functions that 
 here reads a clock, draws a number or touches the world; engines load, ask and save. `None` for a state means
 "never seen" and belongs to the signature. Each file has a twin of the same name in lua/algorithms.
 
-    decide(limit, state, now_us, cost, patience_us=None) -> (Facts, State | None)
+    decide(limit, state, now_us, cost, patience_us=None) -> (Outcome, State | None)
         cost 0 peeks: the facts as they stand, and whether one unit would pass. Without patience it judges a
         take; with patience a reservation, which is allowed if it would be served within that time.
         The state that comes back is the very one that was given if there is nothing to save: a peek or a
@@ -26,14 +26,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headgate.algorithms import fixed_window, leaky_bucket, sliding_log, sliding_window, smooth, token_bucket
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
 
 
 class Algorithm(NamedTuple):
     """The functions of one model file. Any stands for that file's own State."""
 
-    decide: Callable[..., tuple[Facts, Any]]
+    decide: Callable[..., tuple[Outcome, Any]]
     refund: Callable[..., Any]
     dead_at_us: Callable[[Any, Any], int]
     settle: Callable[[Any, Any], Any] | None

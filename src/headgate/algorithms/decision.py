@@ -1,6 +1,6 @@
 """What was decided: facts for one charge, a Decision for the call.
 
-A model answers with plain Facts, because a named tuple would cost a third of a decision in memory; the
+A model answers with plain Outcome, because a named tuple would cost a third of a decision in memory; the
 names are given back here, at the edge, where people read them. Inside, time is whole microseconds and None
 means that no wait can help; outside it is seconds, as people and HTTP speak.
 """
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from headgate.algorithms.limit import Limit
 
 # allowed, remaining, retry_after_us, reset_after_us, delay_us, at_us, mark: the fields of Verdict, unnamed.
-Facts = tuple[bool, int, "int | None", int, int, int, int]
+Outcome = tuple[bool, int, "int | None", int, int, int, int]
 
 
-class DegradedFacts(tuple[bool, int, "int | None", int, int, int, int]):
-    """Facts of a fallback: decided without the engine that was asked, because it gave no answer."""
+class DegradedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
+    """Outcome of a fallback: decided without the engine that was asked, because it gave no answer."""
 
     __slots__ = ()
 
 
-class ApartFacts(tuple[bool, int, "int | None", int, int, int, int]):
-    """Facts of a charge that was decided together with others in several places: taken back if one of them
+class CrossSlotOutcome(tuple[bool, int, "int | None", int, int, int, int]):
+    """Outcome of a charge that was decided together with others in several places: taken back if one of them
     refused, but not atomic."""
 
     __slots__ = ()
 
 
-class LockedFacts(tuple[bool, int, "int | None", int, int, int, int]):
-    """Facts of a charge whose rule is locked out: refused for longer, because it was refused too often."""
+class LockedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
+    """Outcome of a charge whose rule is locked out: refused for longer, because it was refused too often."""
 
     __slots__ = ()
 
 
-class OverriddenFacts(tuple[bool, int, "int | None", int, int, int, int]):
-    """Facts by a limit of the key's own, in place of the rule's."""
+class OverriddenOutcome(tuple[bool, int, "int | None", int, int, int, int]):
+    """Outcome by a limit of the key's own, in place of the rule's."""
 
     limit: Limit
 
@@ -58,11 +58,11 @@ _SECOND = 1_000_000
 _EXACT = 2**53
 
 
-def with_remaining(facts: Facts, remaining: int) -> Facts:
+def with_remaining(facts: Outcome, remaining: int) -> Outcome:
     """The same facts, of the same kind, with another number of units left."""
     kind: Any = type(facts)
-    changed: Facts = kind((*facts[:REMAINING], remaining, *facts[REMAINING + 1 :]))
-    if isinstance(changed, OverriddenFacts):
+    changed: Outcome = kind((*facts[:REMAINING], remaining, *facts[REMAINING + 1 :]))
+    if isinstance(changed, OverriddenOutcome):
         changed.limit = facts.limit  # type: ignore[attr-defined]
     return changed
 
@@ -113,7 +113,7 @@ class Receipt(NamedTuple):
     returned: int = 0  # units that were given back before
 
     @classmethod
-    def of(cls, facts: Facts, cost: int, returned: int = 0) -> Receipt:
+    def of(cls, facts: Outcome, cost: int, returned: int = 0) -> Receipt:
         return cls(cost, facts[AT_US], facts[RESET_AFTER_US], facts[DELAY_US], facts[MARK], returned)
 
     @property
@@ -186,7 +186,7 @@ class Decision:
     given_back: int = 0  # units already refunded, so that nothing is given back twice
     hold: Held | None = None  # the slots that a block holds for it
 
-    def __init__(self, facts: Facts, source: Limited, key: str, cost: int) -> None:
+    def __init__(self, facts: Outcome, source: Limited, key: str, cost: int) -> None:
         self.facts = facts
         self.source = source
         self.key = key
@@ -238,13 +238,13 @@ class Decision:
     @property
     def degraded(self) -> bool:
         """Whether a fallback decided, because the engine gave no answer."""
-        return any(isinstance(part.facts, DegradedFacts) for part in self.parts)
+        return any(isinstance(part.facts, DegradedOutcome) for part in self.parts)
 
     @property
     def atomic(self) -> bool:
         """Whether all charges were decided in one place, at one instant. If not (keys of several slots of a
         cluster), none was kept where one refused, but for a moment some were."""
-        return not any(isinstance(part.facts, ApartFacts) for part in self.parts)
+        return not any(isinstance(part.facts, CrossSlotOutcome) for part in self.parts)
 
     @property
     def limit(self) -> Limit:
@@ -310,7 +310,7 @@ class JointDecision(Decision):
     refused; the limit that spoke is the one that refuses longest, or the one nearest to its end.
     """
 
-    def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Facts, Limited, str, int]]) -> None:
+    def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Outcome, Limited, str, int]]) -> None:
         self._parts = tuple(parts)
         self._charges = charges
         refused = [part for part in parts if not part.allowed]

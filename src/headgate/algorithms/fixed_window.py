@@ -57,7 +57,7 @@ from __future__ import annotations
 
 import re
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
 from headgate.errors import InvalidRule
 
@@ -163,7 +163,7 @@ def _of_calendar(unit: str, zone: str) -> tuple[int, str | None, str | None]:
 
 def decide(
     limit: FixedWindow, state: State | None, now_us: int, cost: int, patience_us: int | None = None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait of up to it is allowed."""
     period_us, at_us = limit.period_us, now_us
     if state is not None and now_us < state[2] <= now_us + MAX_CLOCK_SWING_US:
@@ -184,7 +184,7 @@ def decide(
 
 def _wait(
     limit: FixedWindow, state: State | None, now_us: int, at_us: int, cost: int, patience_us: int | None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """What is not simply allowed: a peek, a refusal, a reservation, a tail that is not the current window."""
     amount = limit.amount
     state = _moved(limit, state, at_us)

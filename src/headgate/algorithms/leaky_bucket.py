@@ -47,7 +47,7 @@ Laws (tests/algorithms/test_leaky_bucket.py, test_clock_laws.py, test_refund_law
 
 from __future__ import annotations
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import (
     EXACT,
     HORIZON_US,
@@ -118,7 +118,7 @@ class LeakyBucket(Limit):
 
 def decide(
     limit: LeakyBucket, state: State | None, now_us: int, cost: int, patience_us: int | None = None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait up to that is allowed."""
     rate = limit.rate
     now_ms = now_us // 1000
@@ -152,7 +152,7 @@ def decide(
 
 def _wait(
     limit: LeakyBucket, state: State | None, drained: State, now_us: int, cost: int, patience_us: int | None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """What is not simply taken: a peek, a refusal, a reservation. `state` as stored, `drained` as of now."""
     if state is not None and state[1] - now_us // 1000 > _LONGEST_LOCKOUT_MS:
         state = drained

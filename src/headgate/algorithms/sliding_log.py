@@ -57,7 +57,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from itertools import groupby
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import EXACT, HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
 from headgate.errors import InvalidRule
 
@@ -107,7 +107,7 @@ class SlidingLog(Limit):
 
 def decide(
     limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None = None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait of at most that is allowed."""
     if state is not None and 0 < cost <= limit.amount:
         head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
@@ -135,7 +135,7 @@ def decide(
 
 def _wait(
     limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """The whole law: also the first charge, a peek, a refusal, a reservation, a clock that reads less."""
     amount, period_us = limit.amount, limit.period_us
     head, tail, newest_us, time_us, ahead_us, pushed_out, ring = _opened(limit, state, now_us)

@@ -57,7 +57,7 @@ test_change_laws.py beside it):
 
 from __future__ import annotations
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import (
     HORIZON_US,
     MAX_CLOCK_SWING_US,
@@ -123,7 +123,7 @@ def _nearest_divisor(period_us: int, cells: int) -> int:
 
 def decide(
     limit: SlidingWindow, state: State | None, now_us: int, cost: int, patience_us: int | None = None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait of up to it is allowed."""
     cut = limit.cut
     cell_us, cells = cut
@@ -161,7 +161,7 @@ def _wait(
     current: int,
     cost: int,
     patience_us: int | None,
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """What is not simply allowed: a peek, a refusal, a reservation."""
     cell_us, cells = limit.cut
     cell = _grant(limit, tail, counts[-cells:], cost or 1)
@@ -192,7 +192,7 @@ def _refused(state: State, now_us: int) -> State:
 
 def _changed(
     limit: SlidingWindow, state: State, now_us: int, cost: int, patience_us: int | None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """The whole law for a state of another cut."""
     (old_us, old_cells), tail, counts, ahead = state
     cell_us, cells = limit.cut

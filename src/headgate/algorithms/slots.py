@@ -46,7 +46,7 @@ Laws (tests/algorithms/test_slots.py; of the keepers, tests/engines/slot_stories
 
 from __future__ import annotations
 
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import (
     DAY,
     EXACT,
@@ -112,7 +112,7 @@ def as_at(stamp_us: int, now_us: int) -> int:
 
 def decide(
     limit: Slots, state: State | None, now_us: int, cost: int, at_us: int | None = None
-) -> tuple[Facts, Held | None]:
+) -> tuple[Outcome, Held | None]:
     """Judge one who asks for a slot (cost 1) or just looks (cost 0), as at `at_us`. Pure.
 
     The facts' mark is the fence of a lease; of one refused, how many have to go first: 1 is next in line.

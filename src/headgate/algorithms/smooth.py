@@ -69,7 +69,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import (
     DAY,
     EXACT,
@@ -174,7 +174,7 @@ def _numbers(args: _Args) -> tuple[float, float, float, float, float]:
 
 def decide(
     limit: Smooth, state: State | None, now_us: int, cost: int, patience_us: int | None = None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait up to that is allowed."""
     args, store, at_us = limit.args, limit.store, now_us
     given_us = claims_us = 0

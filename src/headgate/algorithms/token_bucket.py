@@ -60,7 +60,7 @@ from __future__ import annotations
 from math import ceil, frexp, gcd
 from typing import NamedTuple
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import EXACT, HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
 from headgate.errors import InvalidRule
 
@@ -161,7 +161,7 @@ class TokenBucket(Limit):
 
 def decide(
     limit: TokenBucket, state: State | None, now_us: int, cost: int, patience_us: int | None = None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """Judge one charge. Pure: same arguments, same answer. With patience, a wait of at most that is allowed."""
     amount, period_us, capacity = limit.measure
     if amount == 1 and (state is None or state.__class__ is int):
@@ -179,7 +179,7 @@ def decide(
 
 def _decide_exactly(
     limit: TokenBucket, state: State | None, now_us: int, cost: int, patience_us: int | None
-) -> tuple[Facts, State | None]:
+) -> tuple[Outcome, State | None]:
     """What is not simply allowed in whole microseconds: grains, a peek, a refusal, a reservation."""
     amount, period_us, capacity = limit.measure
     full = Full(now_us) if state is None else _moved(_full(state), now_us)

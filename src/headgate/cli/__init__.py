@@ -32,7 +32,7 @@ from collections.abc import Sequence
 
 import headgate
 from headgate.cli import completion, demo, keys, limit, lua, nginx, overrides, rules, serve, take
-from headgate.cli.output import INTERRUPTED, INVALID, UNANSWERED, Answer
+from headgate.cli.output import INTERRUPTED, INVALID, UNANSWERED, Output
 from headgate.cli.parser import Parser
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
 from headgate.service.log_format import error_line
@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = tree()
     try:
         args = parser.parse_args(words)
-        answer: Answer | int = args.run(args) if args.run else _help(parser)
-        code = answer.tell(as_json=args.json) if isinstance(answer, Answer) else answer
+        answer: Output | int = args.run(args) if args.run else _help(parser)
+        code = answer.tell(as_json=args.json) if isinstance(answer, Output) else answer
         sys.stdout.flush()
         return code
     except (CorruptState, EngineUnavailable) as error:

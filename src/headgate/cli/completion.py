@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from headgate.cli.output import Answer
+from headgate.cli.output import Output
 from headgate.cli.parser import Commands, Parser, command
 
 SHELLS = ("bash", "zsh", "fish")
@@ -52,10 +52,10 @@ def add(commands: Commands, tree: Callable[[], Parser]) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
 
 
-def _answer(args: argparse.Namespace, tree: Parser) -> Answer:
+def _answer(args: argparse.Namespace, tree: Parser) -> Output:
     scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
     script = scripts[args.shell](list(places(tree)))
-    return Answer({"shell": args.shell, "script": script}, [script])
+    return Output({"shell": args.shell, "script": script}, [script])
 
 
 def places(parser: argparse.ArgumentParser, path: str = "") -> Iterator[Place]:

@@ -9,9 +9,9 @@ import time
 
 from headgate.cli.demo_chart import picture, summary
 from headgate.cli.flash_sale import PHASES, SECONDS, Sale
-from headgate.cli.output import Answer
+from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
-from headgate.cli.style import Ink
+from headgate.cli.style import Style
 from headgate.cli.terminal import borrowed, draw
 
 _FRAMES = 15  # a second
@@ -43,12 +43,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def run(args: argparse.Namespace) -> Answer | int:
+def run(args: argparse.Namespace) -> Output | int:
     sale, out = Sale(), sys.stdout
     if args.json:
         sale.play_until(SECONDS)
-        return Answer(_document(sale))
-    ink = Ink.on(out, color=not args.no_color)
+        return Output(_document(sale))
+    ink = Style.on(out, color=not args.no_color)
     interrupted = False
     try:
         if args.fast:
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> Answer | int:
     return 130 if interrupted else 0
 
 
-def _show(sale: Sale, seconds: float, ink: Ink) -> None:
+def _show(sale: Sale, seconds: float, ink: Style) -> None:
     """Live: the sale runs by its own clock, and this only keeps it in step with ours."""
     out, start = sys.stdout, time.monotonic()
     with borrowed(out):

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from headgate.cli.flash_sale import PHASES, SECONDS, TICKS, USER_LIMIT, Gate, Sale
-from headgate.cli.style import Ink
+from headgate.cli.style import Style
 
 NARROWEST = 50
 _WIDEST = 160
@@ -30,14 +30,14 @@ class _Frame(NamedTuple):
     columns: int  # for time: whole ones to a second, so that an edge is an edge
     rows: int  # that a bar is high
     counts: Sequence[tuple[str, int, str]]
-    ink: Ink
+    ink: Style
 
     @property
     def words(self) -> int:
         return self.width - sum(wide for _, wide, _ in self.counts)
 
 
-def picture(sale: Sale, width: int, height: int, ink: Ink) -> list[str]:
+def picture(sale: Sale, width: int, height: int, ink: Style) -> list[str]:
     """As many lines as it takes; a terminal of 80 by 24 holds them all."""
     width = min(_WIDEST, max(NARROWEST, width))
     tall = height >= _TALL
@@ -105,7 +105,7 @@ def _fit(text: str, width: int) -> str:
     return f"{text[: width - 1]:<{width}}"
 
 
-def _named(name: str, bars: list[str], ink: Ink) -> list[str]:
+def _named(name: str, bars: list[str], ink: Style) -> list[str]:
     """The name stands beside the lowest line of its bars."""
     names = [""] * (len(bars) - 1) + [name]
     return [ink(f"{name:<{_NAME}}", "bold") + bar for name, bar in zip(names, bars, strict=True)]

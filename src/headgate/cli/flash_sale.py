@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from headgate.algorithms.decision import Charge
 from headgate.clock import ManualClock
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import RateLimited
 from headgate.lease import Lease
 from headgate.limit_syntax import parse
@@ -70,7 +70,7 @@ class Gate:
         self.served: list[int] = [0] * TICKS  # by the tick in which they go through
         self.waited: list[int] = [0] * TICKS  # those of them that had to wait
         self._limit = parse(limit)
-        self._limiter = Limiter(USER_LIMIT, LocalEngine(clock), clock=clock, name="user")
+        self._limiter = Limiter(USER_LIMIT, MemoryEngine(clock), clock=clock, name="user")
 
     def call(self, user: str, at_us: int) -> None:
         charges = (Charge(user), Charge(_ITEM, self._limit))
@@ -103,7 +103,7 @@ class SlotGate(Gate):
 
     def __init__(self, name: str, limit: str, words: str, clock: ManualClock, holding: Random) -> None:
         super().__init__(name, limit, words, clock)
-        self._slots = Limiter(limit, LocalEngine(clock), clock=clock)
+        self._slots = Limiter(limit, MemoryEngine(clock), clock=clock)
         self._holding = holding
         self._held: list[tuple[int, int, Lease]] = []
 

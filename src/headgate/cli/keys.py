@@ -9,7 +9,7 @@ import argparse
 
 from headgate.algorithms.decision import REMAINING, RESET_AFTER_US
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import Answer, warn
+from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole
 from headgate.cli.rulebook_option import add_book, known_book
 from headgate.cli.table import Table, Value
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
     add_engine(parser)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     with server(args, "nothing is counted there between two commands") as engine:
         book, survey = known_book(args, engine), walk(engine, args.rule, args.scan_limit)
         found = surveyed(engine, survey, book, args.rule, args.top)
@@ -47,15 +47,15 @@ def run(args: argparse.Namespace) -> Answer:
     return _answer(found)
 
 
-def _answer(found: Surveyed) -> Answer:
+def _answer(found: Surveyed) -> Output:
     document = found.document()
     if not found.counts:
-        return Answer(document, ["Nothing is counted."])
+        return Output(document, ["Nothing is counted."])
     rules = [(name, found.tallies[name].counts, found.tallies[name].bytes) for name in found.names]
     titles = ("rule", "key", "used", "of", "remaining", "reset", "limit")
     rows = [_row(standing) for standing in found.busiest]
     right = ("used", "of", "remaining", "reset", "counts", "bytes")
-    return Answer(document, [Table(("rule", "counts", "bytes"), rules, right), "", Table(titles, rows, right)])
+    return Output(document, [Table(("rule", "counts", "bytes"), rules, right), "", Table(titles, rows, right)])
 
 
 def _row(standing: Standing) -> tuple[Value, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 
-from headgate.cli.output import Answer
+from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command, whole
 from headgate.engines import url_options
 from headgate.engines.url import open_async_engine
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     limits = parse_all(args.text)
     width = min(110, max(60, shutil.get_terminal_size((100, 24)).columns))
     engine = open_async_engine(args.engine) if args.engine else None  # asked nothing, it opens nothing
@@ -46,4 +46,4 @@ def run(args: argparse.Namespace) -> Answer:
         | {"explained": dict((*explain(limit), *laws(engine, limit, nodes)))}
         for limit in limits
     ]
-    return Answer({"limits": document}, [page(limits, engine, nodes, width).removesuffix("\n")])
+    return Output({"limits": document}, [page(limits, engine, nodes, width).removesuffix("\n")])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headgate.algorithms import ALGORITHMS
 from headgate.cli.engine_option import add_engine, server_of
-from headgate.cli.output import Answer, warn
+from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, group
 from headgate.cli.table import Table
 from headgate.engines.redis.script_assembly import Script, bare, in_one_string, published, several, single
@@ -69,17 +69,17 @@ def add(commands: Commands) -> None:
     copying.add_argument("folder", metavar="DIR", help="is made if it is not there")
 
 
-def _path(args: argparse.Namespace) -> Answer:
+def _path(args: argparse.Namespace) -> Output:
     found = lua_library.package_path(lua_library.folder())
-    return Answer({"path": found}, [found])
+    return Output({"path": found}, [found])
 
 
-def _copy(args: argparse.Namespace) -> Answer:
+def _copy(args: argparse.Namespace) -> Output:
     target = Path(args.folder).absolute()
     path = lua_library.package_path(target)
     files = lua_library.copy(target)
     told = f'{len(files)} files copied. In nginx.conf:  lua_package_path "{path};;";'
-    return Answer({"path": path, "files": [str(name) for name in files]}, [told])
+    return Output({"path": path, "files": [str(name) for name in files]}, [told])
 
 
 def scripts() -> dict[str, Script]:
@@ -100,15 +100,15 @@ def scripts() -> dict[str, Script]:
     return found
 
 
-def _list(args: argparse.Namespace) -> Answer:
+def _list(args: argparse.Namespace) -> Output:
     known = scripts()
     sizes = {name: len(script.text.encode()) for name, script in known.items()}
     document = [{"name": name, "bytes": sizes[name], "sha1": script.sha} for name, script in known.items()]
     rows = [(name, sizes[name], script.sha) for name, script in known.items()]
-    return Answer({"scripts": document}, [Table(("script", "bytes", "sha1"), rows, right=("bytes",))])
+    return Output({"scripts": document}, [Table(("script", "bytes", "sha1"), rows, right=("bytes",))])
 
 
-def _show(args: argparse.Namespace) -> Answer:
+def _show(args: argparse.Namespace) -> Output:
     known = scripts()
     if args.name not in known:
         near = get_close_matches(args.name, known, 1, 0.4)
@@ -117,10 +117,10 @@ def _show(args: argparse.Namespace) -> Answer:
     script = known[args.name]
     # Printing adds the newline again, so that the output has the script's own SHA1.
     shown = [script.text.removesuffix("\n")]
-    return Answer({"name": args.name, "sha1": script.sha, "text": script.text}, shown)
+    return Output({"name": args.name, "sha1": script.sha, "text": script.text}, shown)
 
 
-def _publish(args: argparse.Namespace) -> Answer:
+def _publish(args: argparse.Namespace) -> Output:
     url, _ = server_of(args, "there is no server to publish to")
     # Only here is redis needed: everything else of the command line runs without it.
     from headgate.engines.redis.published_scripts import publish
@@ -131,4 +131,4 @@ def _publish(args: argparse.Namespace) -> Answer:
         lines.append(f"{one.key} = {one.sha}")
         lines += [f"    EVALSHA <sha> 1 <key> {call}" for call in _CALLS[one.name]]
     lines.append(_AGAIN)
-    return Answer({"published": [one._asdict() for one in found]}, lines)
+    return Output({"published": [one._asdict() for one in found]}, lines)

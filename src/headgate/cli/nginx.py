@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from headgate.cli.engine_option import VARIABLE, url_of
-from headgate.cli.output import DONE, INVALID, Answer, warn
+from headgate.cli.output import DONE, INVALID, Output, warn
 from headgate.cli.parser import Commands, Misuse, Parser, command, group, whole
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules.compile import compile_to
@@ -80,7 +80,7 @@ def _add_choices(parser: Parser) -> None:
     parser.add_argument("--workers", type=whole(1), metavar="N", help="as many as there are cores unless given")
 
 
-def _conf(args: argparse.Namespace) -> Answer:
+def _conf(args: argparse.Namespace) -> Output:
     book = divisible(load.read(args.rulebook))
     print_warnings(book, as_json=args.json)  # it keeps them: nginx logs those of its plate
     path = _plate_of(args, Path(args.rulebook))
@@ -91,7 +91,7 @@ def _conf(args: argparse.Namespace) -> Answer:
     elif path is not None and not path.exists():
         line = shlex.join(["headgate", "rules", "compile", args.rulebook, "-o", str(path)])
         warn(f"The compiled rulebook is not there yet. Make it by:  {line}", as_json=args.json)
-    return Answer({"conf": text, "plate": None if path is None else str(path)}, [text.removesuffix("\n")])
+    return Output({"conf": text, "plate": None if path is None else str(path)}, [text.removesuffix("\n")])
 
 
 def _plate_of(args: argparse.Namespace, rulebook: Path) -> Path | None:
@@ -166,7 +166,7 @@ def _program() -> str | None:
     return shutil.which("nginx", path=path) or shutil.which("openresty", path=path)
 
 
-def _check(args: argparse.Namespace) -> Answer:
+def _check(args: argparse.Namespace) -> Output:
     program = _program()
     if program is None:
         raise HeadgateError(f"There is no nginx on this machine. {INSTALL}")
@@ -194,7 +194,7 @@ def _made(args: argparse.Namespace, book: Rulebook, folder: Path) -> list[str]:
     return ["-p", f"{folder}/", "-c", str(folder / "nginx.conf"), "-g", f"pid {folder}/nginx.pid;"]
 
 
-def _tested(args: argparse.Namespace, program: str, words: list[str]) -> Answer:
+def _tested(args: argparse.Namespace, program: str, words: list[str]) -> Output:
     ran = subprocess.run([program, *words, "-T", "-q"], capture_output=True, check=False)
     said, dump = ran.stderr.decode(errors="replace").strip(), ran.stdout.decode(errors="replace")
     fine = ran.returncode == 0
@@ -203,7 +203,7 @@ def _tested(args: argparse.Namespace, program: str, words: list[str]) -> Answer:
         said, fine = wrong or said, wrong is None
     lines: list[str | tuple[str, str]] = [(said, "" if fine else "red")] if said else []
     told = [("nginx takes it.", "green")] if fine else [("nginx does not take it.", "red")]
-    return Answer({"valid": fine, "nginx": said}, [*lines, *told], DONE if fine else INVALID)
+    return Output({"valid": fine, "nginx": said}, [*lines, *told], DONE if fine else INVALID)
 
 
 def _init(args: argparse.Namespace, program: str, words: list[str], dump: str) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headgate.cli.style import Ink
+from headgate.cli.style import Style
 from headgate.cli.table import Table, printable
 
 DONE: Final = 0
@@ -25,7 +25,7 @@ INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True)
-class Answer:
+class Output:
     """`document` is made of what JSON knows. A line of `shown` may come with its colour: (text, colour)."""
 
     document: Any
@@ -36,7 +36,7 @@ class Answer:
         if as_json:
             print(json.dumps(self.document, indent=2))
             return self.code
-        ink = Ink.on(sys.stdout)
+        ink = Style.on(sys.stdout)
         width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
         for part in self.shown:
             if isinstance(part, Table):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headgate.algorithms.limit import Limit
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import DONE, NO, Answer, warn
+from headgate.cli.output import DONE, NO, Output, warn
 from headgate.cli.parser import Commands, Parser, Run, command, group, span, whole
 from headgate.cli.rulebook_option import add_book, known_book
 from headgate.cli.table import Table
@@ -65,7 +65,7 @@ def _verb(verbs: Commands, name: str, run: Run, about: str, *examples: str) -> P
     return parser
 
 
-def _set(args: argparse.Namespace) -> Answer:
+def _set(args: argparse.Namespace) -> Output:
     key, limits, _ = checked(args.key, args.limit)
     with server(args) as engine:
         _check(args, engine, key, limits)
@@ -73,9 +73,9 @@ def _set(args: argparse.Namespace) -> Answer:
     text = "; ".join(limit.text for limit in limits)
     document = {"rule": args.rule, "key": key, "limit": text, "for": args.life, "set": done}
     if not done:
-        return Answer(document, [f"{args.rule}: {key} has a limit of its own already; it stays"], NO)
+        return Output(document, [f"{args.rule}: {key} has a limit of its own already; it stays"], NO)
     life = f" for {args.life:g} s" if args.life else ""
-    return Answer(document, [f"{args.rule}: {key} has {text}{life}"])
+    return Output(document, [f"{args.rule}: {key} has {text}{life}"])
 
 
 def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tuple[Limit, ...]) -> None:
@@ -95,37 +95,37 @@ def _check_names(book: Rulebook | None, name: str, key: str | None = None) -> No
             attributes_of(rule, key)
 
 
-def _get(args: argparse.Namespace) -> Answer:
+def _get(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         book = known_book(args, engine)
         text = engine.overrides(args.rule).get(args.key)
     document = {"rule": args.rule, "key": args.key, "limit": text}
     if text is None:
         _check_names(book, args.rule, args.key)
-        return Answer(document, [f"{args.rule}: {args.key} has no limit of its own"], NO)
-    return Answer(document, [text])
+        return Output(document, [f"{args.rule}: {args.key} has no limit of its own"], NO)
+    return Output(document, [text])
 
 
-def _unset(args: argparse.Namespace) -> Answer:
+def _unset(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         book = known_book(args, engine)
         done = engine.overrides(args.rule).unset(args.key)
     if not done:
         _check_names(book, args.rule, args.key)
     told = "goes by the rule again" if done else "had no limit of its own"
-    return Answer(
+    return Output(
         {"rule": args.rule, "key": args.key, "unset": done},
         [f"{args.rule}: {args.key} {told}"],
         DONE if done else NO,
     )
 
 
-def _list(args: argparse.Namespace) -> Answer:
+def _list(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         book = known_book(args, engine)
         rows = sorted(islice(engine.overrides(args.rule).list(), args.top))
     document = {"rule": args.rule, "overrides": [{"key": key, "limit": text} for key, text in rows]}
     if not rows:
         _check_names(book, args.rule)
-        return Answer(document, [f"{args.rule}: no key has a limit of its own"])
-    return Answer(document, [Table(("key", "limit"), rows)])
+        return Output(document, [f"{args.rule}: no key has a limit of its own"])
+    return Output(document, [Table(("key", "limit"), rows)])

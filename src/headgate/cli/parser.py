@@ -14,12 +14,12 @@ from textwrap import fill
 from typing import Any, NoReturn, TypeAlias
 
 from headgate.algorithms.limit import SECOND
-from headgate.cli.output import Answer
+from headgate.cli.output import Output
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.limit_syntax import parse_span
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-Run = Callable[[argparse.Namespace], Answer | int]
+Run = Callable[[argparse.Namespace], Output | int]
 
 _choice = re.compile(r"argument ([^:]*): invalid choice: '([^']*)' \(choose from (.*)\)")
 

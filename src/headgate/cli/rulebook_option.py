@@ -11,7 +11,7 @@ from headgate.cli.output import warn
 from headgate.errors import InvalidRule
 from headgate.operations.publish_rulebook import book_of
 from headgate.rules import load
-from headgate.rules.distribution.versions import Editions
+from headgate.rules.distribution.versions import RulebookVersions
 from headgate.rules.rule import Rulebook
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def print_warnings(book: Rulebook, *, as_json: bool) -> Rulebook:
     return replace(book, warnings=())
 
 
-def editions_of(engine: RedisEngine) -> Editions:
+def editions_of(engine: RedisEngine) -> RulebookVersions:
     """What was pushed there."""
-    from headgate.engines.redis.rulebook_versions import Archive
+    from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
-    return Editions(Archive(engine))
+    return RulebookVersions(RedisVersionStore(engine))
 
 
 def file_text(path: Path) -> str:

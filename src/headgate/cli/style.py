@@ -8,12 +8,12 @@ from typing import NamedTuple, TextIO
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
-class Ink(NamedTuple):
+class Style(NamedTuple):
     color: bool
     blocks: bool
 
     @classmethod
-    def on(cls, stream: TextIO, *, color: bool = True) -> Ink:
+    def on(cls, stream: TextIO, *, color: bool = True) -> Style:
         """What the stream can show; NO_COLOR and a dumb terminal are heeded."""
         wanted = color and stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         return cls(wanted, (stream.encoding or "").lower().replace("-", "").startswith("utf8"))

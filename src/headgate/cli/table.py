@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from unicodedata import combining, east_asian_width
 
-from headgate.cli.style import Ink
+from headgate.cli.style import Style
 
 _GAP = "  "
 _NARROWEST = 8  # what is left of a column of words at least
@@ -35,7 +35,7 @@ class Table:
     rows: Sequence[Sequence[Value]]
     right: Sequence[str] = ()
 
-    def lines(self, width: int | None, ink: Ink) -> list[str]:
+    def lines(self, width: int | None, ink: Style) -> list[str]:
         texts = [[_text(cell) for cell in row] for row in self.rows]
         colors = [[cell.color if isinstance(cell, Cell) else None for cell in row] for row in self.rows]
         widths = self._widths([self.titles, *texts], width)
@@ -53,7 +53,7 @@ class Table:
             widths[widest] -= 1
         return widths
 
-    def _line(self, row: Sequence[str], colors: Sequence[str | None], widths: Sequence[int], ink: Ink) -> str:
+    def _line(self, row: Sequence[str], colors: Sequence[str | None], widths: Sequence[int], ink: Style) -> str:
         cells = []
         for title, text, color, room in zip(self.titles, row, colors, widths, strict=True):
             shown = _cut(text, room, ink)
@@ -89,7 +89,7 @@ def wide(text: str) -> int:
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
-def _cut(text: str, room: int, ink: Ink) -> str:
+def _cut(text: str, room: int, ink: Style) -> str:
     if wide(text) <= room:
         return text
     dots = "…" if ink.blocks else ".."

@@ -12,7 +12,7 @@ from typing import Any
 from headgate.algorithms.decision import Decision, Verdict
 from headgate.cli.counter_options import add_counts, all_counts_of, counts_of
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import DONE, NO, Answer
+from headgate.cli.output import DONE, NO, Output
 from headgate.cli.parser import Commands, Parser, Run, command, whole
 from headgate.cli.table import Cell, Table, Value
 from headgate.explain import long
@@ -63,24 +63,24 @@ def _verb(commands: Commands, name: str, run: Run, about: str, *examples: str, m
     return parser
 
 
-def _take(args: argparse.Namespace) -> Answer:
+def _take(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         return _decided(run(manual_calls.taking(engine, args.key, counts_of(args, engine), args.cost)))
 
 
-def _peek(args: argparse.Namespace) -> Answer:
+def _peek(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         return _decided(run(manual_calls.peeking(engine, args.key, counts_of(args, engine), args.cost)))
 
 
-def _reset(args: argparse.Namespace) -> Answer:
+def _reset(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         check_key(args.key)
         names = run(manual_calls.resetting(engine, args.key, all_counts_of(args, engine)))
-    return Answer({"key": args.key, "reset": names}, [f"{name}: {args.key} is forgotten" for name in names])
+    return Output({"key": args.key, "reset": names}, [f"{name}: {args.key} is forgotten" for name in names])
 
 
-def _refund(args: argparse.Namespace) -> Answer:
+def _refund(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         check_key(args.key)
         found = run(manual_calls.refunding(engine, args.key, counts_of(args, engine), args.cost))
@@ -91,10 +91,10 @@ def _refund(args: argparse.Namespace) -> Answer:
         for name, before, after in found
     ]
     table = Table(("count", "limit", "before", "after"), rows, _RIGHT)
-    return Answer({"key": args.key, "cost": args.cost, "limits": told}, [table])
+    return Output({"key": args.key, "cost": args.cost, "limits": told}, [table])
 
 
-def _decided(decision: Decision) -> Answer:
+def _decided(decision: Decision) -> Output:
     """A decision as a document and as a table: the whole, and limit by limit."""
     parts = [(_name(part), part.verdicts[0]) for part in decision.parts]
     limits = [
@@ -105,7 +105,7 @@ def _decided(decision: Decision) -> Answer:
     titles = ("count", "limit", "", "remaining", "retry after", "reset after", "delay")
     rows = [_row(name, verdict) for name, verdict in parts]
     told = (str(decision), "green" if decision.allowed else "red")
-    return Answer(document, [told, Table(titles, rows, _RIGHT)], DONE if decision.allowed else NO)
+    return Output(document, [told, Table(titles, rows, _RIGHT)], DONE if decision.allowed else NO)
 
 
 def _name(part: Decision) -> str:

@@ -23,13 +23,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, MARK, Facts, Receipt
+from headgate.algorithms.decision import ALLOWED, MARK, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
-from headgate.enforcement.rule_decision import CANDIDATE, SHADOW, Charged, Denied, Head, RuledDecision
+from headgate.enforcement.rule_decision import CANDIDATE, SHADOW, Charged, Denied, Head, RuleDecision
 from headgate.enforcement.split_limits import divisible, even
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback.limit_share import Place, fresh
 from headgate.engines.url_options import Options
 from headgate.flow import Flow
@@ -45,7 +45,7 @@ MANY = 1000  # limits that callers brought along
 Hand = tuple[int, Head, list[Any]]
 
 
-class Ruling:
+class CompiledRulebook:
     """A rulebook, bound to an engine and to this process's own."""
 
     def __init__(self, book: Rulebook, engine: Any, local: Any, chosen: Options) -> None:
@@ -64,9 +64,9 @@ class Ruling:
         self._divided: dict[tuple[str, int, str | None, Place], Hand] = {}
         self._brought: dict[tuple[Limit, str], Any] = {}
 
-    def call(self, attributes: Mapping[str, Any], cost: int | None) -> Call:
+    def call(self, attributes: Mapping[str, Any], cost: int | None) -> CallPlan:
         """What a call asks."""
-        call = Call(self)
+        call = CallPlan(self)
         hands = self._hands
         for match in self.match(attributes, cost):
             rule, key, limits, units, shadow, candidate, denied = match
@@ -139,13 +139,13 @@ class Ruling:
         return self.engine.meter(limit, meter.name)
 
 
-class Call:
+class CallPlan:
     """The charges of one call, and how they are decided."""
 
     __slots__ = ("_known", "_places", "charges", "denied", "heads", "ruling", "straight")
 
-    def __init__(self, ruling: Ruling) -> None:
-        self.ruling: Ruling = ruling
+    def __init__(self, ruling: CompiledRulebook) -> None:
+        self.ruling: CompiledRulebook = ruling
         self.charges: list[Charged] = []
         self.heads: list[Head] = []
         self.denied: list[Denied] = []
@@ -162,7 +162,7 @@ class Call:
         if place != THERE:
             self.straight = False
 
-    def join(self, other: Call) -> list[int]:
+    def join(self, other: CallPlan) -> list[int]:
         """Make the charges of another call as well; where each of them is now. Two on one count become one, for
         an engine judges every charge of a question by the count as it stood before."""
         places, known, charges = [], self._known, self.charges
@@ -181,20 +181,20 @@ class Call:
         self.straight = self.straight and other.straight
         return places
 
-    def decision(self, answers: Sequence[Facts | None], apart: bool = False) -> RuledDecision:
-        return RuledDecision(self.ruling, self.heads, self.charges, answers, self.denied, apart)
+    def decision(self, answers: Sequence[Outcome | None], apart: bool = False) -> RuleDecision:
+        return RuleDecision(self.ruling, self.heads, self.charges, answers, self.denied, apart)
 
-    def decide(self, patience_us: int | None = None, commit: bool = True) -> Flow[RuledDecision]:
+    def decide(self, patience_us: int | None = None, commit: bool = True) -> Flow[RuleDecision]:
         """The long way."""
         answers, apart = yield from self.answered(patience_us, commit)
         return self.decision(answers, apart)
 
     def answered(
         self, patience_us: int | None = None, commit: bool = True
-    ) -> Flow[tuple[Sequence[Facts | None], bool]]:
+    ) -> Flow[tuple[Sequence[Outcome | None], bool]]:
         """An answer for each charge, and whether they come from several places. Who is not asked, because
         something here refused, has none."""
-        answers: list[Facts | None] = [None] * len(self.charges)
+        answers: list[Outcome | None] = [None] * len(self.charges)
         refused = any(not match.shadow for _, match in self.denied)
         charged: list[int] = []
         try:
@@ -232,7 +232,7 @@ class Call:
     def _aside(self, place: int) -> bool:
         return self.heads[place][1] is not None
 
-    def _refuse(self, places: Sequence[int], answers: Sequence[Facts | None]) -> bool:
+    def _refuse(self, places: Sequence[int], answers: Sequence[Outcome | None]) -> bool:
         for place in places:
             facts = answers[place]
             if facts is not None and not facts[ALLOWED] and not self._aside(place):
@@ -240,7 +240,7 @@ class Call:
         return False
 
     def _together(
-        self, engine: Any, places: list[int], answers: list[Facts | None], patience_us: int | None, commit: bool
+        self, engine: Any, places: list[int], answers: list[Outcome | None], patience_us: int | None, commit: bool
     ) -> Flow[None]:
         if len(places) == 1 and commit:
             meter, key, cost = self.charges[places[0]]
@@ -251,7 +251,9 @@ class Call:
             for place, facts in zip(places, found, strict=True):
                 answers[place] = facts
 
-    def _ahead(self, place: int, answers: list[Facts | None], patience_us: int | None, commit: bool) -> Flow[None]:
+    def _ahead(
+        self, place: int, answers: list[Outcome | None], patience_us: int | None, commit: bool
+    ) -> Flow[None]:
         meter, key, cost = self.charges[place]
         if self._places[place] == PREFETCHED:
             yield from self._together(self.ruling.engine, [place], answers, patience_us, commit)
@@ -261,7 +263,7 @@ class Call:
             answers[place] = yield partial(meter.free, key)
 
     def _give_back(
-        self, places: Sequence[int], answers: list[Facts | None], patience_us: int | None, commit: bool
+        self, places: Sequence[int], answers: list[Outcome | None], patience_us: int | None, commit: bool
     ) -> Flow[None]:
         """What was charged before another rule refused. A shadow keeps its own; but nobody holds a slot for it."""
         for place in places if commit else ():
@@ -293,12 +295,14 @@ def _shares(rule: Rule) -> bool:
     return rule.where == "split" and rule.nodes is None
 
 
-def terms_of(rule: Rule, aside: str | None = None, deadline: float | None = None) -> Terms:
+def terms_of(rule: Rule, aside: str | None = None, deadline: float | None = None) -> ChargeOptions:
     """What a rule says to an engine."""
     if aside == CANDIDATE:
-        return Terms(rule.name, aside=True, fallback=rule.fallback, deadline=deadline)
+        return ChargeOptions(rule.name, aside=True, fallback=rule.fallback, deadline=deadline)
     prefetch = None if rule.prefetch is None or aside else (rule.prefetch.hold_us, rule.prefetch.units)
-    return Terms(rule.name, aside is not None, rule.lockout, rule.overrides, rule.fallback, deadline, prefetch)
+    return ChargeOptions(
+        rule.name, aside is not None, rule.lockout, rule.overrides, rule.fallback, deadline, prefetch
+    )
 
 
 def names_of(rule: Rule, limits: Limits, candidate: bool = False) -> list[str]:

@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, Facts, with_remaining
+from headgate.algorithms.decision import ALLOWED, REMAINING, Outcome, with_remaining
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.enforcement.call_plan import THERE, Call, Ruling
-from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.call_plan import THERE, CallPlan, CompiledRulebook
+from headgate.enforcement.rule_decision import RuleDecision
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
 from headgate.untracked_refund import give_back
@@ -47,24 +47,24 @@ class Together:
 
     __slots__ = ("asked", "call", "meeting")
 
-    def __init__(self, ruling: Ruling, asks: Sequence[Ask]) -> None:
+    def __init__(self, ruling: CompiledRulebook, asks: Sequence[Ask]) -> None:
         if not isinstance(asks, list | tuple) or isinstance(asks, Ask):
             raise InvalidCharge(f"Calls are a list of Asks, such as [{EXAMPLE_ASK}]; not {describe(asks)}.")
-        self.call: Call = Call(ruling)
+        self.call: CallPlan = CallPlan(ruling)
         join = self.call.join
-        self.asked: list[tuple[Call, list[int]]] = [
+        self.asked: list[tuple[CallPlan, list[int]]] = [
             (own, join(own)) for own in (call_of(ruling, ask) for ask in asks)
         ]
         # Whether several of them meet on one count.
         self.meeting: bool = len(self.call.charges) < sum(len(places) for _, places in self.asked)
 
-    def decisions(self, answers: Sequence[Facts | None], apart: bool = False) -> tuple[RuledDecision, ...]:
+    def decisions(self, answers: Sequence[Outcome | None], apart: bool = False) -> tuple[RuleDecision, ...]:
         own_answers = [[answers[place] for place in places] for _, places in self.asked]
         if self.meeting:
             self._tell_apart(own_answers)
         return tuple([own.decision(facts, apart) for (own, _), facts in zip(self.asked, own_answers, strict=True)])
 
-    def _tell_apart(self, own_answers: list[list[Facts | None]]) -> None:
+    def _tell_apart(self, own_answers: list[list[Outcome | None]]) -> None:
         """Give back to `remaining` what those that come after were charged."""
         later: dict[int, int] = {}  # by place: units
         for (own, places), answers in zip(reversed(self.asked), reversed(own_answers), strict=True):
@@ -74,13 +74,13 @@ class Together:
                     answers[number] = with_remaining(facts, facts[REMAINING] + later[place])
                 later[place] = later.get(place, 0) + own.charges[number][2]
 
-    def decide(self) -> Flow[tuple[RuledDecision, ...]]:
+    def decide(self) -> Flow[tuple[RuleDecision, ...]]:
         """The long way, for calls that are not straight."""
         answers, apart = yield from self.call.answered()
         return self.decisions(answers, apart)
 
 
-def giving_back(ruling: Ruling, ask: Ask, units: int) -> Flow[RuledDecision]:
+def giving_back(ruling: CompiledRulebook, ask: Ask, units: int) -> Flow[RuleDecision]:
     """Units of a call whose decision nobody has any more; how things stand after that."""
     call, answers = call_of(ruling, check_ask(ask)._replace(cost=units)), []
     for meter, key, cost in call.charges:
@@ -103,7 +103,7 @@ def check_ask(ask: object) -> Ask:
     return ask
 
 
-def call_of(ruling: Ruling, ask: Ask) -> Call:
+def call_of(ruling: CompiledRulebook, ask: Ask) -> CallPlan:
     """What one of them asks."""
     check_ask(ask)
     if not isinstance(ask.attributes, Mapping):
@@ -116,7 +116,7 @@ def call_of(ruling: Ruling, ask: Ask) -> Call:
             charges = zip(rules, call.charges, strict=True)
             call.charges = [(meter, key, units if closed else 0) for closed, (meter, key, units) in charges]
         return call
-    call = Call(ruling)
+    call = CallPlan(ruling)
     if not isinstance(ask.limit, Limit):
         raise InvalidCharge(f'An Ask\'s limit is a Limit, such as parse("10/minute"); not {describe(ask.limit)}.')
     if not isinstance(ask.name, str):

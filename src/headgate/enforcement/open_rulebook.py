@@ -21,10 +21,10 @@ from headgate.engines.fork_reset import on_fork
 from headgate.engines.url import open_archive
 from headgate.errors import InvalidRule
 from headgate.rules import load
-from headgate.rules.distribution.disk_cache import Keep
+from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.envoy_descriptors import FolderSource, as_book
-from headgate.rules.distribution.versions import Editions
-from headgate.rules.distribution.watcher import FileSource, Paper, PushedSource, Watch
+from headgate.rules.distribution.versions import RulebookVersions
+from headgate.rules.distribution.watcher import FileSource, Paper, PushedSource, RulebookWatcher
 from headgate.rules.rule import Rulebook
 
 Rules = Rulebook | Mapping[str, Any] | str | PathLike[str]
@@ -36,7 +36,7 @@ class Opened(NamedTuple):
     """The rulebook to begin with, what watches it if it may change, and what to close in the end."""
 
     book: Rulebook
-    watch: Watch[Rulebook] | None
+    watch: RulebookWatcher[Rulebook] | None
     close: Callable[[], None]
 
 
@@ -55,14 +55,14 @@ def opened(rules: Rules, engine: str | None, prefix: str, follow: Callable[[Rule
                 'Rules are "pushed" to a server: give its URL as the engine, or in place of "pushed".'
             )
         name = engine
-    watch: Watch[Rulebook]
+    watch: RulebookWatcher[Rulebook]
     if "://" in name:
         archive, hang_up = open_archive(name, prefix)
-        source = PushedSource(Editions(archive))
-        watch = Watch(source, _loaded, follow, keep=Keep(f"{name} {prefix}"))
+        source = PushedSource(RulebookVersions(archive))
+        watch = RulebookWatcher(source, _loaded, follow, keep=DiskCache(f"{name} {prefix}"))
     else:
         hang_up = _nothing
-        watch = Watch(FolderSource(name) if Path(name).is_dir() else FileSource(name), _loaded, follow)
+        watch = RulebookWatcher(FolderSource(name) if Path(name).is_dir() else FileSource(name), _loaded, follow)
     on_fork(watch.forget)
 
     def close() -> None:

@@ -24,9 +24,9 @@ from headgate.algorithms.decision import (
     RESET_AFTER_US,
     RETRY_AFTER_US,
     Decision,
-    Facts,
-    LockedFacts,
-    OverriddenFacts,
+    LockedOutcome,
+    Outcome,
+    OverriddenOutcome,
     Unbound,
     Verdict,
     longest_delay,
@@ -67,11 +67,11 @@ class _Nobody(NamedTuple):
 
 
 _NOBODY = _Nobody()
-_DENIED: Facts = False, 0, None, 0, 0, 0, 0
-_FREE: Facts = True, EXACT, 0, 0, 0, 0, 0
+_DENIED: Outcome = False, 0, None, 0, 0, 0, 0
+_FREE: Outcome = True, EXACT, 0, 0, 0, 0, 0
 
 
-class RuledDecision(Decision):
+class RuleDecision(Decision):
     """The answer to a call by all rules that apply to it; true if it may pass.
 
     A call makes one of these, so it only keeps what it was given; whatever is asked of it is worked out then.
@@ -86,14 +86,14 @@ class RuledDecision(Decision):
         book: Book,
         heads: Sequence[Head],
         charges: Sequence[Charged],
-        answers: Sequence[Facts | None],
+        answers: Sequence[Outcome | None],
         denied: Sequence[Denied],
         apart: bool = False,
     ) -> None:
         self._book = book
         self.heads: Sequence[Head] = heads
         self.charges: Sequence[Charged] = charges
-        self.answers: Sequence[Facts | None] = answers
+        self.answers: Sequence[Outcome | None] = answers
         self.denied = denied
         self._apart = apart
 
@@ -101,7 +101,7 @@ class RuledDecision(Decision):
         refusal = self.refusal
         book = _Copied({} if refusal is None or self.rule is None else {self.rule: refusal})
         charges = [(Unbound(meter.limit), key, cost) for meter, key, cost in self.charges]
-        return RuledDecision, (book, self.heads, charges, self.answers, self.denied, self._apart)
+        return RuleDecision, (book, self.heads, charges, self.answers, self.denied, self._apart)
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -137,7 +137,7 @@ class RuledDecision(Decision):
         row: list[Decision | None] = []
         for (rule, aside), charge, facts in zip(self.heads, self.charges, self.answers, strict=True):
             meter, key, cost = charge
-            if isinstance(facts, OverriddenFacts):
+            if isinstance(facts, OverriddenOutcome):
                 meter = self._book.own_meter(charge, facts.limit)
             row.append(None if facts is None else _part(Decision(facts, meter, key, cost), rule, aside))
         for before, match in reversed(self.denied):
@@ -156,7 +156,7 @@ class RuledDecision(Decision):
         return min(self.parts, key=_left) if self.parts else Decision(_FREE, _NOBODY, "", 0)
 
     @lazy_property
-    def facts(self) -> Facts:  # type: ignore[override]
+    def facts(self) -> Outcome:  # type: ignore[override]
         """The numbers of the decision: the least left, the longest wait."""
         spoke = self._spoke.facts
         if self._lone is not None:
@@ -231,7 +231,7 @@ class RuledDecision(Decision):
     @property
     def locked(self) -> bool:
         """Whether the rule that spoke has locked the key out."""
-        return isinstance(self._spoke.facts, LockedFacts)
+        return isinstance(self._spoke.facts, LockedOutcome)
 
     @property
     def why(self) -> str | None:

@@ -11,7 +11,7 @@
     limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
     decision = limiter.check({"method": "POST", "path": "/login", "address": "192.0.2.7"})
 
-RuledLimiter and AsyncRuledLimiter are the same but for the await. The rulebook is replaced whole, between two
+RuleLimiter and AsyncRuleLimiter are the same but for the await. The rulebook is replaced whole, between two
 calls; every call is decided by one book.
 
 (The reason for the length of this file: every verb has two spellings, and an example.)
@@ -27,24 +27,24 @@ from types import TracebackType
 from typing import Any, cast
 
 from headgate import limiter_flows
-from headgate.algorithms.decision import Decision, Facts
+from headgate.algorithms.decision import Decision, Outcome
 from headgate.clock import Clock, check_clock
 from headgate.enforcement import held_slots
-from headgate.enforcement.call_plan import Call, Ruling
+from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.check_together import Ask, Together, giving_back
 from headgate.enforcement.open_rulebook import Rules, opened
 from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrides
-from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.stored_decision import Written, redeemed, written
 from headgate.engines import url_options
 from headgate.engines.deadlines import set_deadline
-from headgate.engines.memory.async_engine import AwaitedEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
-from headgate.rules.distribution.watcher import Watch
+from headgate.rules.distribution.watcher import RulebookWatcher
 from headgate.rules.rule import Rulebook
 from headgate.slot_renewal import AsyncHolding, Hold, Holding
 from headgate.validation import check_cost, check_decision, check_engine, check_units, describe
@@ -64,7 +64,7 @@ class _Ruled:
         self._local = local
         self._opened = url is not None  # whoever brings an engine along has said how long it waits
         self._chosen = url_options.split(url)[1] if url is not None else url_options.Options()
-        self.watch: Watch[Rulebook] | None
+        self.watch: RulebookWatcher[Rulebook] | None
         book, self.watch, self._close_rules = opened(rules, url, prefix, self.replace)
         self.replace(book)
         if self.watch is not None and not self.watch.start():
@@ -93,7 +93,7 @@ class _Ruled:
                 "A Rulebook is expected, as headgate.rules.load.read(path) or load.of(mapping) returns it; "
                 f"not {describe(rulebook)}."
             )
-        ruling = Ruling(rulebook, self.engine, self._local, self._chosen)
+        ruling = CompiledRulebook(rulebook, self.engine, self._local, self._chosen)
         if self._opened:
             set_deadline(self.engine, ruling.deadline)
         self._ruling = ruling
@@ -101,17 +101,17 @@ class _Ruled:
             _log.warning(RULEBOOK_WARNING, warning)
 
     @property
-    def ruling(self) -> Ruling:
+    def ruling(self) -> CompiledRulebook:
         """The rulebook at work: another one after every change."""
         return self._ruling
 
-    def call(self, attributes: object, cost: object = None) -> Call:
+    def call(self, attributes: object, cost: object = None) -> CallPlan:
         """Works out the charges of a call under the rules that apply; no engine is asked yet."""
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
         return self._ruling.call(attributes, None if cost is None else check_cost(cost))
 
-    def _call_and_watch(self, attributes: object, cost: object = None) -> Call:
+    def _call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
         """The same, as long as no thread could be started that follows the rulebook: try again."""
         if self.watch is None or self.watch.start():
             self.__dict__.pop("call", None)
@@ -144,7 +144,7 @@ class _Ruled:
         """
         return written(check_decision(decision))
 
-    def redeemed(self, receipts: Sequence[Written]) -> RuledDecision:
+    def redeemed(self, receipts: Sequence[Written]) -> RuleDecision:
         """Makes the decision again of its receipts: to be refunded, cancelled, renewed or released.
 
         >>> limiter = Limiter.from_rules(RULES)
@@ -158,7 +158,7 @@ class _Ruled:
             yield partial(meter.reset, key)
 
 
-class RuledLimiter(_Ruled):
+class RuleLimiter(_Ruled):
     """Limits calls by a rulebook. Thread-safe.
 
     rules    a Rulebook, a mapping, a file (watched), or "pushed": what was pushed to the engine's server
@@ -186,10 +186,10 @@ class RuledLimiter(_Ruled):
             engine = open_engine(engine, prefix=prefix, clock=clock, ruled=True)
         else:
             check_engine(engine, awaited=False)
-        local = engine if isinstance(engine, LocalEngine) else LocalEngine(clock)
+        local = engine if isinstance(engine, MemoryEngine) else MemoryEngine(clock)
         super().__init__(rules, engine, local, clock, url, prefix)
 
-    def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
+    def check(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides whether a call may pass, and charges every rule that applies, or none: `cost` times what it
         states.
 
@@ -204,7 +204,7 @@ class RuledLimiter(_Ruled):
         meter, key, cost = call.charges[0]
         return call.decision((meter.decide(key, cost),))
 
-    def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
+    def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
         """Decides several calls, and charges them all or none; a decision for each, by its own verdict.
 
         >>> from headgate.enforcement.check_together import Ask
@@ -221,7 +221,7 @@ class RuledLimiter(_Ruled):
         meter, key, cost = charges[0]
         return together.decisions((meter.decide(key, cost),))
 
-    def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
+    def peek(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides what `check` would decide; charges nothing, counts nothing.
 
         >>> Limiter.from_rules(RULES).peek({"user": "ann"}).remaining
@@ -229,7 +229,7 @@ class RuledLimiter(_Ruled):
         """
         return run(self.call(attributes, cost).decide(commit=False))
 
-    def wait(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> RuledDecision:
+    def wait(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> RuleDecision:
         """Passes when there is room under every rule; refused at once if that is more than `timeout` away.
 
         >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
@@ -240,11 +240,11 @@ class RuledLimiter(_Ruled):
         flow = limiter_flows.wait(
             lambda call, patience_us: run(call.decide(patience_us)), call, timeout, self.clock.sleep_us
         )
-        return cast(RuledDecision, run(flow))
+        return cast(RuleDecision, run(flow))
 
     def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
-    ) -> RuledDecision:
+    ) -> RuleDecision:
         """Takes a place now, served after the decision's delay; refused if that is more than `timeout` away.
 
         >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
@@ -275,7 +275,7 @@ class RuledLimiter(_Ruled):
         """
         return run(limiter_flows.refund(check_decision(decision, awaited=False), cost))
 
-    def give_back(self, ask: Ask, units: int) -> RuledDecision:
+    def give_back(self, ask: Ask, units: int) -> RuleDecision:
         """Gives back units of a call whose decision is gone, as far as they are counted; returns how things stand
         then.
 
@@ -307,7 +307,7 @@ class RuledLimiter(_Ruled):
         return run(held_slots.release(check_decision(decision, awaited=False)))
 
     @contextmanager
-    def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[RuledDecision]:
+    def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[RuleDecision]:
         """Checks around a block: RateLimited if refused; slots are held as long as the block lasts.
 
         >>> with Limiter.from_rules({"rules": [{"name": "jobs", "limit": "2 slots"}]}).hold({}) as decision:
@@ -349,7 +349,7 @@ class RuledLimiter(_Ruled):
         self._close_rules()
         self.engine.close()
 
-    def __enter__(self) -> RuledLimiter:
+    def __enter__(self) -> RuleLimiter:
         return self
 
     def __exit__(
@@ -358,10 +358,10 @@ class RuledLimiter(_Ruled):
         self.close()
 
 
-class AsyncRuledLimiter(_Ruled):
-    """Limits calls by a rulebook, awaited. Works from several event loops. Every verb is that of RuledLimiter.
+class AsyncRuleLimiter(_Ruled):
+    """Limits calls by a rulebook, awaited. Works from several event loops. Every verb is that of RuleLimiter.
 
-    >>> async def main() -> RuledDecision:
+    >>> async def main() -> RuleDecision:
     ...     async with AsyncLimiter.from_rules(RULES) as limiter:
     ...         return await limiter.check({"user": "ann"})
     >>> asyncio.run(main())
@@ -382,16 +382,16 @@ class AsyncRuledLimiter(_Ruled):
             engine = open_async_engine(engine, prefix=prefix, clock=clock, ruled=True)
         else:
             check_engine(engine, awaited=True)
-        local = engine if isinstance(engine, AwaitedEngine) else AwaitedEngine(LocalEngine(clock))
+        local = engine if isinstance(engine, AsyncMemoryEngine) else AsyncMemoryEngine(MemoryEngine(clock))
         super().__init__(rules, engine, local, clock, url, prefix)
 
-    async def check(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
+    async def check(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides whether a call may pass, and charges every rule that applies, or none: `cost` times what it
         states.
         """
         return await self.decided(self.call(attributes, cost))
 
-    async def decided(self, call: Call) -> RuledDecision:
+    async def decided(self, call: CallPlan) -> RuleDecision:
         """The decision on a call whose charges are known."""
         if not call.straight:
             return await arun(call.decide())
@@ -400,22 +400,22 @@ class AsyncRuledLimiter(_Ruled):
         meter, key, cost = call.charges[0]
         return call.decision((await meter.decide(key, cost),))
 
-    async def check_together(self, asks: Sequence[Ask]) -> tuple[RuledDecision, ...]:
+    async def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
         """Decides several calls, and charges them all or none; a decision for each, by its own verdict."""
         return await self.decided_together(self.together(asks))
 
-    async def decided_together(self, together: Together) -> tuple[RuledDecision, ...]:
+    async def decided_together(self, together: Together) -> tuple[RuleDecision, ...]:
         """The decisions on calls whose charges are known."""
         if not together.call.straight:
             return await arun(together.decide())
         return together.decisions(await self.answered(together))
 
-    async def peeked_together(self, together: Together) -> tuple[RuledDecision, ...]:
+    async def peeked_together(self, together: Together) -> tuple[RuleDecision, ...]:
         """Decides what `decided_together` would decide, and charges nothing."""
         answers, apart = await arun(together.call.answered(commit=False))
         return together.decisions(answers, apart)
 
-    async def answered(self, together: Together) -> Sequence[Facts]:
+    async def answered(self, together: Together) -> Sequence[Outcome]:
         """Asks the engine about calls that need one question, and returns the facts of each charge."""
         charges = together.call.charges
         if len(charges) != 1:
@@ -423,23 +423,23 @@ class AsyncRuledLimiter(_Ruled):
         meter, key, cost = charges[0]
         return (await meter.decide(key, cost),)
 
-    async def peek(self, attributes: Attributes, cost: int | None = None) -> RuledDecision:
+    async def peek(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides what `check` would decide; charges nothing, counts nothing."""
         return await arun(self.call(attributes, cost).decide(commit=False))
 
     async def wait(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
-    ) -> RuledDecision:
+    ) -> RuleDecision:
         """Passes when there is room under every rule; refused at once if that is more than `timeout` away."""
         call = self.call(attributes, cost)
         flow = limiter_flows.wait(
             lambda call, patience_us: arun(call.decide(patience_us)), call, timeout, self.clock.asleep_us
         )
-        return cast(RuledDecision, await arun(flow))
+        return cast(RuleDecision, await arun(flow))
 
     async def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
-    ) -> RuledDecision:
+    ) -> RuleDecision:
         """Takes a place now, served after the decision's delay; refused if that is more than `timeout` away."""
         return await arun(self.call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
 
@@ -457,7 +457,7 @@ class AsyncRuledLimiter(_Ruled):
         """
         return await arun(limiter_flows.refund(check_decision(decision, awaited=True), cost))
 
-    async def give_back(self, ask: Ask, units: int) -> RuledDecision:
+    async def give_back(self, ask: Ask, units: int) -> RuleDecision:
         """Gives back units of a call whose decision is gone, as far as they are counted; returns how things
         stand then.
         """
@@ -475,7 +475,7 @@ class AsyncRuledLimiter(_Ruled):
         return await arun(held_slots.release(check_decision(decision, awaited=True)))
 
     @asynccontextmanager
-    async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[RuledDecision]:
+    async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[RuleDecision]:
         """Checks around a block: RateLimited if refused; slots are held as long as the block lasts."""
         decision = (await self.check(attributes, cost)).or_raise()
         hold = held_slots.hold(decision)
@@ -503,7 +503,7 @@ class AsyncRuledLimiter(_Ruled):
         self._close_rules()
         await self.engine.close()
 
-    async def __aenter__(self) -> AsyncRuledLimiter:
+    async def __aenter__(self) -> AsyncRuleLimiter:
         return self
 
     async def __aexit__(

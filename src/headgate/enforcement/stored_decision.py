@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headgate.algorithms.decision import AT_US, DELAY_US, MARK, RESET_AFTER_US, Decision, Facts
+from headgate.algorithms.decision import AT_US, DELAY_US, MARK, RESET_AFTER_US, Decision, Outcome
 from headgate.algorithms.slots import Slots
-from headgate.enforcement.call_plan import Ruling
-from headgate.enforcement.rule_decision import Charged, Head, RuledDecision
-from headgate.engines.memory.async_engine import AwaitedMeter, AwaitedSlotMeter
-from headgate.engines.memory.engine import LocalMeter, LocalSlotMeter
+from headgate.enforcement.call_plan import CompiledRulebook
+from headgate.enforcement.rule_decision import Charged, Head, RuleDecision
+from headgate.engines.memory.async_engine import AsyncMemoryMeter, AsyncMemorySlotMeter
+from headgate.engines.memory.engine import MemoryMeter, MemorySlotMeter
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.validation import describe
 
-_LOCAL = LocalMeter, LocalSlotMeter, AwaitedMeter, AwaitedSlotMeter
+_LOCAL = MemoryMeter, MemorySlotMeter, AsyncMemoryMeter, AsyncMemorySlotMeter
 
 
 class Written(NamedTuple):
@@ -52,13 +52,13 @@ def written(decision: Decision) -> list[Written]:
     return [_written(part) for part in (*decision.parts, *decision.beside) if part.allowed and _counted(part)]
 
 
-def redeemed(receipts: Sequence[Written], ruling: Ruling) -> RuledDecision:
+def redeemed(receipts: Sequence[Written], ruling: CompiledRulebook) -> RuleDecision:
     """The decision of which they were written, as far as giving back goes."""
     if not isinstance(receipts, list | tuple) or not all(isinstance(each, Written) for each in receipts):
         raise InvalidCharge(f"Receipts are a list, as receipts(decision) returns it; not {describe(receipts)}.")
     heads: list[Head] = []
     charges: list[Charged] = []
-    answers: list[Facts] = []
+    answers: list[Outcome] = []
     for each in receipts:
         engine = ruling.local if each.here else ruling.engine
         try:
@@ -69,7 +69,7 @@ def redeemed(receipts: Sequence[Written], ruling: Ruling) -> RuledDecision:
         heads.append((each.rule, each.aside))
         charges.append((meter, each.key, each.cost))
         answers.append((True, 0, 0, each.reset_after_us, each.delay_us, each.at_us, each.mark))
-    decision = RuledDecision(ruling, heads, charges, answers, ())
+    decision = RuleDecision(ruling, heads, charges, answers, ())
     asides = iter([each for each in receipts if each.aside is not None])
     live = iter([each for each in receipts if each.aside is None])
     for part in (*decision.parts, *decision.beside):

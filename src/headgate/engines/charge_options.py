@@ -22,7 +22,7 @@ from headgate.engines.url_options import Instead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Terms:
+class ChargeOptions:
     """Compared by identity: one object for each rule."""
 
     rule: str
@@ -42,14 +42,14 @@ class Terms:
         object.__setattr__(self, "silent", plain and not self.aside)
 
 
-class OnTerms(Protocol):
+class HasChargeOptions(Protocol):
     """A meter, or what an engine has for it."""
 
     @property
-    def terms(self) -> Terms | None: ...
+    def terms(self) -> ChargeOptions | None: ...
 
 
-M = TypeVar("M", bound=OnTerms)
+M = TypeVar("M", bound=HasChargeOptions)
 
 
 def all_silent(charges: Sequence[tuple[M, str, int]]) -> bool:
@@ -66,7 +66,7 @@ def parts(charges: Sequence[tuple[M, str, int]]) -> list[list[tuple[M, str, int]
     if all_silent(charges):
         return [list(charges)]
     found: list[list[tuple[M, str, int]]] = []
-    last: Terms | None = None
+    last: ChargeOptions | None = None
     whose = ""
     for charge in charges:
         meter, key, _ = charge

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from headgate.engines.charge_options import OnTerms
+from headgate.engines.charge_options import HasChargeOptions
 from headgate.engines.url_options import PROMPT
 
 T = TypeVar("T")
 
 
-def deadline_of(meters: Iterable[OnTerms]) -> float | None:
+def deadline_of(meters: Iterable[HasChargeOptions]) -> float | None:
     """The shortest deadline of their terms, in seconds; None if none of them has one."""
     shortest: float | None = None
     live = False
@@ -30,7 +30,7 @@ def deadline_of(meters: Iterable[OnTerms]) -> float | None:
     return shortest
 
 
-def prompt(asides: Iterable[OnTerms], deadline: float | None) -> float:
+def prompt(asides: Iterable[HasChargeOptions], deadline: float | None) -> float:
     """How long those who wait until that deadline wait for what is aside and asked elsewhere."""
     return min(each for each in (PROMPT, deadline_of(asides), deadline) if each is not None)
 

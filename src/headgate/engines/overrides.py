@@ -22,7 +22,7 @@ from itertools import islice
 from threading import Lock
 from typing import Protocol
 
-from headgate.algorithms.decision import Facts, OverriddenFacts
+from headgate.algorithms.decision import Outcome, OverriddenOutcome
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit, microseconds
 from headgate.algorithms.slots import Slots
@@ -69,9 +69,9 @@ def instead(limit: Limit, own: Limit) -> Limit | None:
     return FixedWindow(own.amount, limit.unit, limit.zone)
 
 
-def told(facts: Facts, limit: Limit, text: str) -> Facts:
-    """Facts that were decided by an override of this text, where the rule says `limit`."""
-    found = OverriddenFacts(facts)
+def told(facts: Outcome, limit: Limit, text: str) -> Outcome:
+    """Outcome that were decided by an override of this text, where the rule says `limit`."""
+    found = OverriddenOutcome(facts)
     found.limit = instead(limit, parse_all(text)[0]) or limit
     return found
 
@@ -102,7 +102,7 @@ class Locked(Protocol):
     lock: Lock
 
 
-class LocalOverrides:
+class MemoryOverrides:
     """The overrides of one rule in this process."""
 
     def __init__(self, engine: Locked, table: StateTable[Kept]) -> None:

@@ -24,7 +24,7 @@ from headgate.algorithms.limit import EXACT
 MAX_PLACES = 10_000  # that are remembered
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """A place in a queue that is cancelled: under which key it is counted, and when it would be served. Of several
     at one instant the last is the one whose charge ends last."""
 
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     ends: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, key: Hashable, receipt: Receipt) -> Place:
+    def of(cls, key: Hashable, receipt: Receipt) -> QueuePlace:
         # A token bucket's mark is what its reset was rounded up for: none is the last of the microsecond.
         return cls(key, receipt.served_us, (receipt.at_us + receipt.reset_after_us, receipt.mark or EXACT))
 
@@ -42,13 +42,13 @@ class Cancellation(Protocol):
     """A cancellation that can be tried again; without a place it is of something else."""
 
     @property
-    def place(self) -> Place | None: ...
+    def place(self) -> QueuePlace | None: ...
 
 
 C = TypeVar("C", bound=Cancellation)
 
 
-class StuckPlaces(Generic[C]):
+class PendingCancellations(Generic[C]):
     """Cancellations that gave nothing, count by count, in the order of their places."""
 
     def __init__(self, most: int = MAX_PLACES) -> None:

@@ -94,7 +94,7 @@ class Begun(Locked, Protocol):
     born_us: int
 
 
-class LocalLedger(Dividing):
+class MemoryLedger(Dividing):
     """The embedded engine's ledgers of one limit."""
 
     def __init__(

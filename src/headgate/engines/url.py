@@ -16,12 +16,12 @@ from weakref import WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock, check_clock
 from headgate.engines import url_options
-from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engines.layers.fallback.membership import AsyncMembers, Members
-from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine
-from headgate.engines.memory.async_engine import AwaitedEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
+from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
 from headgate.engines.url_options import Instead, Options
 from headgate.engines.url_schemes import MEMORY, scheme_of
@@ -29,13 +29,13 @@ from headgate.errors import InvalidRule
 from headgate.extras import require
 
 if TYPE_CHECKING:
-    from headgate.engines.redis.rulebook_versions import Archive
+    from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
 _LARGE = 1.0  # seconds that a paper may take at least: it is larger than an answer
 
 # A process is one member of those who share a server's limits, however many engines it opens.
-_members: WeakValueDictionary[tuple[str, str], Members] = WeakValueDictionary()
-_async_members: WeakValueDictionary[tuple[str, str], AsyncMembers] = WeakValueDictionary()
+_members: WeakValueDictionary[tuple[str, str], Membership] = WeakValueDictionary()
+_async_members: WeakValueDictionary[tuple[str, str], AsyncMembership] = WeakValueDictionary()
 
 
 class Given(NamedTuple):
@@ -86,8 +86,8 @@ def open_engine(
     plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
     clock = _clock(clock, url)
     ruled = ruled and plain is not None
-    engine: Engine = LocalEngine(clock)
-    members = Members(count=chosen.nodes)
+    engine: Engine = MemoryEngine(clock)
+    members = Membership(count=chosen.nodes)
     if plain is not None:
         from headgate.engines.redis.sync_engine import RedisEngine
 
@@ -96,12 +96,12 @@ def open_engine(
             joined = _members.get((plain, prefix))
             if joined is None:
                 voice = RedisEngine(plain, prefix=prefix)
-                joined = _members[plain, prefix] = Members(voice.beat, voice.leave, done=voice.close)
+                joined = _members[plain, prefix] = Membership(voice.beat, voice.leave, done=voice.close)
             members = joined
     if ruled or chosen.prefetch is not None:
-        engine = LeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.prefetch_units, clock=clock)
+        engine = PrefetchEngine(engine, hold_us=chosen.hold_us, units=chosen.prefetch_units, clock=clock)
     if chosen.denial_cache:
-        engine = MemoEngine(engine, clock=clock)
+        engine = DenialCacheEngine(engine, clock=clock)
     if ruled or chosen.fallback is not None:
         engine = FallbackEngine(
             engine, fallback=chosen.fallback, members=members, clock=clock, deadline=chosen.patience
@@ -129,8 +129,8 @@ def open_async_engine(
     plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
     clock = _clock(clock, url)
     ruled = ruled and plain is not None
-    engine: AsyncEngine = AwaitedEngine(LocalEngine(clock))
-    members = AsyncMembers(count=chosen.nodes)
+    engine: AsyncEngine = AsyncMemoryEngine(MemoryEngine(clock))
+    members = AsyncMembership(count=chosen.nodes)
     if plain is not None:
         from headgate.engines.redis.async_engine import AsyncRedisEngine
 
@@ -139,12 +139,12 @@ def open_async_engine(
             joined = _async_members.get((plain, prefix))
             if joined is None:
                 voice = AsyncRedisEngine(plain, prefix=prefix)
-                joined = _async_members[plain, prefix] = AsyncMembers(voice.beat, voice.leave, done=voice.close)
+                joined = _async_members[plain, prefix] = AsyncMembership(voice.beat, voice.leave, done=voice.close)
             members = joined
     if ruled or chosen.prefetch is not None:
-        engine = AsyncLeaseEngine(engine, hold_us=chosen.hold_us, units=chosen.prefetch_units, clock=clock)
+        engine = AsyncPrefetchEngine(engine, hold_us=chosen.hold_us, units=chosen.prefetch_units, clock=clock)
     if chosen.denial_cache:
-        engine = AsyncMemoEngine(engine, clock=clock)
+        engine = AsyncDenialCacheEngine(engine, clock=clock)
     if ruled or chosen.fallback is not None:
         engine = AsyncFallbackEngine(
             engine, fallback=chosen.fallback, members=members, clock=clock, deadline=chosen.patience
@@ -152,16 +152,16 @@ def open_async_engine(
     return engine
 
 
-def open_archive(url: str, prefix: str = "hg") -> tuple[Archive, Callable[[], None]]:
+def open_archive(url: str, prefix: str = "hg") -> tuple[RedisVersionStore, Callable[[], None]]:
     """Where papers lie that all who share a server read, such as published rulebooks; and what closes it."""
     plain, chosen = _read(url)
     if plain is None:
         raise InvalidRule("memory:// is this process alone: nothing can be published there.")
-    from headgate.engines.redis.rulebook_versions import Archive
+    from headgate.engines.redis.rulebook_versions import RedisVersionStore
     from headgate.engines.redis.sync_engine import RedisEngine
 
     engine = RedisEngine(plain, prefix=prefix, deadline=max(chosen.deadline or 0, _LARGE))
-    return Archive(engine), engine.close
+    return RedisVersionStore(engine), engine.close
 
 
 def _clock(clock: Clock | None, url: str) -> Clock:

@@ -18,9 +18,9 @@ and those that say how a server is reached, in the URL only:
     ssl_certfile, ssl_keyfile, ssl_password      a certificate of our own
     ssl_min_version, ssl_ciphers                 1.2 or 1.3; OpenSSL's list
 
-nginx reads the same URLs (nginx/lib/resty/headgate/engines/redis/url.lua). Laws (tests/nginx/engines/redis/test_url.py):
-an option is in force or refused, never ignored; what one of the two refuses the other refuses as well, unless
-nginx has the setting elsewhere; no sentence holds a part of a login.
+nginx reads the same URLs (nginx/lib/resty/headgate/engines/redis/url.lua). Laws
+(tests/nginx/engines/redis/test_url.py): an option is in force or refused, never ignored; what one of the two
+refuses the other refuses as well, unless nginx has the setting elsewhere; no sentence holds a part of a login.
 
 Each engine around the engine states its law in its own file.
 """

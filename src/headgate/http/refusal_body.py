@@ -9,7 +9,7 @@ line of plain text. It would rather have JSON if it names application/json or ap
 and does not like text/html better: by q, or if q is the same, by naming text/html first. A wildcard names nothing:
 curl's */* gets the sentence. A service that cannot decide answers 503 in the same two ways.
 
-nginx answers the same (refusal.lua), but for the sentence: it has pages of its own. Facts in header fields, with
+nginx answers the same (refusal.lua), but for the sentence: it has pages of its own. Outcome in header fields, with
 Retry-After, are headers.py.
 
 Laws (tests/http/test_refusal_body.py):
@@ -31,7 +31,7 @@ from headgate.http.headers import Fields, retry_after
 from headgate.rules.attributes import lower
 
 if TYPE_CHECKING:
-    from headgate.enforcement.rule_decision import RuledDecision
+    from headgate.enforcement.rule_decision import RuleDecision
     from headgate.rules.rule import Refusal
 
 PROBLEM_TYPES = "https://iana.org/assignments/http-problem-types"
@@ -80,7 +80,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def refused(decision: RuledDecision, accept: str | None) -> Answer:
+def refused(decision: RuleDecision, accept: str | None) -> Answer:
     """Makes the response to a refused call.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
@@ -93,7 +93,7 @@ def refused(decision: RuledDecision, accept: str | None) -> Answer:
     return answer(refusal, violated(decision), accept, retry_after(decision))
 
 
-def violated(decision: RuledDecision) -> list[str]:
+def violated(decision: RuleDecision) -> list[str]:
     """The names of the rules that refused, each once, in the order of the book.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)

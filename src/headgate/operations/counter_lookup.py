@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from headgate.algorithms.limit import Limit
 from headgate.enforcement import call_plan
 from headgate.enforcement.rule_decision import CANDIDATE
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
 from headgate.rules.lookup import attributes_of
@@ -24,7 +24,7 @@ from headgate.rules.rule import Choice, Limits, Rule
 class Count(NamedTuple):
     name: str
     limit: Limit
-    terms: Terms | None
+    terms: ChargeOptions | None
 
 
 def check_counted_there(rule: Rule) -> Rule:

@@ -15,13 +15,13 @@ from heapq import nlargest
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from headgate.algorithms.decision import REMAINING, RESET_AFTER_US, Facts, OverriddenFacts
+from headgate.algorithms.decision import REMAINING, RESET_AFTER_US, Outcome, OverriddenOutcome
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import cases_of
 from headgate.engines.layers.fallback.limit_share import fresh, held
-from headgate.engines.memory.engine import LocalEngine
-from headgate.engines.memory.key_scan import LocalSurvey
+from headgate.engines.memory.engine import MemoryEngine
+from headgate.engines.memory.key_scan import MemoryKeyScan
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
 from headgate.operations.counter_lookup import of_limits, untold
@@ -55,7 +55,7 @@ class Standing(NamedTuple):
 
     which: Counted
     limit: Limit | None = None
-    facts: Facts | None = None
+    facts: Outcome | None = None
 
     @property
     def used(self) -> int | None:
@@ -113,17 +113,17 @@ class Walk(Protocol):
     stopped: bool
 
     def __iter__(self) -> Iterator[Any]: ...
-    def peek(self, counts: Any) -> list[Facts | None]: ...
+    def peek(self, counts: Any) -> list[Outcome | None]: ...
     def close(self) -> None: ...
 
 
 def walk(engine: Any, rule: str | None, most: int = SCAN_LIMIT) -> Walk:
     """A walk through the counts of a rule, or of all; `most` are looked at."""
-    if isinstance(engine, LocalEngine):
-        return LocalSurvey(engine, rule or "", most)
-    from headgate.engines.redis.key_scan import Survey
+    if isinstance(engine, MemoryEngine):
+        return MemoryKeyScan(engine, rule or "", most)
+    from headgate.engines.redis.key_scan import RedisKeyScan
 
-    return Survey(engine, rule or "", most)
+    return RedisKeyScan(engine, rule or "", most)
 
 
 def surveyed(engine: Any, survey: Walk, book: Rulebook | None, rule: str | None, top: int) -> Surveyed:
@@ -225,7 +225,7 @@ def _exact(engine: Any, standing: Standing, book: Rulebook | None) -> Standing:
     counts = of_limits(rule, _limits(rule, candidate, case, count.key))
     asked = [(engine.meter(one.limit, one.name, one.terms), count.key, 0) for one in counts]
     facts = engine.decide_all(asked, commit=False)[place]  # by position, so the rule's are asked together
-    return Standing(count, facts.limit if isinstance(facts, OverriddenFacts) else limit, facts)
+    return Standing(count, facts.limit if isinstance(facts, OverriddenOutcome) else limit, facts)
 
 
 def _document(standing: Standing) -> dict[str, object]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headgate.algorithms.decision import Decision, OverriddenFacts, Verdict
+from headgate.algorithms.decision import Decision, OverriddenOutcome, Verdict
 from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
@@ -32,7 +32,7 @@ def taking(engine: Any, key: str, counts: Sequence[Count], cost: int, *, commit:
     asked = Asked([(_meter(engine, count), check_key(key), cost) for count in counts])
     facts = yield partial(engine.decide_all, asked.distinct, commit=commit)
     spoke = [
-        (engine.meter(said.limit, meter.name) if isinstance(said, OverriddenFacts) else meter, key, cost)
+        (engine.meter(said.limit, meter.name) if isinstance(said, OverriddenOutcome) else meter, key, cost)
         for said, (meter, key, cost) in zip(facts, asked.distinct, strict=True)
     ]
     return Asked(spoke).decision(facts)
@@ -56,7 +56,7 @@ def refunding(engine: Any, key: str, counts: Sequence[Count], cost: int) -> Flow
     found = []
     stands = yield partial(engine.decide_all, asked, commit=False)
     for count, facts in zip(counts, stands, strict=True):
-        meter = engine.meter(facts.limit if isinstance(facts, OverriddenFacts) else count.limit, count.name)
+        meter = engine.meter(facts.limit if isinstance(facts, OverriddenOutcome) else count.limit, count.name)
         before, after = yield from give_back(meter, key, cost)
         room = [Verdict(*facts, meter.limit, key, 0) for facts in (before, after)]
         found.append(Refunded(count.name, *room))

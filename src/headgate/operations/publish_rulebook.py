@@ -28,8 +28,8 @@ from headgate.flow import Flow, arun, run
 from headgate.gateway import bundle
 from headgate.operations.compare_rulebooks import Comparison, compared
 from headgate.rules import load
-from headgate.rules.distribution.version import Edition
-from headgate.rules.distribution.versions import AsyncEditions, Editions
+from headgate.rules.distribution.version import RulebookVersion
+from headgate.rules.distribution.versions import AsyncRulebookVersions, RulebookVersions
 from headgate.rules.rule import Rulebook
 
 Work = Callable[..., Any]
@@ -38,7 +38,7 @@ Work = Callable[..., Any]
 class Published(NamedTuple):
     """What came of it: the edition in force, whether it is new, and what changed. Warnings are sentences."""
 
-    edition: Edition
+    edition: RulebookVersion
     new: bool
     before: int  # the number of the edition that was in force; 0: there was none
     found: Comparison
@@ -68,14 +68,14 @@ def judged(read: Callable[[], Rulebook]) -> Rulebook | list[Problem]:
         return [Problem(None, str(error), str(error))]
 
 
-def book_of(edition: Edition | None) -> Rulebook:
+def book_of(edition: RulebookVersion | None) -> Rulebook:
     """What an edition says; by its JSON, which needs no YAML. Where there is none, nothing is said."""
     if edition is None:
         return Rulebook()
     return load.parse(edition.book, format="json", source=f"edition {edition.version}")
 
 
-def told(edition: Edition) -> dict[str, Any]:
+def told(edition: RulebookVersion) -> dict[str, Any]:
     """An edition in a document, without its text."""
     return {
         "version": edition.version,
@@ -88,7 +88,7 @@ def told(edition: Edition) -> dict[str, Any]:
 
 def pushing(
     engine: Any,
-    editions: Editions | AsyncEditions,
+    editions: RulebookVersions | AsyncRulebookVersions,
     book: Rulebook,
     *,
     format: str,  # noqa: A002
@@ -116,7 +116,7 @@ def pushing(
 
 def rolling_back(
     engine: Any,
-    editions: Editions | AsyncEditions,
+    editions: RulebookVersions | AsyncRulebookVersions,
     to: int | None = None,
     *,
     author: str,
@@ -127,24 +127,24 @@ def rolling_back(
     before = yield editions.current
     warned: list[str] = []
 
-    def anew(old: Edition) -> Flow[str]:
+    def anew(old: RulebookVersion) -> Flow[str]:
         book = yield partial(work, book_of, old)
         document, warnings = yield from _document(engine, book, work)
         warned.extend(warnings)
         return document
 
-    drive: Any = run if isinstance(editions, Editions) else arun
+    drive: Any = run if isinstance(editions, RulebookVersions) else arun
     back: Any = editions.rollback
     edition = yield partial(back, to, author=author, note=note, anew=lambda old: drive(anew(old)))
     found = yield partial(work, _between, before, edition)
     return Published(edition, True, 0 if before is None else before.version, found, tuple(warned))
 
 
-def _changes(current: Edition | None, book: Rulebook) -> Comparison:
+def _changes(current: RulebookVersion | None, book: Rulebook) -> Comparison:
     return compared(book_of(current), book)
 
 
-def _between(old: Edition | None, new: Edition) -> Comparison:
+def _between(old: RulebookVersion | None, new: RulebookVersion) -> Comparison:
     return compared(book_of(old), book_of(new))
 
 
@@ -167,7 +167,7 @@ def _json(made: Any) -> str:
     return json.dumps(made, separators=(",", ":"))
 
 
-def _says(edition: Edition, book: Rulebook) -> bool:
+def _says(edition: RulebookVersion, book: Rulebook) -> bool:
     """Whether the edition holds just what would be published of this book, had it been then. Not if another
     version of headgate made it: its scripts, or what it tells gateways, may be others."""
     held, made = json.loads(edition.document), bundle.plate(book, edition.at_us)

@@ -19,7 +19,7 @@ from headgate.rules.matching.compile_condition import every
 from headgate.rules.matching.compile_rule import Judge, Match, judge
 from headgate.rules.matching.explain_match import Told, narrated
 from headgate.rules.matching.replaced_rules import Replacing
-from headgate.rules.matching.rule_index import Index, Row, Waiting
+from headgate.rules.matching.rule_index import Row, RuleIndex, Waiting
 from headgate.rules.matching.used_attributes import used
 from headgate.rules.rule import Rulebook
 
@@ -38,7 +38,7 @@ class Matcher:
         self._replacing = Replacing(book.rules)
         self._reading = Reading(name for rule in book.rules for name in used(rule))
         parts = [(order, rule, part) for order, rule in enumerate(book.rules) for part in _parts(rule.when)]
-        self._index = Index([Waiting(number, _placeable(part)) for number, (_, _, part) in enumerate(parts)])
+        self._index = RuleIndex([Waiting(number, _placeable(part)) for number, (_, _, part) in enumerate(parts)])
         judges = [judge(rule) for rule in book.rules]
         self._entries = [
             _entry(order, judges[order], part, self._index.passed.get(number))

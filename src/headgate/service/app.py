@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headgate.algorithms.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Facts
+from headgate.algorithms.decision import ALLOWED, DELAY_US, RETRY_AFTER_US, Outcome
 from headgate.algorithms.limit import SECOND
-from headgate.enforcement.call_plan import Call
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.engines.memory.engine import LocalEngine
+from headgate.enforcement.call_plan import CallPlan
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.extras import INSTALL_ENVOY
 from headgate.http import refusal_body
@@ -50,7 +50,7 @@ from headgate.service.forward_auth import Kind, NotForwarded, Wanted, forwarded
 from headgate.service.json_decoding import Reader
 from headgate.service.openapi import VERBS, Verb, description
 from headgate.service.receipt_tokens import NoReceipt
-from headgate.service.request_cache import LONG, Known, Memory, plain
+from headgate.service.request_cache import LONG, CachedCheck, RequestCache, plain
 from headgate.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,15 +69,15 @@ class App:
         self._checker, self._limits = checker, limits
         self._limiter = checker.limiter
         self._trusted = settings.trusted
-        self._own = None if settings.own_limit is None else LocalEngine().meter(parse(settings.own_limit), "own")
+        self._own = None if settings.own_limit is None else MemoryEngine().meter(parse(settings.own_limit), "own")
         self._description = msgspec.json.encode(description(settings.batch))
         self.draining = False
         self.left: asyncio.Event = (
             asyncio.Event()
         )  # those who still wait for a delay are told that nobody will serve it
         self._read_check = Reader(check_schema.Check)
-        self._checks: Memory[Known] = Memory()
-        self._subrequests: Memory[Known] = Memory()
+        self._checks: RequestCache[CachedCheck] = RequestCache()
+        self._subrequests: RequestCache[CachedCheck] = RequestCache()
         self._fields = Wanted()
         self._encode = msgspec.json.Encoder().encode
         self._health = {
@@ -170,19 +170,19 @@ class App:
         body, asked = request.body, self._read_check(request.body)
         call = self._limiter.call(asked.attributes, asked.cost)
         if len(body) <= LONG and not asked.verdicts and not asked.receipt and self._checks.again(body):
-            self._checks.keep(body, call.ruling, Known.of(call))
+            self._checks.keep(body, call.ruling, CachedCheck.of(call))
         answer = self._decided_check(asked, call)
         if asked.receipt:
             return 200, _JSON, self._encode(await request.unless_gone(answer, self._checker.undo))
         return 200, _JSON, self._encode(await answer)
 
-    async def _decided_check(self, asked: check_schema.Check, call: Call) -> check_schema.Answer:
+    async def _decided_check(self, asked: check_schema.Check, call: CallPlan) -> check_schema.Answer:
         return self._checker.answer(await self._limiter.decided(call), asked.verdicts, asked.receipt)
 
-    async def _known_check(self, known: Known) -> Answer:
+    async def _known_check(self, known: CachedCheck) -> Answer:
         return self._checked(known, await known.awaited())
 
-    def _checked(self, known: Known, facts: Facts) -> Answer:
+    def _checked(self, known: CachedCheck, facts: Outcome) -> Answer:
         if plain(facts):
             return 200, _JSON, known.document(facts)
         return 200, _JSON, self._encode(self._checker.answer(known.decision(facts)))
@@ -215,7 +215,7 @@ class App:
         status = answer.status if answer.status >= 300 else 429  # a 200 would let it pass
         return status, [*fields, *encoded([_spoke(decision), *answer.headers])], answer.body
 
-    async def _decided(self, kind: Kind, path: str, request: Request) -> tuple[RuledDecision | None, Pairs]:
+    async def _decided(self, kind: Kind, path: str, request: Request) -> tuple[RuleDecision | None, Pairs]:
         """The decision if the call is refused, and the fields for either answer. A delay is over by then."""
         limiter, own = self._limiter, (request.method, path, request.query) if kind == "ext_authz" else None
         words = self._fields.words(limiter.rulebook, request.headers)
@@ -232,13 +232,13 @@ class App:
             )
             call = limiter.call(given)
             if words is not None and self._subrequests.again(asked):
-                self._subrequests.keep(asked, call.ruling, Known.of(call))
+                self._subrequests.keep(asked, call.ruling, CachedCheck.of(call))
             decision = await limiter.decided(call)
         if decision.allowed and decision.delay_us:
             await request.unless_gone(self._served(decision))
         return None if decision.allowed else decision, encoded(headers(decision, limiter.rulebook.headers))
 
-    async def _served(self, decision: RuledDecision) -> None:
+    async def _served(self, decision: RuleDecision) -> None:
         """When the call's delay is over, unless the service cannot wait for it any more."""
         try:
             await asyncio.wait_for(self.left.wait(), min(decision.delay, _LONGEST_WAIT))
@@ -285,7 +285,7 @@ def _gives_receipts(asked: object) -> bool:
     return False
 
 
-def _spoke(decision: RuledDecision) -> tuple[str, str]:
+def _spoke(decision: RuleDecision) -> tuple[str, str]:
     """Which rule refused, as far as a field can say it."""
     rule = decision.rule or ""
     return "X-Headgate-Rule", "".join(letter if " " <= letter <= "~" else "?" for letter in rule)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeVar
 
 from headgate.http.headers import Fields
-from headgate.service.body_timeout import Overdue
+from headgate.service.body_timeout import BodyTimeouts
 from headgate.service.idle_connections import UnderWay
 
 Message = MutableMapping[str, Any]
@@ -133,7 +133,7 @@ class Asgi:
     ) -> None:
         self._asked, self._trouble = application.asked, application.trouble
         self._under_way = under_way or UnderWay()
-        self._overdue = Overdue(seconds)
+        self._overdue = BodyTimeouts(seconds)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -11,7 +11,7 @@ from asyncio import current_task
 from typing import Any
 
 
-class Overdue:
+class BodyTimeouts:
     """Cancels tasks that wait for longer than so many seconds."""
 
     def __init__(self, seconds: float) -> None:

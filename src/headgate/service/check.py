@@ -18,21 +18,21 @@ from typing import Any
 
 from msgspec import UNSET
 
-from headgate.algorithms.decision import ALLOWED, DegradedFacts, Facts, Verdict
+from headgate.algorithms.decision import ALLOWED, DegradedOutcome, Outcome, Verdict
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.check_together import Ask
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.enforcement.stored_decision import Written
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.limit_syntax import parse
 from headgate.service import check_schema
 from headgate.service.receipt_tokens import NAME, Office, Receipt
 
 # A fallback that answers for the engine would count a use that the engine does not know. This one charges nothing.
-_ENGINE_ONLY = Terms(NAME, fallback="deny")
+_ENGINE_ONLY = ChargeOptions(NAME, fallback="deny")
 
 
 class Unfit(InvalidCharge):
@@ -42,7 +42,7 @@ class Unfit(InvalidCharge):
 class Checker:
     """Answers questions by a limiter."""
 
-    def __init__(self, limiter: AsyncRuledLimiter, office: Office, batch: int) -> None:
+    def __init__(self, limiter: AsyncRuleLimiter, office: Office, batch: int) -> None:
         self.limiter = limiter
         self._office = office
         self._batch = batch
@@ -125,7 +125,7 @@ class Checker:
             raise Unfit("This receipt only holds slots: release it, or cancel it.")
         return receipt
 
-    def _holding(self, receipt: Receipt) -> RuledDecision:
+    def _holding(self, receipt: Receipt) -> RuleDecision:
         decision = self.limiter.redeemed(receipt.parts)
         if not any(isinstance(part.limit, Slots) for part in decision.parts):
             raise Unfit("This receipt holds no slots: refund it, commit it or cancel it.")
@@ -137,18 +137,16 @@ class Checker:
         if not facts[ALLOWED]:
             raise Unfit("This receipt was redeemed before.")
 
-    async def _ask_about(self, receipt: Receipt, uses: int) -> Facts:
+    async def _ask_about(self, receipt: Receipt, uses: int) -> Outcome:
         meter: Any = self.limiter.engine.meter(receipt.once, NAME, _ENGINE_ONLY)
-        facts: Facts = await meter.decide(receipt.key, uses)
-        if isinstance(facts, DegradedFacts):
+        facts: Outcome = await meter.decide(receipt.key, uses)
+        if isinstance(facts, DegradedOutcome):
             raise EngineUnavailable(
                 "The engine gives no answer, so nothing was given back. Ask again with this receipt."
             )
         return facts
 
-    def answer(
-        self, decision: RuledDecision, verdicts: bool = False, receipt: bool = False
-    ) -> check_schema.Answer:
+    def answer(self, decision: RuleDecision, verdicts: bool = False, receipt: bool = False) -> check_schema.Answer:
         """What is told of a decision."""
         if not verdicts and not receipt and len(decision.answers) == 1 and not decision.denied:
             facts, (rule, aside) = decision.answers[0], decision.heads[0]
@@ -179,7 +177,7 @@ class Checker:
         return answer
 
 
-def _passed(rule: str, limit: Limit, facts: Facts) -> check_schema.Answer:
+def _passed(rule: str, limit: Limit, facts: Outcome) -> check_schema.Answer:
     """The same for most calls: one rule applied, by its own limit, and let it pass. The long way takes three times
     as long as the decision."""
     _, remaining, _, reset_after_us, delay_us, _, _ = facts
@@ -188,7 +186,7 @@ def _passed(rule: str, limit: Limit, facts: Facts) -> check_schema.Answer:
     )
 
 
-def _ttl(decision: RuledDecision) -> float | None:
+def _ttl(decision: RuleDecision) -> float | None:
     """Seconds for which its slots are held; None if it holds none."""
     slots = (part.limit for part in decision.parts)
     return min((limit.ttl_us / SECOND for limit in slots if isinstance(limit, Slots)), default=None)

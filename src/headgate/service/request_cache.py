@@ -19,11 +19,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Decision, Facts
+from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Decision, Outcome
 from headgate.algorithms.limit import SECOND, UNLIMITED
-from headgate.enforcement.call_plan import Call, Ruling
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.engines.memory.async_engine import AwaitedMeter
+from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.engines.memory.async_engine import AsyncMemoryMeter
 from headgate.http.headers import headers, quota, window_seconds
 from headgate.service.asgi import Pairs, encoded
 
@@ -31,18 +31,18 @@ MANY = 4096
 LONG = 1024  # bytes of a question that is kept
 
 
-class Known:
+class CachedCheck:
     """A question that meets one count."""
 
     __slots__ = ("_form", "_head", "_most", "_name", "_policy", "_timed", "at_once", "awaited", "call")
 
-    def __init__(self, call: Call) -> None:
-        self.call: Call = call
+    def __init__(self, call: CallPlan) -> None:
+        self.call: CallPlan = call
         meter, key, cost = call.charges[0]
         rule = call.heads[0][0]
-        self.awaited: Callable[[], Awaitable[Facts]] = partial(meter.decide, key, cost)
-        self.at_once: Callable[[], Facts] | None = None  # if its engine need not be waited for
-        if isinstance(meter, AwaitedMeter):
+        self.awaited: Callable[[], Awaitable[Outcome]] = partial(meter.decide, key, cost)
+        self.at_once: Callable[[], Outcome] | None = None  # if its engine need not be waited for
+        if isinstance(meter, AsyncMemoryMeter):
             self.at_once = partial(meter.meter.decide, key, cost)
         self._form = call.ruling.book.headers
         self._most, self._timed = quota(meter.limit), window_seconds(meter.limit) is not None
@@ -52,17 +52,17 @@ class Known:
         self._name = self._policy[1].partition(b";q=")[0]
         self._head = f'{{"allowed":true,"rule":{_quoted(rule)},"limit":{_quoted(meter.limit.text)},"remaining":'
 
-    def decision(self, facts: Facts) -> RuledDecision:
+    def decision(self, facts: Outcome) -> RuleDecision:
         return self.call.decision((facts,))
 
-    def document(self, facts: Facts) -> bytes:
+    def document(self, facts: Outcome) -> bytes:
         """The JSON of an answer that let it pass."""
         _, remaining, _, reset_us, delay_us, _, _ = facts
         delay = delay_us / SECOND if delay_us else "0.0"
         head = f'{self._head}{remaining},"retry_after":0.0,"reset_after":{reset_us / SECOND!r}'
         return f'{head},"delay":{delay},"degraded":false}}'.encode()
 
-    def fields(self, facts: Facts) -> Pairs:
+    def fields(self, facts: Outcome) -> Pairs:
         """The header fields of an answer that let it pass."""
         if self._form != "draft-11":
             return encoded(headers(self.decision(facts), self._form))
@@ -71,7 +71,7 @@ class Known:
         return [self._policy, (b"RateLimit", b"%b;r=%d%b" % (self._name, left, until))]
 
     @classmethod
-    def of(cls, call: Call) -> Known | None:
+    def of(cls, call: CallPlan) -> CachedCheck | None:
         """None if what it is answered does not follow from one count."""
         if not call.straight or len(call.charges) != 1 or call.heads[0][1] is not None:
             return None
@@ -81,15 +81,15 @@ class Known:
 K = TypeVar("K")
 
 
-class Memory(Generic[K]):
+class RequestCache(Generic[K]):
     """What is known of questions that were asked under one rulebook."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, K] = {}
         self._once: set[int] = set()  # hashes of what was asked once
-        self._ruling: Ruling | None = None
+        self._ruling: CompiledRulebook | None = None
 
-    def get(self, words: Hashable, ruling: Ruling) -> K | None:
+    def get(self, words: Hashable, ruling: CompiledRulebook) -> K | None:
         if ruling is not self._ruling:
             self._known.clear()
             self._once.clear()
@@ -107,7 +107,7 @@ class Memory(Generic[K]):
         self._once.add(asked)
         return False
 
-    def keep(self, words: Hashable, ruling: Ruling, known: K | None) -> None:
+    def keep(self, words: Hashable, ruling: CompiledRulebook, known: K | None) -> None:
         """Keep it, if it is known and the rulebook is the same."""
         if known is None or ruling is not self._ruling:
             return
@@ -116,7 +116,7 @@ class Memory(Generic[K]):
         self._known[words] = known
 
 
-def plain(facts: Facts) -> bool:
+def plain(facts: Outcome) -> bool:
     """Whether it passed, and there is nothing else to tell: no fallback, no limit of the key's own."""
     return type(facts) is tuple and facts[ALLOWED]
 

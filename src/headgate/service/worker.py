@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.extras import ENVOY_MODULES, missing
 from headgate.service import sample_rules
 from headgate.service.admin import Admin
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headgate.service")
 
 
-def _envoy(limiter: AsyncRuledLimiter, settings: Settings, under_way: UnderWay) -> EnvoyServices | None:
+def _envoy(limiter: AsyncRuleLimiter, settings: Settings, under_way: UnderWay) -> EnvoyServices | None:
     """Returns what answers Envoy; None without the extra `envoy`."""
     if missing(*ENVOY_MODULES):
         return None
@@ -44,7 +44,7 @@ def _envoy(limiter: AsyncRuledLimiter, settings: Settings, under_way: UnderWay) 
 
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Answer until told to stop."""
-    limiter = AsyncRuledLimiter(settings.rules or sample_rules.BOOK, settings.engine, prefix=settings.prefix)
+    limiter = AsyncRuleLimiter(settings.rules or sample_rules.BOOK, settings.engine, prefix=settings.prefix)
     under_way = UnderWay()
     envoy = _envoy(limiter, settings, under_way)
     limits = None if envoy is None else envoy.limits

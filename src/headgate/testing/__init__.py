@@ -17,6 +17,6 @@ An engine that is awaited is told the same stories through `Blocking`.
 
 from headgate.clock import ManualClock
 from headgate.testing.engine_contract import Story, TurnedClock, engine_stories
-from headgate.testing.sync_adapter import Blocking
+from headgate.testing.sync_adapter import SyncAdapter
 
-__all__ = ["Blocking", "engine_stories", "ManualClock", "Story", "TurnedClock"]
+__all__ = ["SyncAdapter", "engine_stories", "ManualClock", "Story", "TurnedClock"]

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Coroutine, Hashable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.quota_grants import Assignment
 from headgate.algorithms.slots import Slots
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import AsyncEngine, AsyncLedger, AsyncMeter, AsyncOverrides, AsyncSlotMeter, Meter, Slot
 
 T = TypeVar("T")
 
 
-class Blocking:
+class SyncAdapter:
     """The sync port over an async engine, for tests; close it to end its loop.
 
     >>> engine = Blocking(open_async_engine("memory://"))
@@ -32,28 +32,28 @@ class Blocking:
         """Runs a coroutine on the loop of this engine."""
         return self._runner.run(work)
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> BlockingMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> SyncMeter:
         """Binds a limit."""
-        return BlockingMeter(self, self.engine.meter(limit, name, terms))
+        return SyncMeter(self, self.engine.meter(limit, name, terms))
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> BlockingSlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> SyncSlotMeter:
         """Binds a limit of slots."""
-        return BlockingSlotMeter(self, self.engine.slots(limit, name, terms))
+        return SyncSlotMeter(self, self.engine.slots(limit, name, terms))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         """Decides several charges together."""
-        inner = [(cast(BlockingMeter, meter).meter, key, cost) for meter, key, cost in charges]
+        inner = [(cast(SyncMeter, meter).meter, key, cost) for meter, key, cost in charges]
         return self.run(self.engine.decide_all(inner, patience_us, commit))
 
-    def overrides(self, rule: str) -> BlockingOverrides:
+    def overrides(self, rule: str) -> SyncOverrides:
         """Gives access to the overrides of a rule."""
-        return BlockingOverrides(self, self.engine.overrides(rule))
+        return SyncOverrides(self, self.engine.overrides(rule))
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> BlockingLedger:
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> SyncLedger:
         """Gives access to the assignments of a limit."""
-        return BlockingLedger(self, self.engine.assignments(limit, name, ttl_us, grace_us))
+        return SyncLedger(self, self.engine.assignments(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> Hashable:
         """Names the part of the engine that answers for a key."""
@@ -65,21 +65,21 @@ class Blocking:
         self._runner.close()
 
 
-class BlockingMeter:
-    def __init__(self, engine: Blocking, meter: AsyncMeter) -> None:
+class SyncMeter:
+    def __init__(self, engine: SyncAdapter, meter: AsyncMeter) -> None:
         self._run = engine.run
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms: Terms | None = meter.terms
+        self.terms: ChargeOptions | None = meter.terms
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         return self._run(self._decide(key, cost, patience_us))
 
-    async def _decide(self, key: str, cost: int, patience_us: int | None) -> Facts:
+    async def _decide(self, key: str, cost: int, patience_us: int | None) -> Outcome:
         return await self.meter.decide(key, cost, patience_us)
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return self._run(self.meter.refund(key, units, receipt, cancel))
 
     def retune(self, key: str) -> None:
@@ -89,8 +89,8 @@ class BlockingMeter:
         self._run(self.meter.reset(key))
 
 
-class BlockingOverrides:
-    def __init__(self, engine: Blocking, overrides: AsyncOverrides) -> None:
+class SyncOverrides:
+    def __init__(self, engine: SyncAdapter, overrides: AsyncOverrides) -> None:
         self._run = engine.run
         self.overrides = overrides
 
@@ -110,8 +110,8 @@ class BlockingOverrides:
         return [found async for found in self.overrides.list(limit)]
 
 
-class BlockingLedger:
-    def __init__(self, engine: Blocking, ledger: AsyncLedger) -> None:
+class SyncLedger:
+    def __init__(self, engine: SyncAdapter, ledger: AsyncLedger) -> None:
         self._run = engine.run
         self.ledger = ledger
         self.limit: Limit = ledger.limit
@@ -124,14 +124,14 @@ class BlockingLedger:
         self._run(self.ledger.leave(key, holder))
 
 
-class BlockingSlotMeter:
-    def __init__(self, engine: Blocking, meter: AsyncSlotMeter) -> None:
+class SyncSlotMeter:
+    def __init__(self, engine: SyncAdapter, meter: AsyncSlotMeter) -> None:
         self._run = engine.run
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
 
-    def free(self, key: str) -> Facts:
+    def free(self, key: str) -> Outcome:
         return self._run(self.meter.free(key))
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:

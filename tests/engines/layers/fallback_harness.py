@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedFacts, Facts
+from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedOutcome, Outcome
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback import AsyncFallbackEngine
-from headgate.engines.layers.fallback.membership import AsyncMembers, Members
-from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.url_options import Instead
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
-from headgate.testing import Blocking
+from headgate.testing import SyncAdapter
 from tests.engines.layers.faulty_engine import Settled, faulty
 
 DAY = parse("10/day fixed")
@@ -29,27 +29,27 @@ class Room:
         self.engine: Any
         self.inside: Any
         if awaited:
-            members = AsyncMembers()
+            members = AsyncMembership()
             members.heard(2, 0)
-            inner = AwaitedEngine(self.wire)
+            inner = AsyncMemoryEngine(self.wire)
             self.inside = AsyncFallbackEngine(inner, fallback=own, members=members, clock=self.clock)
-            self.engine = Blocking(self.inside)
+            self.engine = SyncAdapter(self.inside)
         else:
-            known = Members()
+            known = Membership()
             known.heard(2, 0)
             self.engine = self.inside = Settled(self.wire, fallback=own, members=known, clock=self.clock)
 
     def rule(self, name: str, fallback: Instead | None = None, **terms: Any) -> Any:
-        return self.engine.meter(DAY, name, Terms(name, fallback=fallback, **terms))
+        return self.engine.meter(DAY, name, ChargeOptions(name, fallback=fallback, **terms))
 
-    def together(self, *charges: tuple[Any, str, int], commit: bool = True) -> list[Facts]:
-        facts: list[Facts] = self.engine.decide_all(charges, None, commit)
+    def together(self, *charges: tuple[Any, str, int], commit: bool = True) -> list[Outcome]:
+        facts: list[Outcome] = self.engine.decide_all(charges, None, commit)
         return facts
 
     def left(self, meter: Any, key: str = "k") -> int:
         """What the share has left, of the 5 that it has of 10."""
-        facts: Facts = meter.decide(key, 0)
-        assert isinstance(facts, DegradedFacts)
+        facts: Outcome = meter.decide(key, 0)
+        assert isinstance(facts, DegradedOutcome)
         return facts[REMAINING]
 
     def share(self, meter: Any, key: str = "k") -> Any:
@@ -64,8 +64,8 @@ class Room:
         self.clock.advance(0.6)
 
 
-def told(facts: Facts) -> tuple[bool, int]:
-    assert isinstance(facts, DegradedFacts)
+def told(facts: Outcome) -> tuple[bool, int]:
+    assert isinstance(facts, DegradedOutcome)
     return facts[ALLOWED], facts[REMAINING]
 
 

@@ -7,14 +7,14 @@ deaf    the engine decides, and the answer is lost
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.layers.fallback.shard import Shard
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
@@ -27,7 +27,7 @@ class FaultyHand:
         self.meter = meter
         self.limit = meter.limit
         self.name = meter.name
-        self.terms: Terms | None = getattr(meter, "terms", None)
+        self.terms: ChargeOptions | None = getattr(meter, "terms", None)
         self._engine = engine
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ class FaultyHand:
 class Faulty:
     """Keys fail apart by their first letter, if `parts` says so."""
 
-    def __init__(self, engine: LocalEngine, parts: bool = False) -> None:
+    def __init__(self, engine: MemoryEngine, parts: bool = False) -> None:
         self.engine = engine
         self.down = False
         self.deaf = False
@@ -56,19 +56,19 @@ class Faulty:
             raise EngineUnavailable("The answer was lost.")
         return answer
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> Any:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Any:
         return FaultyHand(self, self.engine.meter(limit, name, terms))
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> Any:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> Any:
         return FaultyHand(self, self.engine.slots(limit, name, terms))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, FaultyHand)]
         answers = [self.ask(key, lambda _: None, key) for _, key, _ in inner[1:]]
         assert not any(answers)
-        decided: list[Facts] = self.ask(
+        decided: list[Outcome] = self.ask(
             inner[0][1], lambda _: self.engine.decide_all(inner, patience_us, commit), inner[0][1]
         )
         return decided
@@ -94,4 +94,4 @@ class Settled(FallbackEngine):
 
 
 def faulty(clock: ManualClock, parts: bool = False) -> Faulty:
-    return Faulty(LocalEngine(clock), parts)
+    return Faulty(MemoryEngine(clock), parts)

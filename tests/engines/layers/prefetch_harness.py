@@ -8,12 +8,12 @@ from multiprocessing.pool import Pool
 from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
-from headgate.algorithms.decision import Decision, Facts, Receipt
+from headgate.algorithms.decision import Decision, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
-from headgate.engines.layers.prefetch.engines import LeaseEngine
-from headgate.engines.memory.engine import LocalEngine, LocalMeter
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.layers.prefetch.engines import PrefetchEngine
+from headgate.engines.memory.engine import MemoryEngine, MemoryMeter
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limiter import Limiter
@@ -22,7 +22,7 @@ PROCESSES = 4
 COLD = "1000/365d fixed"
 
 
-class Warehouse(LocalEngine):
+class Warehouse(MemoryEngine):
     """An embedded engine that remembers what it was asked, and may be out of reach for refunds."""
 
     def __init__(self, clock: ManualClock | None = None) -> None:
@@ -32,11 +32,11 @@ class Warehouse(LocalEngine):
         self.reachable = True
         self.meanwhile: Callable[[], object] | None = None  # happens while a lease is on its way
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
         meter = super().meter(limit, name, terms)
         decide, refund = meter.decide, meter.refund
 
-        def noted_decide(key: str, cost: int, patience_us: int | None = None) -> Facts:
+        def noted_decide(key: str, cost: int, patience_us: int | None = None) -> Outcome:
             self.costs.append(cost)
             facts = decide(key, cost, patience_us)
             if cost > 1 and self.meanwhile is not None:
@@ -44,7 +44,7 @@ class Warehouse(LocalEngine):
                 happen()
             return facts
 
-        def noted_refund(key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+        def noted_refund(key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
             if not self.reachable:
                 raise EngineUnavailable("nobody is there")
             self.returned.append(units)
@@ -61,7 +61,7 @@ class Kiosk:
     def __init__(self, text: str = "1000/day fixed", **options: Any) -> None:
         self.clock = ManualClock()
         self.warehouse = Warehouse(self.clock)
-        self.engine = LeaseEngine(self.warehouse, clock=self.clock, **options)
+        self.engine = PrefetchEngine(self.warehouse, clock=self.clock, **options)
         self.limiter = Limiter(text, self.engine, clock=self.clock, name="n")
         self.plain = Limiter(text, self.warehouse, clock=self.clock, name="n")
 
@@ -111,7 +111,7 @@ def _now_us() -> int:
 
 def _work(job: tuple[str, str, float]) -> Shift:
     url, text, seconds = job
-    engine = LeaseEngine(RedisEngine(url))
+    engine = PrefetchEngine(RedisEngine(url))
     hot, cold = Limiter(text, engine), Limiter(COLD, engine)
     hot.peek("one key")  # the connection is open before the race begins
     _together[0].wait(60)

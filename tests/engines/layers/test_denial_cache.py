@@ -22,26 +22,26 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import (
     RETRY_AFTER_US,
-    ApartFacts,
     Charge,
+    CrossSlotOutcome,
     Decision,
-    DegradedFacts,
-    Facts,
+    DegradedOutcome,
+    Outcome,
     Receipt,
 )
 from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
-from headgate.engines.layers.denial_cache.denial_table import _ERAS, LONGEST_US, Denials
-from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
-from headgate.engines.memory.async_engine import AwaitedEngine
-from headgate.engines.memory.engine import LocalEngine, LocalMeter
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.layers.denial_cache.denial_table import _ERAS, LONGEST_US, DenialTable
+from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.memory.engine import MemoryEngine, MemoryMeter
 from headgate.engines.port import Meter
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from headgate.testing import Blocking, Story, engine_stories
+from headgate.testing import Story, SyncAdapter, engine_stories
 from tests.servers import RedisServer
 
 DRY = "1/s burst 5"
@@ -51,25 +51,25 @@ class Asked(NamedTuple):
     at_us: int
     key: str
     cost: int
-    facts: Facts
+    facts: Outcome
 
 
-class Watched(LocalEngine):
+class Watched(MemoryEngine):
     """The one engine behind all processes of a story; what a story wants to happen meanwhile, happens."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.asked: list[Asked] = []
         self.asked_together = 0
-        self.spoken: Callable[[Facts], Facts] = lambda facts: facts
+        self.spoken: Callable[[Outcome], Outcome] = lambda facts: facts
         self.meanwhile: Callable[[], object] = lambda: None
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> Any:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Any:
         return WatchedMeter(self, super().meter(limit, name, terms))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         self.asked_together += 1
         inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, WatchedMeter)]
         told = [self.spoken(facts) for facts in super().decide_all(inner, patience_us, commit)]
@@ -78,18 +78,18 @@ class Watched(LocalEngine):
 
 
 class WatchedMeter:
-    def __init__(self, engine: Watched, meter: LocalMeter) -> None:
+    def __init__(self, engine: Watched, meter: MemoryMeter) -> None:
         self.engine, self.meter = engine, meter
         self.limit, self.name, self.terms = meter.limit, meter.name, meter.terms
         self.retune, self.reset = meter.retune, meter.reset
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         facts = self.engine.spoken(self.meter.decide(key, cost, patience_us))
         self.engine.asked.append(Asked(self.engine.clock.now_us(), key, cost, facts))
         self.engine.meanwhile()
         return facts
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         self.engine.meanwhile()
         return self.meter.refund(key, units, receipt, cancel)
 
@@ -104,9 +104,11 @@ class Room:
         self.limiters: list[Limiter] = []
 
     def process(self, limit: str = DRY, name: str | None = None, entries: int = 10_000) -> Limiter:
-        memo: Blocking | MemoEngine = MemoEngine(self.engine, entries=entries, clock=self.clock)
+        memo: SyncAdapter | DenialCacheEngine = DenialCacheEngine(self.engine, entries=entries, clock=self.clock)
         if self.awaited:
-            memo = Blocking(AsyncMemoEngine(AwaitedEngine(self.engine), entries=entries, clock=self.clock))
+            memo = SyncAdapter(
+                AsyncDenialCacheEngine(AsyncMemoryEngine(self.engine), entries=entries, clock=self.clock)
+            )
         self.limiters.append(Limiter(limit, memo, clock=self.clock, name=name))
         return self.limiters[-1]
 
@@ -123,9 +125,9 @@ def room(request: pytest.FixtureRequest) -> Iterator[Room]:
         limiter.close()
 
 
-def memo_of(limiter: Limiter) -> MemoEngine | AsyncMemoEngine:
-    memo = limiter.engine.engine if isinstance(limiter.engine, Blocking) else limiter.engine
-    assert isinstance(memo, MemoEngine | AsyncMemoEngine)
+def memo_of(limiter: Limiter) -> DenialCacheEngine | AsyncDenialCacheEngine:
+    memo = limiter.engine.engine if isinstance(limiter.engine, SyncAdapter) else limiter.engine
+    assert isinstance(memo, DenialCacheEngine | AsyncDenialCacheEngine)
     return memo
 
 
@@ -363,7 +365,7 @@ def test_peeks_and_reservations_are_always_asked(room: Room, more: str) -> None:
 def test_what_a_fallback_decided_is_not_remembered(room: Room, more: str) -> None:
     limiter = room.process(DRY + more)
     limiter.take("key", 5)
-    room.engine.spoken = DegradedFacts
+    room.engine.spoken = DegradedOutcome
     assert limiter.take("key").degraded
     room.engine.spoken = lambda facts: facts
     assert not limiter.take("key").degraded
@@ -481,7 +483,7 @@ def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(room
 
 def test_a_joint_refusal_decided_apart_stays_apart(room: Room) -> None:
     limiter = room.process(f"{DRY}; 9/hour")
-    room.engine.spoken = ApartFacts
+    room.engine.spoken = CrossSlotOutcome
     limiter.take("key", 5)
     assert not limiter.take("key").atomic
     room.clock.advance(0.5)
@@ -490,12 +492,12 @@ def test_a_joint_refusal_decided_apart_stays_apart(room: Room) -> None:
 
 
 async def test_a_charge_of_another_engine_is_refused_with_a_sentence() -> None:
-    inner = LocalEngine()
+    inner = MemoryEngine()
     with pytest.raises(InvalidCharge, match="another engine"):
-        MemoEngine(inner).decide_all([(inner.meter(parse(DRY), "name"), "key", 1)])
-    awaited = AwaitedEngine(inner)
+        DenialCacheEngine(inner).decide_all([(inner.meter(parse(DRY), "name"), "key", 1)])
+    awaited = AsyncMemoryEngine(inner)
     with pytest.raises(InvalidCharge, match="another engine"):
-        await AsyncMemoEngine(awaited).decide_all([(awaited.meter(parse(DRY), "name"), "key", 1)])
+        await AsyncDenialCacheEngine(awaited).decide_all([(awaited.meter(parse(DRY), "name"), "key", 1)])
 
 
 # How much it holds.
@@ -549,7 +551,7 @@ def test_a_refusal_that_has_ended_is_gone_when_it_is_met(room: Room) -> None:
 
 
 def test_names_that_nobody_uses_any_more_leave_nothing_behind() -> None:
-    memo = MemoEngine(LocalEngine())
+    memo = DenialCacheEngine(MemoryEngine())
     for i in range(100):
         memo.meter(parse(DRY), f"name {i}").decide("key", 1)
     assert len(memo.denials._drawers) == 0
@@ -557,7 +559,7 @@ def test_names_that_nobody_uses_any_more_leave_nothing_behind() -> None:
 
 def test_the_number_is_checked() -> None:
     with pytest.raises(InvalidRule, match="number of refusals to remember must be a whole number of at least 1"):
-        Denials(0)
+        DenialTable(0)
 
 
 # The law.
@@ -595,7 +597,7 @@ event = st.builds(
 walks = st.lists(event, min_size=5, max_size=60)
 
 
-def held_us(facts: Facts) -> int:
+def held_us(facts: Outcome) -> int:
     wait_us = facts[RETRY_AFTER_US]
     return LONGEST_US if wait_us is None else min(wait_us, LONGEST_US)
 
@@ -696,7 +698,7 @@ def test_threads_are_admitted_exactly_and_counted_exactly() -> None:
 
 async def test_a_task_that_is_cancelled_while_it_resets_ends_it() -> None:
     room = Room()
-    memo = AsyncMemoEngine(AwaitedEngine(room.engine), clock=room.clock)
+    memo = AsyncDenialCacheEngine(AsyncMemoryEngine(room.engine), clock=room.clock)
     meter = memo.meter(parse(DRY), "api")
     await meter.decide("key", 5)
     await meter.decide("key", 1)
@@ -741,7 +743,7 @@ def test_a_forked_child_forgets_and_its_parent_does_not(room: Room) -> None:
 
 
 def test_a_flood_of_two_processes_on_a_real_server(server: RedisServer) -> None:
-    memos = [MemoEngine(RedisEngine(server.unix_url)) for _ in range(2)]
+    memos = [DenialCacheEngine(RedisEngine(server.unix_url)) for _ in range(2)]
     ours, theirs = (Limiter("5/hour", memo) for memo in memos)
     assert ours.take("key", 5)
     before = scripts_run(server)
@@ -769,5 +771,5 @@ def scripts_run(server: RedisServer) -> int:
 
 
 def test_its_law_says_for_how_long_a_refusal_is_repeated() -> None:
-    words = " ".join(Limiter("3/minute", MemoEngine(LocalEngine(ManualClock()))).explain().split())
+    words = " ".join(Limiter("3/minute", DenialCacheEngine(MemoryEngine(ManualClock()))).explain().split())
     assert "a refusal is repeated here for at most min(retry_after, 1 s)" in words

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from headgate.algorithms.decision import ALLOWED, RETRY_AFTER_US, Facts, LockedFacts, OverriddenFacts
+from headgate.algorithms.decision import ALLOWED, RETRY_AFTER_US, LockedOutcome, Outcome, OverriddenOutcome
 from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
-from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
-from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.limit_syntax import parse
-from headgate.testing import Blocking
+from headgate.testing import SyncAdapter
 from tests.engines.layers.faulty_engine import faulty
 
 DRY = parse("1/minute fixed")
@@ -24,12 +24,12 @@ class Room:
     def __init__(self, awaited: bool) -> None:
         self.clock = ManualClock()
         self.engine: Any = faulty(self.clock)
-        self.memo: Any = MemoEngine(self.engine, clock=self.clock)
+        self.memo: Any = DenialCacheEngine(self.engine, clock=self.clock)
         if awaited:
-            self.memo = Blocking(AsyncMemoEngine(AwaitedEngine(self.engine), clock=self.clock))
+            self.memo = SyncAdapter(AsyncDenialCacheEngine(AsyncMemoryEngine(self.engine), clock=self.clock))
 
     def rule(self, name: str = "n", **terms: Any) -> Any:
-        return self.memo.meter(DRY, name, Terms(name, **terms))
+        return self.memo.meter(DRY, name, ChargeOptions(name, **terms))
 
     @property
     def questions(self) -> int:
@@ -55,18 +55,18 @@ def test_every_refusal_reaches_a_rule_that_counts_them_and_then_that_it_is_locke
     room: Room,
 ) -> None:
     meter = room.rule(lockout=LOCK)
-    answers: list[Facts] = [meter.decide("k", 1) for _ in range(8)]
-    assert [isinstance(facts, LockedFacts) for facts in answers] == [False] * 3 + [True] * 5
+    answers: list[Outcome] = [meter.decide("k", 1) for _ in range(8)]
+    assert [isinstance(facts, LockedOutcome) for facts in answers] == [False] * 3 + [True] * 5
     assert room.questions == 4  # that it is locked out is told once a second
     room.clock.advance(0.25)
     repeated = meter.decide("k", 7)
-    assert isinstance(repeated, LockedFacts)
+    assert isinstance(repeated, LockedOutcome)
     assert repeated[RETRY_AFTER_US] == 600_000_000 - 250_000
     assert room.questions == 4
-    assert isinstance(meter.decide("k", 0), LockedFacts)  # a peek is always asked
+    assert isinstance(meter.decide("k", 0), LockedOutcome)  # a peek is always asked
     assert room.questions == 5
     room.clock.advance(1)
-    assert isinstance(meter.decide("k", 1), LockedFacts)
+    assert isinstance(meter.decide("k", 1), LockedOutcome)
     assert room.questions == 6
     meter.reset("k")
     assert meter.decide("k", 1)[ALLOWED]
@@ -77,11 +77,11 @@ def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(room
     plain.decide("k", 1)
     assert not plain.decide("k", 1)[ALLOWED]
     asked = room.questions
-    assert not isinstance(counts.decide("k", 1), LockedFacts)
+    assert not isinstance(counts.decide("k", 1), LockedOutcome)
     counts.decide("k", 1)
-    assert isinstance(counts.decide("k", 1), LockedFacts)
+    assert isinstance(counts.decide("k", 1), LockedOutcome)
     assert room.questions == asked + 3
-    assert not isinstance(plain.decide("k", 1), LockedFacts)  # nor the other way round
+    assert not isinstance(plain.decide("k", 1), LockedOutcome)  # nor the other way round
 
 
 def test_what_is_aside_is_always_asked(room: Room) -> None:
@@ -122,10 +122,10 @@ def test_an_override_that_is_changed_here_ends_what_is_remembered(room: Room) ->
     assert meter.decide("k", 1)[ALLOWED]
     refused = [meter.decide("k", 1) for _ in range(3)]
     assert room.questions == 4
-    assert all(isinstance(facts, OverriddenFacts) and facts.limit.text == "2/minute fixed" for facts in refused)
+    assert all(isinstance(facts, OverriddenOutcome) and facts.limit.text == "2/minute fixed" for facts in refused)
     assert overrides.get("k") == "2/minute fixed"
     assert list(overrides.list()) == [("k", "2/minute fixed")]
     assert not overrides.set("k", "9/minute fixed", absent=True)
     assert overrides.unset("k")
-    assert not isinstance(meter.decide("k", 1), OverriddenFacts)
+    assert not isinstance(meter.decide("k", 1), OverriddenOutcome)
     assert room.questions == 6 - 1  # the refusal by the rule's own limit, asked anew

@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from headgate.algorithms.decision import DegradedFacts, Receipt
+from headgate.algorithms.decision import DegradedOutcome, Receipt
 from headgate.clock import ManualClock
 from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING
-from headgate.engines.layers.fallback.membership import Members
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.fallback.membership import Membership
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.url_options import Instead
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
@@ -19,8 +19,8 @@ from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
 DAY = "100/day fixed"
 
 
-def members(count: int, rank: int) -> Members:
-    known = Members()
+def members(count: int, rank: int) -> Membership:
+    known = Membership()
     known.heard(count, rank)
     return known
 
@@ -65,24 +65,24 @@ def test_no_exception_reaches_a_caller(instead: Instead, clock: ManualClock) -> 
     with pytest.raises(InvalidCharge):
         limiter.take("key", -1)
     with pytest.raises(InvalidCharge):
-        engine.decide_all([(LocalEngine().meter(parse("1/s"), "other"), "key", 1)])
+        engine.decide_all([(MemoryEngine().meter(parse("1/s"), "other"), "key", 1)])
     limiter.close()
     assert wire.closed
 
 
 def test_a_word_that_is_no_fallback() -> None:
     with pytest.raises(InvalidRule, match='"allow", "deny" or "local", not \'open\''):
-        FallbackEngine(LocalEngine(), fallback="open")  # type: ignore[arg-type]
+        FallbackEngine(MemoryEngine(), fallback="open")  # type: ignore[arg-type]
 
 
 def test_allow_refuses_nothing(clock: ManualClock) -> None:
     engine, wire = stands("allow", clock)
     meter = engine.meter(parse("1/day fixed"), "limit")
-    assert not isinstance(meter.decide("key", 1), DegradedFacts)
+    assert not isinstance(meter.decide("key", 1), DegradedOutcome)
     wire.down = True
     for _ in range(50):
         facts = meter.decide("key", 1000)
-        assert isinstance(facts, DegradedFacts)
+        assert isinstance(facts, DegradedOutcome)
         assert facts[:5] == (True, 0, 0, 0, 0)
         clock.advance(0.03)
     wire.down = False
@@ -123,9 +123,9 @@ def test_a_trickle_is_answered_by_the_share_and_told_at_once(clock: ManualClock)
     meter = engine.meter(parse(DAY), "limit")
     for _ in range(20):
         wire.down = True
-        assert isinstance(meter.decide("key", 1), DegradedFacts)
+        assert isinstance(meter.decide("key", 1), DegradedOutcome)
         wire.down = False
-        assert not isinstance(meter.decide("key", 1), DegradedFacts)
+        assert not isinstance(meter.decide("key", 1), DegradedOutcome)
     assert (engine.state(), engine.opened, engine.degraded) == (CLOSED, 0, 20)
     assert meter.decide("key", 0)[1] == 60
     assert engine.shard_of("key").straight
@@ -179,7 +179,7 @@ def test_recovery_does_not_admit_a_second_burst(clock: ManualClock) -> None:
     assert inner.decide("key", 0)[1] == 0
     assert inner.decide("idle", 0)[1] == 70  # told in the background
     clock.advance(1)
-    assert not isinstance(meter.decide("key", 1), DegradedFacts)
+    assert not isinstance(meter.decide("key", 1), DegradedOutcome)
     assert (engine.state(), len(engine.shard_of("key").counts)) == (CLOSED, 0)
 
 
@@ -208,7 +208,7 @@ def test_while_settling_a_call_must_pass_both(clock: ManualClock) -> None:
     clock.advance(0.1)
     passed = [meter.decide("key", 1) for _ in range(4)]
     assert [facts[0] for facts in passed] == [True, True, False, False]  # a share is five
-    assert [isinstance(facts, DegradedFacts) for facts in passed] == [False, False, True, True]
+    assert [isinstance(facts, DegradedOutcome) for facts in passed] == [False, False, True, True]
     assert inner.decide("key", 0)[1] == 5
     # Where the engine refuses, the share's unit is given back.
     inner.decide("other", 10)
@@ -228,7 +228,7 @@ def test_a_lost_answer_is_not_asked_for_again(clock: ManualClock) -> None:
 
 def test_an_idle_member_is_woken_by_its_beat(clock: ManualClock) -> None:
     wire = faulty(clock)
-    beats = Members(beat=lambda _: (1, 0), every=3600)
+    beats = Membership(beat=lambda _: (1, 0), every=3600)
     engine = Settled(wire, fallback="local", clock=clock, members=beats)
     meter = engine.meter(parse(DAY), "limit")
     wire.down = True

@@ -9,7 +9,7 @@ import pytest
 from headgate.algorithms.decision import ALLOWED, REMAINING, Receipt
 from headgate.algorithms.lockout import Lockout
 from headgate.algorithms.slots import Slots
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback.breaker import OPEN, SETTLING
 from headgate.engines.url_options import Instead
 from headgate.errors import EngineUnavailable
@@ -192,12 +192,12 @@ def test_a_question_that_commits_nothing_charges_nothing(room: Room) -> None:
 def test_what_is_told_of_it(caplog: pytest.LogCaptureFixture) -> None:
     room = Room()
     engine = room.inside
-    words = dict(engine.laws(DAY, 2, Terms("a", fallback="local", lockout=Lockout(1, 1, 1))))["fallback"]
+    words = dict(engine.laws(DAY, 2, ChargeOptions("a", fallback="local", lockout=Lockout(1, 1, 1))))["fallback"]
     assert "goes on with 5/day fixed" in words
     assert words.endswith("meanwhile nobody is locked out")
-    assert list(engine.laws(DAY, 2)) == list(engine.laws(DAY, 2, Terms("a"))) == []
-    assert list(engine.laws(DAY, 2, Terms("a", fallback="deny", aside=True))) == []
-    assert "passes" in dict(engine.laws(DAY, 2, Terms("a", fallback="allow")))["fallback"]
+    assert list(engine.laws(DAY, 2)) == list(engine.laws(DAY, 2, ChargeOptions("a"))) == []
+    assert list(engine.laws(DAY, 2, ChargeOptions("a", fallback="deny", aside=True))) == []
+    assert "passes" in dict(engine.laws(DAY, 2, ChargeOptions("a", fallback="allow")))["fallback"]
     one, two = room.rule("one", "local"), room.rule("two", "deny")
     room.outage()
     with caplog.at_level(logging.WARNING, "headgate"):

@@ -10,8 +10,8 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
 from headgate.engines.layers.fallback.breaker import CLOSED
-from headgate.engines.layers.fallback.membership import Members
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.fallback.membership import Membership
+from headgate.engines.memory.engine import MemoryEngine
 from tests.engines.layers.faulty_engine import Faulty, Settled
 
 WINDOW = 10
@@ -44,7 +44,7 @@ class Fleet:
     def __init__(self, limit: Limit, size: int, known: bool = True) -> None:
         self.clock = ManualClock(START_US)
         self.limit = limit
-        self.shared = LocalEngine(self.clock)
+        self.shared = MemoryEngine(self.clock)
         self.wires = [Faulty(self.shared) for _ in range(size)]
         self.engines = [self._member(wire, rank) for rank, wire in enumerate(self.wires)]
         self.meters = [engine.meter(limit, "limit") for engine in self.engines]
@@ -53,7 +53,7 @@ class Fleet:
         self.beaten_us = START_US
 
     def _member(self, wire: Faulty, rank: int) -> Settled:
-        members = Members()
+        members = Membership()
         members.heard(len(self.wires), rank)
         return Settled(wire, fallback="local", members=members, clock=self.clock)
 

@@ -10,8 +10,8 @@ import pytest
 from headgate.clock import ManualClock
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED, OPEN
-from headgate.engines.layers.fallback.membership import AsyncMembers, Members
-from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.engines.url_options import Instead
 from headgate.errors import EngineUnavailable
@@ -23,8 +23,8 @@ from tests.servers import RedisServer
 DAY = "100/day fixed"
 
 
-def members(count: int, rank: int) -> Members:
-    known = Members()
+def members(count: int, rank: int) -> Membership:
+    known = Membership()
     known.heard(count, rank)
     return known
 
@@ -43,7 +43,9 @@ def clock() -> ManualClock:
 
 async def test_awaited_it_is_the_same(clock: ManualClock) -> None:
     wire = faulty(clock)
-    engine = AsyncFallbackEngine(AwaitedEngine(wire), fallback="local", members=AsyncMembers(count=2), clock=clock)
+    engine = AsyncFallbackEngine(
+        AsyncMemoryEngine(wire), fallback="local", members=AsyncMembership(count=2), clock=clock
+    )
     limiter = AsyncLimiter(DAY, engine, clock=clock)
     assert (await limiter.take("key")).remaining == 99
     wire.down = True
@@ -67,7 +69,7 @@ async def test_awaited_it_is_the_same(clock: ManualClock) -> None:
 
 async def test_a_cancelled_probe_leaves_nobody_stuck(clock: ManualClock) -> None:
     wire = faulty(clock)
-    engine = AsyncFallbackEngine(AwaitedEngine(wire), fallback="deny", clock=clock)
+    engine = AsyncFallbackEngine(AsyncMemoryEngine(wire), fallback="deny", clock=clock)
     meter = engine.meter(parse(DAY), "limit")
     wire.down = True
     for _ in range(3):

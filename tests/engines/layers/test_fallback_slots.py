@@ -6,8 +6,8 @@ from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
 from headgate.engines.layers.fallback import AsyncFallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED
-from headgate.engines.layers.fallback.membership import Members
-from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.layers.fallback.membership import Membership
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.url_options import Instead
 from headgate.errors import LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
@@ -17,7 +17,7 @@ TTL = 30
 
 
 def stands(instead: Instead, clock: ManualClock, count: int = 1, rank: int = 0) -> tuple[Settled, Faulty]:
-    wire, known = faulty(clock), Members()
+    wire, known = faulty(clock), Membership()
     known.heard(count, rank)
     return Settled(wire, fallback=instead, members=known, clock=clock), wire
 
@@ -174,7 +174,7 @@ def test_the_line_goes_on_here(clock: ManualClock) -> None:
 
 async def test_awaited_it_is_the_same(clock: ManualClock) -> None:
     wire = faulty(clock)
-    engine = AsyncFallbackEngine(AwaitedEngine(wire), fallback="local", clock=clock)
+    engine = AsyncFallbackEngine(AsyncMemoryEngine(wire), fallback="local", clock=clock)
     limiter = AsyncLimiter(Slots(2, TTL), engine, clock=clock)
     wire.down = True
     async with await limiter.acquire("key") as lease:

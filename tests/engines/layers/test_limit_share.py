@@ -16,7 +16,7 @@ from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
 from headgate.engines.layers.fallback.limit_share import fresh, held, share, units
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 
 AMOUNTS = st.integers(1, 2000)
@@ -126,7 +126,7 @@ def test_units(whole: int, count: int) -> None:
 
 @given(LIMITS.filter(lambda limit: not isinstance(limit, Slots)), st.lists(st.integers(1, 5), max_size=5))
 def test_what_is_held_is_what_was_taken(limit: Limit, costs: list[int]) -> None:
-    meter = LocalEngine(ManualClock()).meter(limit, "limit")
+    meter = MemoryEngine(ManualClock()).meter(limit, "limit")
     taken = sum(cost for cost in costs if meter.decide("key", cost)[0])
     if not isinstance(limit, Smooth):
         assert held(limit, meter.decide("key", 0)) == taken

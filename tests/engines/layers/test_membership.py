@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.engines.layers.fallback import FallbackEngine
-from headgate.engines.layers.fallback.membership import BELIEVED, TTL_US, AsyncMembers, Members, Roll
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.fallback.membership import BELIEVED, TTL_US, AsyncMembership, Membership, Roll
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable
 from tests.servers import RedisServer
 
@@ -114,7 +114,7 @@ def test_a_beat_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCa
             raise EngineUnavailable("Nobody is there.")
         return answer
 
-    members = Members(beat)
+    members = Membership(beat)
     woken: list[int] = []
 
     class Listener:
@@ -128,7 +128,7 @@ def test_a_beat_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCa
     assert members.place == (3, 1)
     assert woken == [3, 3]
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    Members().beat_once()  # nobody to ask
+    Membership().beat_once()  # nobody to ask
 
 
 def test_it_beats_until_it_is_closed_and_takes_itself_out() -> None:
@@ -139,7 +139,7 @@ def test_it_beats_until_it_is_closed_and_takes_itself_out() -> None:
         beats.append(member)
         return 2, 1
 
-    members = Members(beat, left.append, every=0.01)
+    members = Membership(beat, left.append, every=0.01)
     members.start()
     members.start()
     eventually(lambda: len(beats) > 3)
@@ -151,7 +151,7 @@ def test_it_beats_until_it_is_closed_and_takes_itself_out() -> None:
 
 
 def test_it_ends_with_its_owner() -> None:
-    engine = FallbackEngine(LocalEngine(), members=Members(lambda _: (1, 0), every=0.01))
+    engine = FallbackEngine(MemoryEngine(), members=Membership(lambda _: (1, 0), every=0.01))
     thread = next(each for each in threading.enumerate() if each.name == "headgate-members")
     del engine
     gc.collect()
@@ -160,7 +160,7 @@ def test_it_ends_with_its_owner() -> None:
 
 
 def test_with_a_fallback_that_keeps_no_shares_nobody_beats() -> None:
-    FallbackEngine(LocalEngine(), fallback="allow", members=Members(lambda _: (1, 0)))
+    FallbackEngine(MemoryEngine(), fallback="allow", members=Membership(lambda _: (1, 0)))
     assert "headgate-members" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -172,7 +172,7 @@ def test_a_forked_child_is_a_member_of_its_own() -> None:
         beats.put((os.getpid(), member))
         return 2, 0
 
-    engine = FallbackEngine(LocalEngine(), members=Members(beat, every=0.05))
+    engine = FallbackEngine(MemoryEngine(), members=Membership(beat, every=0.05))
     eventually(lambda: engine.members.count == 2)
     child = fork.Process(target=time.sleep, args=(1,))
     child.start()
@@ -199,7 +199,7 @@ async def test_awaited_it_beats_on_the_loop_where_it_is_used() -> None:
     async def leave(member: str) -> None:
         left.append(member)
 
-    members = AsyncMembers(beat, leave, every=0.01)
+    members = AsyncMembership(beat, leave, every=0.01)
     members.start()
     members.start()
     await asyncio.wait_for(thrice.wait(), 10)
@@ -221,7 +221,7 @@ def test_awaited_it_moves_on_when_its_loop_is_gone() -> None:
             raise EngineUnavailable("Nobody is there.")
         return 3, 2
 
-    members = AsyncMembers(beat, every=3600)
+    members = AsyncMembership(beat, every=3600)
 
     async def use() -> None:
         members.start()

@@ -10,9 +10,9 @@ import pytest
 
 from headgate.algorithms.decision import Receipt
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.engines import LeaseEngine, bound, law
+from headgate.engines.layers.prefetch.engines import PrefetchEngine, bound, law
 from headgate.engines.layers.prefetch.prefetched_units import Shelf
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.flow import run
 from headgate.limit_syntax import parse
@@ -146,7 +146,7 @@ def test_calls_of_one_cost_leave_nothing_behind(kiosk: Kiosk) -> None:
 
 @pytest.mark.parametrize("text", ["1000/100s", "700/s burst 1000", "1000/day fixed", "1000/day log"])
 def test_a_leased_decision_says_what_single_takes_at_that_instant_would(text: str) -> None:
-    kiosk, twin = Kiosk(text), Limiter(text, LocalEngine(ManualClock()), name="n")
+    kiosk, twin = Kiosk(text), Limiter(text, MemoryEngine(ManualClock()), name="n")
     for decision in kiosk.takes(40):
         single = twin.take("k")
         assert (decision.allowed, decision.remaining, decision.retry_after, decision.delay) == (
@@ -317,7 +317,7 @@ def test_options_that_cannot_be_are_refused() -> None:
     wrong: list[dict[str, Any]] = [{"hold_us": 0}, {"units": 0}, {"units": 1.5}]
     for options in wrong:
         with pytest.raises(InvalidRule):
-            LeaseEngine(LocalEngine(), **options)
+            PrefetchEngine(MemoryEngine(), **options)
 
 
 def test_the_law_is_printed_with_its_numbers() -> None:

@@ -9,12 +9,12 @@ import pytest
 from headgate.algorithms.decision import ALLOWED, REMAINING
 from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
-from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, ExactMeter, LeaseEngine
-from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, ExactMeter, PrefetchEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
-from headgate.testing import Blocking
+from headgate.testing import SyncAdapter
 from tests.engines.layers.prefetch_harness import Warehouse
 
 DAY = parse("1000/day fixed")
@@ -25,13 +25,13 @@ class Room:
     def __init__(self, awaited: bool, hold_us: int | None = None) -> None:
         self.clock = ManualClock()
         self.warehouse = Warehouse(self.clock)
-        self.engine: Any = LeaseEngine(self.warehouse, hold_us=hold_us, clock=self.clock)
+        self.engine: Any = PrefetchEngine(self.warehouse, hold_us=hold_us, clock=self.clock)
         if awaited:
-            inner = AwaitedEngine(self.warehouse)
-            self.engine = Blocking(AsyncLeaseEngine(inner, hold_us=hold_us, clock=self.clock))
+            inner = AsyncMemoryEngine(self.warehouse)
+            self.engine = SyncAdapter(AsyncPrefetchEngine(inner, hold_us=hold_us, clock=self.clock))
         self.awaited = awaited
 
-    def lends(self, terms: Terms | None, name: str = "n") -> list[int]:
+    def lends(self, terms: ChargeOptions | None, name: str = "n") -> list[int]:
         """What the warehouse is asked when somebody takes 50 times."""
         meter = self.engine.meter(DAY, name, terms)
         assert meter.terms is terms
@@ -53,23 +53,23 @@ def room(request: pytest.FixtureRequest) -> Iterator[Room]:
 
 EXACTLY = [
     None,
-    Terms("silent"),
-    Terms("locks", prefetch=(100_000, None), lockout=LOCK),
-    Terms("own", prefetch=(100_000, None), overrides=True),
+    ChargeOptions("silent"),
+    ChargeOptions("locks", prefetch=(100_000, None), lockout=LOCK),
+    ChargeOptions("own", prefetch=(100_000, None), overrides=True),
 ]
 
 
 @pytest.mark.parametrize("terms", EXACTLY)
-def test_who_does_not_say_so_is_not_leased(room: Room, terms: Terms | None) -> None:
+def test_who_does_not_say_so_is_not_leased(room: Room, terms: ChargeOptions | None) -> None:
     assert room.lends(terms) == [1] * 50
     assert room.inside.prefetched == 0
 
 
 def test_who_says_so_is_leased_on_its_own_terms(room: Room) -> None:
-    costs = room.lends(Terms("hot", prefetch=(100_000, None)))
+    costs = room.lends(ChargeOptions("hot", prefetch=(100_000, None)))
     assert len(costs) < 20
     assert 1 < max(costs) <= 101  # a tenth, and the call's own
-    few = room.lends(Terms("warm", prefetch=(100_000, 7)), "few")
+    few = room.lends(ChargeOptions("warm", prefetch=(100_000, 7)), "few")
     assert max(few) == 8
     assert room.inside.prefetched > 50
     assert room.lends(None, "other") == [1] * 50
@@ -77,8 +77,8 @@ def test_who_says_so_is_leased_on_its_own_terms(room: Room) -> None:
 
 def test_units_are_held_for_as_long_as_the_rule_says() -> None:
     room = Room(False)
-    short = room.engine.meter(DAY, "short", Terms("short", prefetch=(50_000, None)))
-    long = room.engine.meter(DAY, "long", Terms("long", prefetch=(400_000, None)))
+    short = room.engine.meter(DAY, "short", ChargeOptions("short", prefetch=(50_000, None)))
+    long = room.engine.meter(DAY, "long", ChargeOptions("long", prefetch=(400_000, None)))
     for meter in (long, short, long, short):
         for _ in range(20):
             meter.decide("k", 1)
@@ -95,20 +95,20 @@ def test_units_are_held_for_as_long_as_the_rule_says() -> None:
 def test_the_engines_own_is_for_those_who_have_no_terms(room: Room) -> None:
     own = Room(room.awaited, hold_us=100_000)
     assert len(own.lends(None)) < 20
-    assert own.lends(Terms("silent"), "silent") == [1] * 50
+    assert own.lends(ChargeOptions("silent"), "silent") == [1] * 50
     own.engine.close()
 
 
 def test_new_terms_take_over_what_is_held(room: Room) -> None:
     """A rule that was changed: what the old one holds goes back, once somebody asks by the new one."""
-    old, new = Terms("r", prefetch=(100_000, None)), Terms("r", prefetch=(200_000, 5))
+    old, new = ChargeOptions("r", prefetch=(100_000, None)), ChargeOptions("r", prefetch=(200_000, 5))
     room.lends(old)
     held = 1000 - room.warehouse.meter(DAY, "n").decide("k", 0)[REMAINING] - 50
     assert held > 0
     assert max(room.lends(new)) == 6
     assert held in room.warehouse.returned
     assert room.engine.meter(DAY, "n", new) is not room.engine.meter(DAY, "n", old)
-    exact = room.engine.meter(DAY, "n", Terms("r"))
+    exact = room.engine.meter(DAY, "n", ChargeOptions("r"))
     exact.decide("k", 1)
     room.clock.advance(0.3)
     if not room.awaited:
@@ -118,12 +118,12 @@ def test_new_terms_take_over_what_is_held(room: Room) -> None:
 
 def test_what_is_not_leased_goes_straight_through() -> None:
     warehouse = Warehouse(ManualClock())
-    engine = LeaseEngine(warehouse, hold_us=None)
-    meter = engine.meter(DAY, "n", Terms("r"))
+    engine = PrefetchEngine(warehouse, hold_us=None)
+    meter = engine.meter(DAY, "n", ChargeOptions("r"))
     assert isinstance(meter, ExactMeter)
     assert meter.decide is meter.meter.decide
     assert (meter.limit, meter.name) == (DAY, "n")
-    hot = engine.meter(DAY, "hot", Terms("hot", prefetch=(100_000, None)))
+    hot = engine.meter(DAY, "hot", ChargeOptions("hot", prefetch=(100_000, None)))
     assert [facts[REMAINING] for facts in engine.decide_all([(meter, "k", 2), (hot, "k", 3)])] == [998, 997]
     told = engine.decide_all([(meter, "k", 2), (hot, "k", 3)], None, False)
     assert [facts[REMAINING] for facts in told] == [998, 997]
@@ -134,19 +134,24 @@ def test_what_is_not_leased_goes_straight_through() -> None:
 
 
 def test_each_is_told_its_own_law() -> None:
-    off, on = LeaseEngine(Warehouse(), hold_us=None), LeaseEngine(Warehouse())
-    assert list(off.laws(DAY, 4)) == list(off.laws(DAY, 4, Terms("r"))) == list(on.laws(DAY, 4, Terms("r"))) == []
-    ((_, words),) = off.laws(DAY, 4, Terms("r", prefetch=(20_000, 30)))
+    off, on = PrefetchEngine(Warehouse(), hold_us=None), PrefetchEngine(Warehouse())
+    assert (
+        list(off.laws(DAY, 4))
+        == list(off.laws(DAY, 4, ChargeOptions("r")))
+        == list(on.laws(DAY, 4, ChargeOptions("r")))
+        == []
+    )
+    ((_, words),) = off.laws(DAY, 4, ChargeOptions("r", prefetch=(20_000, 30)))
     assert "at most 30 units each" in words
     assert "at most 120 units are kept from others, for at most 20 ms" in words
     assert "for at most 100 ms" in dict(on.laws(DAY, 4))["prefetch"]
-    locks = Terms("r", prefetch=(20_000, 30), lockout=LOCK)
+    locks = ChargeOptions("r", prefetch=(20_000, 30), lockout=LOCK)
     assert "never prefetched, because its rule has a lockout" in dict(on.laws(DAY, 4, locks))["prefetch"]
-    paced = dict(off.laws(parse("10/s smooth"), 4, Terms("r", prefetch=(20_000, 30))))["prefetch"]
+    paced = dict(off.laws(parse("10/s smooth"), 4, ChargeOptions("r", prefetch=(20_000, 30))))["prefetch"]
     assert paced.endswith("decided by the engine itself.")
 
 
 def test_terms_that_cannot_be() -> None:
     for prefetch in ((0, None), (1000, 0)):
         with pytest.raises(InvalidRule):
-            LeaseEngine(Warehouse()).meter(DAY, "n", Terms("r", prefetch=prefetch))
+            PrefetchEngine(Warehouse()).meter(DAY, "n", ChargeOptions("r", prefetch=prefetch))

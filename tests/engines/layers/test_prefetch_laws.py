@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Decision
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.engines import LeaseEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.prefetch.engines import PrefetchEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter
 from tests.engines.layers.prefetch_harness import Kiosk
 
@@ -37,8 +37,8 @@ WALKS = st.lists(
 def _walk(text: str, steps: list[tuple[str, int, int]]) -> list[tuple[int, int]]:
     """What several processes admit: (instant, units)."""
     clock = ManualClock(1_700_000_000_000_000)
-    inner = LocalEngine(clock)
-    engines = [LeaseEngine(inner, units=UNITS, clock=clock) for _ in range(NODES)]
+    inner = MemoryEngine(clock)
+    engines = [PrefetchEngine(inner, units=UNITS, clock=clock) for _ in range(NODES)]
     limiters = [Limiter(text, engine, clock=clock) for engine in engines]
     admitted = []
     for step, which, what in steps:

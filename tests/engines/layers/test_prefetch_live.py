@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine, bound, law
-from headgate.engines.memory.async_engine import AwaitedEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine, bound, law
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
@@ -32,8 +32,8 @@ def _watchers() -> int:
 
 def test_a_thread_gives_back_in_time_and_ends_on_close() -> None:
     before = _watchers()
-    inner = LocalEngine()
-    with Limiter("1000/day fixed", LeaseEngine(inner, hold_us=30_000)) as limiter:
+    inner = MemoryEngine()
+    with Limiter("1000/day fixed", PrefetchEngine(inner, hold_us=30_000)) as limiter:
         for _ in range(50):
             limiter.take("k")
         assert _watchers() == before + 1
@@ -43,7 +43,7 @@ def test_a_thread_gives_back_in_time_and_ends_on_close() -> None:
 
 def test_the_thread_does_not_keep_its_engine_alive() -> None:
     before = _watchers()
-    limiter: Limiter | None = Limiter("1000/day fixed", LeaseEngine(LocalEngine()))
+    limiter: Limiter | None = Limiter("1000/day fixed", PrefetchEngine(MemoryEngine()))
     for _ in range(50):
         assert limiter is not None
         limiter.take("k")
@@ -53,8 +53,8 @@ def test_the_thread_does_not_keep_its_engine_alive() -> None:
 
 
 def test_many_threads_share_one_stock() -> None:
-    inner = LocalEngine()
-    engine = LeaseEngine(inner)
+    inner = MemoryEngine()
+    engine = PrefetchEngine(inner)
     limiter, passed = Limiter("5000/day fixed", engine), []
 
     def hammer() -> None:
@@ -72,7 +72,7 @@ def test_many_threads_share_one_stock() -> None:
 async def test_awaited_it_is_the_same() -> None:
     clock = ManualClock()
     warehouse = Warehouse(clock)
-    engine = AsyncLeaseEngine(AwaitedEngine(warehouse), clock=clock)
+    engine = AsyncPrefetchEngine(AsyncMemoryEngine(warehouse), clock=clock)
     limiter = AsyncLimiter("1000/day fixed", engine, clock=clock)
     plain = Limiter("1000/day fixed", warehouse, clock=clock)
     decisions = [await limiter.take("k") for _ in range(40)]
@@ -93,8 +93,8 @@ async def test_awaited_it_is_the_same() -> None:
 
 
 async def test_a_timer_gives_back_in_time() -> None:
-    inner = LocalEngine()
-    limiter = AsyncLimiter("1000/day fixed", AsyncLeaseEngine(AwaitedEngine(inner), hold_us=30_000))
+    inner = MemoryEngine()
+    limiter = AsyncLimiter("1000/day fixed", AsyncPrefetchEngine(AsyncMemoryEngine(inner), hold_us=30_000))
     for _ in range(50):
         await limiter.take("k")
     deadline = time.monotonic() + 10
@@ -106,7 +106,7 @@ async def test_a_timer_gives_back_in_time() -> None:
 
 async def test_leases_that_are_used_up_before_their_time_do_not_pile_up() -> None:
     warehouse = Warehouse()
-    engine = AsyncLeaseEngine(AwaitedEngine(warehouse), hold_us=10_000, units=5)
+    engine = AsyncPrefetchEngine(AsyncMemoryEngine(warehouse), hold_us=10_000, units=5)
     limiter = AsyncLimiter("1000000/day fixed", engine)
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
@@ -119,8 +119,8 @@ async def test_leases_that_are_used_up_before_their_time_do_not_pile_up() -> Non
 
 
 def test_several_event_loops_share_an_engine() -> None:
-    inner = LocalEngine()
-    engine = AsyncLeaseEngine(AwaitedEngine(inner), hold_us=10_000_000)
+    inner = MemoryEngine()
+    engine = AsyncPrefetchEngine(AsyncMemoryEngine(inner), hold_us=10_000_000)
     limiter = AsyncLimiter("1000/day fixed", engine)
 
     async def take() -> None:
@@ -138,7 +138,7 @@ def test_several_event_loops_share_an_engine() -> None:
 
 
 def test_what_is_left_is_back_in_redis_on_close(server: RedisServer) -> None:
-    engine = LeaseEngine(RedisEngine(server.unix_url), hold_us=60_000_000)
+    engine = PrefetchEngine(RedisEngine(server.unix_url), hold_us=60_000_000)
     with Limiter("1000/365d fixed", engine) as limiter, Limiter("1000/365d fixed", server.unix_url) as plain:
         for _ in range(50):
             limiter.take("k")

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from headgate.algorithms.decision import REMAINING, DegradedFacts
-from headgate.engines.charge_options import Terms
-from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.algorithms.decision import REMAINING, DegradedOutcome
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine
-from headgate.engines.memory.async_engine import AwaitedEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.engines.url import open_async_engine, open_engine
@@ -32,20 +32,20 @@ def stack(engine: Any) -> list[type]:
 def test_around_a_server_stands_all_that_a_rule_may_choose() -> None:
     assert stack(open_engine(NOBODY)) == [RedisEngine]
     engine = open_engine(NOBODY, ruled=True)
-    assert stack(engine) == [FallbackEngine, LeaseEngine, RedisEngine]
+    assert stack(engine) == [FallbackEngine, PrefetchEngine, RedisEngine]
     assert isinstance(engine, FallbackEngine)
     assert engine.fallback is None
     assert not engine.members.joined
     whole = open_engine(f"{NOBODY}?fallback=deny&denial_cache=on&deadline=2s", ruled=True)
-    assert stack(whole) == [FallbackEngine, MemoEngine, LeaseEngine, RedisEngine]
+    assert stack(whole) == [FallbackEngine, DenialCacheEngine, PrefetchEngine, RedisEngine]
     assert isinstance(whole, FallbackEngine)
     assert whole.fallback == "deny"
     assert stack(open_async_engine(NOBODY, ruled=True)) == [
         AsyncFallbackEngine,
-        AsyncLeaseEngine,
+        AsyncPrefetchEngine,
         AsyncRedisEngine,
     ]
-    assert stack(open_async_engine(f"{NOBODY}?denial_cache=on", ruled=True))[1] is AsyncMemoEngine
+    assert stack(open_async_engine(f"{NOBODY}?denial_cache=on", ruled=True))[1] is AsyncDenialCacheEngine
 
 
 def test_a_process_is_one_member_whoever_of_its_rules_shares() -> None:
@@ -63,17 +63,17 @@ def test_a_process_is_one_member_whoever_of_its_rules_shares() -> None:
 
 
 def test_memory_stays_bare() -> None:
-    assert stack(open_engine("memory://", ruled=True)) == [LocalEngine]
-    assert stack(open_async_engine("memory://", ruled=True)) == [AwaitedEngine]
+    assert stack(open_engine("memory://", ruled=True)) == [MemoryEngine]
+    assert stack(open_async_engine("memory://", ruled=True)) == [AsyncMemoryEngine]
 
 
 def test_rules_choose(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
         engine = open_engine(link.url, ruled=True)
         bare = engine.meter(DAY, "bare")
-        exact = engine.meter(DAY, "exact", Terms("exact"))
-        hot = engine.meter(DAY, "hot", Terms("hot", prefetch=(100_000, 10)))
-        local = engine.meter(DAY, "local", Terms("local", fallback="local", deadline=0.1))
+        exact = engine.meter(DAY, "exact", ChargeOptions("exact"))
+        hot = engine.meter(DAY, "hot", ChargeOptions("hot", prefetch=(100_000, 10)))
+        local = engine.meter(DAY, "local", ChargeOptions("local", fallback="local", deadline=0.1))
         assert isinstance(engine, FallbackEngine)
         assert engine.members.joined
         for _ in range(30):
@@ -84,19 +84,19 @@ def test_rules_choose(redis_server: RedisServer) -> None:
         for meter in (bare, exact):
             with pytest.raises(EngineUnavailable):
                 meter.decide("k", 1)
-        assert isinstance(local.decide("k", 1), DegradedFacts)
+        assert isinstance(local.decide("k", 1), DegradedOutcome)
         link.heal()
         engine.close()
         with pytest.raises(EngineUnavailable):
-            open_engine(NOBODY, ruled=True).meter(DAY, "n", Terms("n")).decide("k", 1)
+            open_engine(NOBODY, ruled=True).meter(DAY, "n", ChargeOptions("n")).decide("k", 1)
 
 
 async def test_rules_choose_awaited(redis_server: RedisServer) -> None:
     with Proxy(redis_server) as link:
         engine = open_async_engine(link.url, ruled=True)
         bare = engine.meter(DAY, "bare")
-        hot = engine.meter(DAY, "hot", Terms("hot", prefetch=(100_000, 10)))
-        local = engine.meter(DAY, "local", Terms("local", fallback="local", deadline=0.1))
+        hot = engine.meter(DAY, "hot", ChargeOptions("hot", prefetch=(100_000, 10)))
+        local = engine.meter(DAY, "local", ChargeOptions("local", fallback="local", deadline=0.1))
         for _ in range(30):
             for meter in (bare, hot, local):
                 await meter.decide("k", 1)
@@ -108,6 +108,6 @@ async def test_rules_choose_awaited(redis_server: RedisServer) -> None:
         link.cut()
         with pytest.raises(EngineUnavailable):
             await bare.decide("k", 1)
-        assert isinstance(await local.decide("k", 1), DegradedFacts)
+        assert isinstance(await local.decide("k", 1), DegradedOutcome)
         link.heal()
         await engine.close()

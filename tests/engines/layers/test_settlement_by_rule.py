@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedFacts, LockedFacts
+from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedOutcome, LockedOutcome
 from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED, SETTLING
-from headgate.engines.layers.fallback.membership import AsyncMembers, Members
-from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from tests.engines.layers.fallback_harness import DAY, Room, fails, told
 from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
 
@@ -71,7 +71,7 @@ def test_settling_is_for_those_who_share() -> None:
     for _ in range(5):
         local.decide("k", 1)
     room.back()
-    assert not isinstance(allow.decide("k", 1), DegradedFacts)
+    assert not isinstance(allow.decide("k", 1), DegradedOutcome)
     assert room.inside.state() is SETTLING
     assert told(local.decide("k", 1)) == (False, 0)  # its share is used up
     assert allow.decide("k", 8)[:2] == (True, 1)
@@ -106,7 +106,7 @@ def test_a_rule_without_a_fallback_waits_while_accounts_are_settled() -> None:
             meter.decide("k", 1)
         room.inside.inner.down = False
         clock.advance(0.6)
-        assert isinstance(meter.decide("k", 1), DegradedFacts) is (meter is hurried)
+        assert isinstance(meter.decide("k", 1), DegradedOutcome) is (meter is hurried)
         clock.advance(5)
         meter.decide("k", 0)
         clock.advance(5)
@@ -115,7 +115,7 @@ def test_a_rule_without_a_fallback_waits_while_accounts_are_settled() -> None:
         hurried.decide("l", 1)
     room.inside.inner.down = False
     clock.advance(0.6)
-    assert not any(isinstance(each, DegradedFacts) for each in room.together((hurried, "l", 1), (none, "l", 1)))
+    assert not any(isinstance(each, DegradedOutcome) for each in room.together((hurried, "l", 1), (none, "l", 1)))
 
 
 def test_members_are_joined_when_the_first_rule_is_local() -> None:
@@ -125,17 +125,17 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
         beats.append(member)
         return 2, 0
 
-    known = Members(beat, every=0.01)
+    known = Membership(beat, every=0.01)
     clock = ManualClock()
     wire = faulty(clock)
     engine = FallbackEngine(wire, fallback=None, members=known, clock=clock)
     engine.meter(DAY, "none")
-    allow = engine.meter(DAY, "allow", Terms("allow", fallback="allow"))
-    engine.meter(DAY, "aside", Terms("aside", fallback="local", aside=True))
+    allow = engine.meter(DAY, "allow", ChargeOptions("allow", fallback="allow"))
+    engine.meter(DAY, "aside", ChargeOptions("aside", fallback="local", aside=True))
     allow.decide("k", 1)
     assert not known.joined
     assert not engine.shares
-    engine.meter(DAY, "local", Terms("local", fallback="local"))
+    engine.meter(DAY, "local", ChargeOptions("local", fallback="local"))
     assert set(known.joined) == {engine}
     wire.down = True
     for _ in range(3):
@@ -156,13 +156,13 @@ async def test_they_beat_where_the_engine_is_used_whichever_rule_is_asked() -> N
         beats.append(member)
         return 2, 0
 
-    known = AsyncMembers(beat)
-    engine = AsyncFallbackEngine(AwaitedEngine(faulty(ManualClock())), fallback=None, members=known)
+    known = AsyncMembership(beat)
+    engine = AsyncFallbackEngine(AsyncMemoryEngine(faulty(ManualClock())), fallback=None, members=known)
     none = engine.meter(DAY, "none")
     await none.decide("k", 1)
     await asyncio.sleep(0.01)
     assert not beats
-    engine.meter(DAY, "local", Terms("local", fallback="local"))
+    engine.meter(DAY, "local", ChargeOptions("local", fallback="local"))
     await none.decide("k", 1)
     await asyncio.sleep(0.01)
     assert beats
@@ -190,7 +190,7 @@ def test_nobody_is_locked_out_meanwhile_and_telling_counts_no_refusal() -> None:
     assert [local.decide("k", 1)[ALLOWED] for _ in range(8)] == [True] * 5 + [False] * 3
     other.decide("k", 7)  # another process is told of nothing
     room.back()
-    assert not isinstance(local.decide("k", 0), LockedFacts)
+    assert not isinstance(local.decide("k", 0), LockedOutcome)
     assert other.decide("k", 0)[REMAINING] == 0  # told what fits, of the five
     room.clock.advance(2)
-    assert isinstance(local.decide("k", 1), LockedFacts)  # the engine's own refusal counts
+    assert isinstance(local.decide("k", 1), LockedOutcome)  # the engine's own refusal counts

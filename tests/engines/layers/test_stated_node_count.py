@@ -5,8 +5,8 @@ import pytest
 from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engines.layers.fallback.membership import AsyncMembers, Members
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.limit_syntax import parse
 from tests.engines.layers.faulty_engine import Faulty, Settled
@@ -19,10 +19,10 @@ class Fleet:
 
     def __init__(self, limit: str) -> None:
         self.clock = ManualClock(1_700_000_000_000_000)
-        shared = LocalEngine(self.clock)
+        shared = MemoryEngine(self.clock)
         self.wires = [Faulty(shared) for _ in range(3)]
         engines = [
-            Settled(wire, fallback="local", members=Members(count=3), clock=self.clock) for wire in self.wires
+            Settled(wire, fallback="local", members=Membership(count=3), clock=self.clock) for wire in self.wires
         ]
         self.meters = [engine.meter(parse(limit), "limit") for engine in engines]
 
@@ -76,9 +76,9 @@ def test_what_only_a_share_cannot_hold_may_pass_when_the_engine_is_back() -> Non
 
 def test_they_hold_at_least_one_slot() -> None:
     clock = ManualClock()
-    wire = Faulty(LocalEngine(clock))
+    wire = Faulty(MemoryEngine(clock))
     wire.down = True
-    engine = Settled(wire, fallback="local", members=Members(count=3), clock=clock)
+    engine = Settled(wire, fallback="local", members=Membership(count=3), clock=clock)
     slots = engine.slots(Slots(2), "held")
     assert [slots.acquire("key").facts[0] for _ in range(2)] == [True, False]
 
@@ -94,7 +94,7 @@ def test_a_share_starts_used_where_the_limit_was() -> None:
 
 
 def test_they_know_no_rank_and_a_fork_does_not_change_their_number() -> None:
-    for members in (Members(count=4), AsyncMembers(count=4)):
+    for members in (Membership(count=4), AsyncMembership(count=4)):
         assert members.place == (4, None)
         members.forget()
         assert members.place == (4, None)
@@ -106,9 +106,9 @@ def test_they_know_no_rank_and_a_fork_does_not_change_their_number() -> None:
 def test_children_that_have_heard_nothing_still_admit() -> None:
     """A server that forks its workers while Redis is gone: each of them holds a unit."""
     clock = ManualClock(1_700_000_000_000_000)
-    wire = Faulty(LocalEngine(clock))
+    wire = Faulty(MemoryEngine(clock))
     wire.down = True
-    members = Members()
+    members = Membership()
     engine = Settled(wire, fallback="local", members=members, clock=clock)
     engine.forget()
     members.forget()

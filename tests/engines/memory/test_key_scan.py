@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from headgate.algorithms import ALGORITHMS
 from headgate.algorithms.decision import REMAINING
 from headgate.algorithms.slots import Slots
-from headgate.engines.memory.engine import LocalEngine
-from headgate.engines.memory.key_scan import LocalCounted, LocalSurvey
+from headgate.engines.memory.engine import MemoryEngine
+from headgate.engines.memory.key_scan import MemoryKey, MemoryKeyScan
 from headgate.limit_syntax import parse
 
 LIMITS = {
@@ -23,26 +23,26 @@ LIMITS = {
 
 def test_every_algorithm_is_found_by_its_name_and_key() -> None:
     assert set(LIMITS) == set(ALGORITHMS)
-    engine = LocalEngine()
+    engine = MemoryEngine()
     for name, limit in LIMITS.items():
         engine.meter(parse(limit), f"of {name}").decide("ann", 1)
     slots = parse("3 slots")
     assert isinstance(slots, Slots)
     engine.slots(slots, "of slots").acquire("ann")
-    found = list(LocalSurvey(engine))
+    found = list(MemoryKeyScan(engine))
     assert set(found) == {
-        *(LocalCounted(name, f"of {name}", "ann") for name in LIMITS),
+        *(MemoryKey(name, f"of {name}", "ann") for name in LIMITS),
         ("slots", "of slots", "ann", None, None, True),
     }
     assert len(found) == 7
 
 
 def test_how_they_stand_is_told_and_not_changed() -> None:
-    engine = LocalEngine()
+    engine = MemoryEngine()
     limit = parse("10/hour fixed")
     meter = engine.meter(limit, "a")
     meter.decide("ann", 4)
-    survey = LocalSurvey(engine)
+    survey = MemoryKeyScan(engine)
     (count,) = survey
     for _ in range(2):
         (facts,) = survey.peek([(count, limit)])
@@ -50,14 +50,14 @@ def test_how_they_stand_is_told_and_not_changed() -> None:
         assert facts[REMAINING] == 6
     assert survey.peek([(count, parse("10/hour log"))]) == [None]
     meter.reset("ann")
-    assert list(LocalSurvey(engine)) == []
+    assert list(MemoryKeyScan(engine)) == []
 
 
 def test_a_key_at_two_paces_is_told_once() -> None:
-    engine = LocalEngine()
+    engine = MemoryEngine()
     for text in ("10/minute", "20/minute"):
         engine.meter(parse(text), "a").decide("ann", 1)
-    assert [count.key for count in LocalSurvey(engine)] == ["ann"]
+    assert [count.key for count in MemoryKeyScan(engine)] == ["ann"]
 
 
 @pytest.mark.parametrize("begins", ["", "a", "b"])
@@ -67,12 +67,12 @@ def test_a_key_at_two_paces_is_told_once() -> None:
 def test_no_more_than_asked_for_and_all_if_there_is_room(
     begins: str, names: dict[str, set[str]], most: int
 ) -> None:
-    engine = LocalEngine()
+    engine = MemoryEngine()
     for name, keys in names.items():
         for key in keys:
             engine.meter(parse("10/hour fixed"), name).decide(key, 1)
     there = {(name, key) for name, keys in names.items() if name.startswith(begins) for key in keys}
-    survey = LocalSurvey(engine, begins, most)
+    survey = MemoryKeyScan(engine, begins, most)
     found = [(count.name, count.key) for count in survey]
     assert len(found) == len(set(found)) == min(most, len(there))
     assert set(found) <= there

@@ -11,8 +11,8 @@ import pytest
 
 from headgate.algorithms.decision import Charge
 from headgate.clock import ManualClock
-from headgate.engines.memory.async_engine import AwaitedEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import InvalidCharge, RateLimited
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
@@ -121,7 +121,7 @@ def test_a_log_of_joint_charges_stays_true_to_the_clock() -> None:
 
 
 def test_several_event_loops_share_one_limiter() -> None:
-    limiter = AsyncLimiter("1000/hour", AwaitedEngine(LocalEngine(ManualClock())))
+    limiter = AsyncLimiter("1000/hour", AsyncMemoryEngine(MemoryEngine(ManualClock())))
 
     async def crowd() -> int:
         decisions = await asyncio.gather(*(limiter.take("key") for _ in range(400)))
@@ -136,7 +136,7 @@ def test_several_event_loops_share_one_limiter() -> None:
 def test_what_is_kept_is_what_lives(text: str) -> None:
     """300,000 keys, 1000 a second, each dead after a few: never more than a few thousand are remembered."""
     clock = ManualClock()
-    engine = LocalEngine(clock)
+    engine = MemoryEngine(clock)
     limiter = Limiter(text, engine, clock=clock)
     most = 0
     for number in range(300_000 if text == "1/s" else 30_000):
@@ -150,7 +150,7 @@ def test_what_is_kept_is_what_lives(text: str) -> None:
 
 def test_a_key_that_lives_is_never_dropped() -> None:
     clock = ManualClock()
-    engine = LocalEngine(clock)
+    engine = MemoryEngine(clock)
     limiter = Limiter("1/hour", engine, clock=clock)
     limiter.take("kept")
     for number in range(5000):
@@ -163,7 +163,7 @@ def test_a_key_that_lives_is_never_dropped() -> None:
 def test_no_call_ever_sweeps_all_keys() -> None:
     """After 200,000 keys have died at once, the slowest call is nowhere near a walk over all of them."""
     clock = ManualClock()
-    engine = LocalEngine(clock)
+    engine = MemoryEngine(clock)
     limiter = Limiter("1/s", engine, clock=clock)
     keys = 200_000
     for number in range(keys):
@@ -180,7 +180,7 @@ def test_no_call_ever_sweeps_all_keys() -> None:
 
 def test_reset_keys_leave_the_queue_bounded() -> None:
     clock = ManualClock()
-    engine = LocalEngine(clock)
+    engine = MemoryEngine(clock)
     limiter = Limiter("1/s", engine, clock=clock)
     for _ in range(10_000):
         limiter.take("one")
@@ -204,14 +204,14 @@ def test_a_hundred_thousand_keys_at_one_instant_cost_alike() -> None:
 
 
 def test_a_charge_of_another_engine_is_refused() -> None:
-    engine = LocalEngine()
-    stranger = AwaitedEngine(LocalEngine()).meter(parse("1/s"), "1/s")
+    engine = MemoryEngine()
+    stranger = AsyncMemoryEngine(MemoryEngine()).meter(parse("1/s"), "1/s")
     with pytest.raises(InvalidCharge, match="another engine"):
         engine.decide_all([(stranger, "key", 1)])  # type: ignore[list-item]
 
 
 def test_names_keep_counts_apart_and_together() -> None:
-    engine = LocalEngine(ManualClock())
+    engine = MemoryEngine(ManualClock())
     one = Limiter("3/s", engine, name="one")
     other = Limiter("3/s", engine, name="other")
     same = Limiter("5/s burst 3", engine, name="one")

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import MAX_CLOCK_SWING_US
 from headgate.algorithms.slots import TICKET_US, Slots
 from headgate.engines.memory.slot_table import SlotTable
@@ -23,7 +23,7 @@ class TableKeeper:
     def set_us(self, now_us: int) -> None:
         self.now_us = now_us
 
-    def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Facts, int | None]:
+    def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Outcome, int | None]:
         return self.table.acquire("key", limit, self.now_us, ticket, wait)
 
     def renew(self, limit: Slots, fence: int) -> int | None:
@@ -35,7 +35,7 @@ class TableKeeper:
     def leave(self, limit: Slots, ticket: int) -> bool:
         return self.table.leave("key", ticket)
 
-    def peek(self, limit: Slots) -> Facts:
+    def peek(self, limit: Slots) -> Outcome:
         return self.table.peek("key", limit, self.now_us)
 
     def forgotten(self) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.algorithms.decision import Charge
 from headgate.engines.redis.async_engine import AsyncRedisEngine
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.script_assembly import single
 from headgate.errors import CorruptState
 from headgate.limit_syntax import parse
@@ -31,7 +31,7 @@ def calls(server: RedisServer, command: str = "evalsha") -> int:
 
 
 def key_of(text: str, key: str) -> bytes:
-    return Questions(parse(text), text, "hg").key(key)
+    return RequestBuilder(parse(text), text, "hg").key(key)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import EngineUnavailable, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.servers import Cluster, Proxy, RedisServer
@@ -132,7 +132,7 @@ async def test_a_reservation_that_is_cancelled_on_a_cluster_keeps_no_place(clust
         ],
     }
     call = {"user": "ann", "plan": "free"}
-    async with AsyncRuledLimiter(rules, cluster.url) as limiter, AsyncLimiter("1/minute", cluster.url) as alone:
+    async with AsyncRuleLimiter(rules, cluster.url) as limiter, AsyncLimiter("1/minute", cluster.url) as alone:
         await limiter.check(call)
         await alone.take("key")
         asks: list[Ask] = [lambda: limiter.reserve(call), lambda: alone.wait("key")]
@@ -202,7 +202,7 @@ async def test_what_a_check_of_several_rules_holds_is_given_back(redis_server: R
     }
     call = {"user": "ann"}
     with Proxy(redis_server) as link:
-        async with AsyncRuledLimiter(rules, link.url) as limiter:
+        async with AsyncRuleLimiter(rules, link.url) as limiter:
             await limiter.peek(call)
             link.delay(WAY_MS / 4)
             await cancelled(lambda: limiter.check(call), 50)

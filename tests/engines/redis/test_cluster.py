@@ -19,7 +19,7 @@ from itertools import count
 import pytest
 
 from headgate.algorithms.decision import Charge, Decision
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
@@ -55,7 +55,7 @@ def in_slot(slot: int, wanted: int) -> list[str]:
 
 
 def redis_key(text: str, key: str) -> bytes:
-    return Questions(parse(text), text, "hg").key(key)
+    return RequestBuilder(parse(text), text, "hg").key(key)
 
 
 def used(cluster: Cluster, key: str) -> int:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from headgate.algorithms.decision import REMAINING, Facts
+from headgate.algorithms.decision import REMAINING, Outcome
 from headgate.algorithms.lockout import Lockout
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import deadline_of
-from headgate.engines.layers.denial_cache.engines import AsyncMemoEngine, MemoEngine
+from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engines.layers.prefetch.engines import AsyncLeaseEngine, LeaseEngine
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.pool_state import PoolState, PoolWaiter
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -27,9 +27,9 @@ from tests.servers import Cluster, Proxy, RedisServer
 DAY = parse("1000/day fixed")
 SHORT, LONG = 0.15, 2.0
 HURRIED, PATIENT, COUNTING = (
-    Terms("hurried", deadline=SHORT),
-    Terms("patient", deadline=60.0),
-    Terms("counting", deadline=SHORT, lockout=Lockout(100, 1_000_000, 1_000_000)),
+    ChargeOptions("hurried", deadline=SHORT),
+    ChargeOptions("patient", deadline=60.0),
+    ChargeOptions("counting", deadline=SHORT, lockout=Lockout(100, 1_000_000, 1_000_000)),
 )
 
 
@@ -59,8 +59,8 @@ def hurried(seconds: float) -> bool:
 
 
 def test_of_several_the_shortest() -> None:
-    engine = LocalEngine()
-    meters = [engine.meter(DAY, "n", terms) for terms in (None, Terms("r"), PATIENT, HURRIED)]
+    engine = MemoryEngine()
+    meters = [engine.meter(DAY, "n", terms) for terms in (None, ChargeOptions("r"), PATIENT, HURRIED)]
     assert deadline_of(meters[:2]) is None
     assert deadline_of(meters) == SHORT
     assert deadline_of(meters[:3]) == 60.0
@@ -134,7 +134,7 @@ def test_nobody_is_given_up_for_the_sake_of_one_in_a_hurry(link: Proxy) -> None:
 def test_those_in_a_hurry_keep_nobody_from_the_lines(link: Proxy) -> None:
     """Many who are in a hurry come again and again, and still whoever is not gets an answer every time."""
     engine = RedisEngine(link.url, deadline=LONG)
-    short, long = engine.meter(DAY, "n", Terms("h", deadline=1.0)), engine.meter(DAY, "n")
+    short, long = engine.meter(DAY, "n", ChargeOptions("h", deadline=1.0)), engine.meter(DAY, "n")
     long.decide("warm", 0)
     link.delay(2)
     ends = time.monotonic() + 1.5
@@ -174,7 +174,7 @@ async def test_nor_in_a_channel_that_is_shared(link: Proxy) -> None:
     await long.decide("warm", 0)
     link.delay(150)
 
-    async def one(n: int) -> Facts:
+    async def one(n: int) -> Outcome:
         return await (short if n % 2 else long).decide(f"key {n}", 1)
 
     answers = await asyncio.gather(*(one(n) for n in range(40)), return_exceptions=True)
@@ -205,7 +205,7 @@ async def test_what_was_not_sent_in_time_is_not_sent(link: Proxy) -> None:
 def test_the_engines_own_deadline_changes(link: Proxy) -> None:
     """Shorter, for lines that are open already; and longer, for the same ones."""
     engine = RedisEngine(link.url, deadline=LONG)
-    stack = FallbackEngine(MemoEngine(LeaseEngine(engine, hold_us=None)), fallback=None)
+    stack = FallbackEngine(DenialCacheEngine(PrefetchEngine(engine, hold_us=None)), fallback=None)
     meter = stack.meter(DAY, "n")
     meter.decide("k", 1)
     stack.set_deadline(SHORT)
@@ -224,7 +224,7 @@ def test_the_engines_own_deadline_changes(link: Proxy) -> None:
 
 async def test_it_changes_for_those_who_wait_too(link: Proxy) -> None:
     engine = AsyncRedisEngine(link.url, deadline=30.0)
-    stack = AsyncFallbackEngine(AsyncMemoEngine(AsyncLeaseEngine(engine, hold_us=None)), fallback=None)
+    stack = AsyncFallbackEngine(AsyncDenialCacheEngine(AsyncPrefetchEngine(engine, hold_us=None)), fallback=None)
     meter = stack.meter(DAY, "n")
     await meter.decide("k", 1)
     link.swallow()
@@ -243,7 +243,7 @@ async def test_it_changes_for_those_who_wait_too(link: Proxy) -> None:
 
 
 def test_a_stack_without_a_server_has_no_deadline() -> None:
-    FallbackEngine(MemoEngine(LeaseEngine(LocalEngine()))).set_deadline(SHORT)
+    FallbackEngine(DenialCacheEngine(PrefetchEngine(MemoryEngine()))).set_deadline(SHORT)
 
 
 @pytest.mark.servers

@@ -8,7 +8,7 @@ from headgate import Limiter
 from headgate.algorithms import ALGORITHMS
 from headgate.algorithms.decision import REMAINING
 from headgate.engines.redis import keys
-from headgate.engines.redis.key_scan import Counted, Survey
+from headgate.engines.redis.key_scan import RedisKey, RedisKeyScan
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
 from tests.servers import Cluster, RedisServer
@@ -23,9 +23,11 @@ LIMITS = {
 }
 
 
-def walked(url: str, begins: str = "", most: int = 100_000, prefix: str = "hg") -> tuple[list[Counted], Survey]:
+def walked(
+    url: str, begins: str = "", most: int = 100_000, prefix: str = "hg"
+) -> tuple[list[RedisKey], RedisKeyScan]:
     engine = RedisEngine(url, prefix=prefix)
-    survey = Survey(engine, begins, most, pause=0)
+    survey = RedisKeyScan(engine, begins, most, pause=0)
     try:
         return list(survey), survey
     finally:
@@ -118,7 +120,7 @@ def test_many_are_looked_at_together_and_none_is_charged(server: RedisServer, li
             limiter.take(f"k{number}")
         server.call("SCRIPT", "FLUSH")
         engine = RedisEngine(server.url)
-        survey = Survey(engine, pause=0)
+        survey = RedisKeyScan(engine, pause=0)
         counts = [(count, parse(limit)) for count in survey]
         remaining = {facts[REMAINING] for facts in survey.peek(counts) if facts}
         assert remaining == {limiter.peek("k7").remaining}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.limit import HORIZON_US, MAX_CLOCK_SWING_US, Limit
 from headgate.engines.redis import keys as redis_keys
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
@@ -47,7 +47,7 @@ LIMIT = parse("1/s")
 
 
 def redis_key(name: str, key: str, limit: Limit = LIMIT) -> bytes:
-    return Questions(limit, name, "hg").key(key)
+    return RequestBuilder(limit, name, "hg").key(key)
 
 
 def hash_tag(key: bytes) -> bytes:
@@ -103,7 +103,7 @@ def test_around_200_bytes() -> None:
 @pytest.mark.parametrize("prefix", ["", "a b", "a:b", "{a", "a%", "a\n"])
 def test_a_prefix_that_could_be_mistaken_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidRule, match="prefix"):
-        Questions(LIMIT, "name", prefix)
+        RequestBuilder(LIMIT, "name", prefix)
 
 
 @pytest.mark.parametrize("key", [*ODD, "k" * 199, "k" * 200, "k" * 201, "k" * 65_536, "k" * 65_537])

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.engines.redis import silent_connections, sync_pool
 from headgate.engines.redis.async_engine import AsyncRedisEngine
-from headgate.engines.redis.protocol import Question, Questions
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
@@ -255,7 +255,7 @@ def test_what_no_thread_could_give_back_is_given_back_by_the_next(redis_server: 
         until(slots_missing(redis_server, 5), SURE_S)
 
 
-def asked_for_a_slot(engine: RedisEngine) -> tuple[Question, Any]:
+def asked_for_a_slot(engine: RedisEngine) -> tuple[RedisRequest, Any]:
     limit = parse("5 slots ttl 1h")
-    question = Questions(limit, limit.text, "hg").acquire("key", None, wait=False)
+    question = RequestBuilder(limit, limit.text, "hg").acquire("key", None, wait=False)
     return question, engine.ask(question)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from headgate.engines import overrides
 from headgate.engines.redis import keys as redis_keys
 from headgate.engines.redis.async_engine import AsyncRedisEngine
-from headgate.engines.redis.overrides import PAGE, Listing, OverrideQuestions
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.overrides import PAGE, Listing, OverrideRequestBuilder
+from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_engine import RedisEngine
-from headgate.engines.redis.topology import Cluster as Nodes
+from headgate.engines.redis.topology import ClusterTopology as Nodes
 from headgate.errors import EngineUnavailable
 from headgate.flow import run
 from headgate.limit_syntax import parse, parse_all
@@ -105,13 +105,13 @@ async def test_a_cluster_is_asked_master_by_master(cluster: Cluster) -> None:
 
 def test_what_a_scan_finds_twice_is_told_once() -> None:
     """A table that grows while it is walked shows a key again; so does a slot that moves on."""
-    one, two = (Address("127.0.0.1", port) for port in (1, 2))
+    one, two = (ServerAddress("127.0.0.1", port) for port in (1, 2))
     names = [b"hg2:oe:api:{%d}" % n for n in range(4)]
     pages = {one: [[b"7", names[:2]], [b"0", [names[1], names[2]]]], two: [[b"0", [*names, names[3]]]]}
     servers = Nodes([one, two])
     servers._masters = [one, two]
     listing = Listing(
-        OverrideQuestions("api", "hg"),
+        OverrideRequestBuilder("api", "hg"),
         servers,
         lambda address, question: pages[address].pop(0),
         lambda questions: [b"token_bucket 1 1 1|1/s"] * len(questions),

@@ -10,12 +10,12 @@ import pytest
 
 from headgate.engines.redis import keys
 from headgate.engines.redis.async_engine import AsyncRedisEngine
-from headgate.engines.redis.protocol import Question
-from headgate.engines.redis.rulebook_versions import KEPT, Archive, AsyncArchive
+from headgate.engines.redis.protocol import RedisRequest
+from headgate.engines.redis.rulebook_versions import KEPT, AsyncRedisVersionStore, RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.version import LARGEST, Edition
-from headgate.rules.distribution.versions import AsyncEditions, Editions
+from headgate.rules.distribution.version import LARGEST, RulebookVersion
+from headgate.rules.distribution.versions import AsyncRulebookVersions, RulebookVersions
 from tests.engines.redis.version_harness import KEY, close_all, editions_at, engines, pushed
 from tests.servers import BASE_US, Cluster, RedisServer
 
@@ -35,7 +35,7 @@ def test_an_edition_is_what_was_pushed(driven_server: RedisServer) -> None:
     editions = editions_at(driven_server.url)
     assert (editions.version(), editions.current(), editions.get(1), editions.history()) == (0, None, None, [])
     one = pushed(editions, "one")
-    assert one == Edition(
+    assert one == RulebookVersion(
         version=1,
         at_us=one.at_us,
         author="ana",
@@ -55,7 +55,7 @@ def test_an_edition_is_what_was_pushed(driven_server: RedisServer) -> None:
 
 async def test_the_same_awaited(server: RedisServer) -> None:
     engine = AsyncRedisEngine(server.url)
-    editions = AsyncEditions(AsyncArchive(engine))
+    editions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
     assert (await editions.version(), await editions.current(), await editions.history()) == (0, None, [])
     one = await editions.push("# one", "{}", format="yaml", author="ana", expected=0)
     two = await editions.push("# two", "{}", format="toml", author="bo", note="more")
@@ -80,13 +80,13 @@ def test_a_cluster_keeps_them_on_one_node(cluster: Cluster) -> None:
 
 def test_the_node_that_keeps_them_is_asked_at_once(cluster: Cluster) -> None:
     class Heard(RedisEngine):
-        def ask(self, question: Question, *others: Any) -> Any:
+        def ask(self, question: RedisRequest, *others: Any) -> Any:
             tags.append(question.tag)
             return super().ask(question, *others)
 
     tags: list[bytes] = []
     engines.append(Heard(cluster.url))
-    editions = Editions(Archive(engines[-1]))
+    editions = RulebookVersions(RedisVersionStore(engines[-1]))
     pushed(editions, "one")
     editions.history()
     editions.current()
@@ -95,7 +95,7 @@ def test_the_node_that_keeps_them_is_asked_at_once(cluster: Cluster) -> None:
 
 async def test_a_cluster_awaited(cluster: Cluster) -> None:
     engine = AsyncRedisEngine(cluster.url)
-    editions = AsyncEditions(AsyncArchive(engine))
+    editions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
     one = await editions.push("# one", "{}", format="yaml", author="ana")
     assert await editions.current() == one
     await engine.close()
@@ -138,7 +138,7 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
     each = [editions_at(server.url) for _ in range(4)]
     pushed(each[0], "first")
 
-    def push(n: int) -> Edition | str:
+    def push(n: int) -> RulebookVersion | str:
         try:
             return pushed(each[n % 4], f"book {n}", expected=1)
         except InvalidRule as error:
@@ -146,7 +146,7 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
 
     with ThreadPoolExecutor(8) as crew:
         found = list(crew.map(push, range(12)))
-    [won] = [one for one in found if isinstance(one, Edition)]
+    [won] = [one for one in found if isinstance(one, RulebookVersion)]
     assert won.version == 2
     assert {one for one in found if isinstance(one, str)} == {
         f"The rulebook in force is edition 2, by ana ({won.note}), not 1: somebody was faster. "
@@ -194,7 +194,7 @@ def test_a_rollback_may_work_the_document_out_anew(redis_server: RedisServer) ->
     assert editions.get(1) == one
     assert editions.current() == three
 
-    def fails(old: Edition) -> str:
+    def fails(old: RulebookVersion) -> str:
         raise InvalidRule("This cannot be worked out.")
 
     with pytest.raises(InvalidRule, match="cannot be worked out"):
@@ -207,13 +207,13 @@ def test_a_rollback_does_not_undo_what_it_has_not_seen(redis_server: RedisServer
     pushed(editions, "one")
     pushed(editions, "two")
 
-    class Overtaken(Archive):
+    class Overtaken(RedisVersionStore):
         def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
             pushed(editions, "three")
             return super().add(paper, expected)
 
     with pytest.raises(InvalidRule, match=r"is edition 3, by ana \(about three\), not 2"):
-        Editions(Overtaken(engines[0])).rollback(author="bo")
+        RulebookVersions(Overtaken(engines[0])).rollback(author="bo")
     current = editions.current()
     assert current is not None
     assert current.text == "# three"
@@ -271,7 +271,7 @@ def test_what_was_broken_by_hand_is_told(
 
 async def test_async_pushes_at_once(redis_server: RedisServer) -> None:
     engine = AsyncRedisEngine(redis_server.url)
-    editions = AsyncEditions(AsyncArchive(engine))
+    editions = AsyncRulebookVersions(AsyncRedisVersionStore(engine))
     pushes = (editions.push(f"# {n}", "{}", format="yaml", author="ana") for n in range(10))
     found = await asyncio.gather(*pushes)
     assert sorted(edition.version for edition in found) == list(range(1, 11))

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from headgate.engines.redis.rulebook_versions import Archive
+from headgate.engines.redis.rulebook_versions import RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable, InvalidRule
-from headgate.rules.distribution.disk_cache import Keep
+from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.source import Paper, PushedSource
-from headgate.rules.distribution.versions import Editions
-from headgate.rules.distribution.watcher import Watch, begin
+from headgate.rules.distribution.versions import RulebookVersions
+from headgate.rules.distribution.watcher import RulebookWatcher, begin
 from tests.engines.redis.version_harness import KEY, close_all, editions_at, pushed
 from tests.servers import RedisServer
 
@@ -39,8 +39,8 @@ def load(paper: Paper) -> str:
 
 def watching(url: str, books: "SimpleQueue[tuple[str, float]]", end: Any) -> None:
     engine = RedisEngine(url)
-    source = PushedSource(Editions(Archive(engine)))
-    watch = Watch(source, load, lambda book: books.put((book, time.monotonic())))
+    source = PushedSource(RulebookVersions(RedisVersionStore(engine)))
+    watch = RulebookWatcher(source, load, lambda book: books.put((book, time.monotonic())))
     books.put((watch.begin(), 0.0))
     watch.start()
     end.wait()
@@ -76,9 +76,9 @@ def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisSe
 
 
 class Follower:
-    def __init__(self, url: str, keep: Keep | None = None) -> None:
+    def __init__(self, url: str, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
-        self.watch = Watch(PushedSource(editions_at(url)), load, self.books.append, keep=keep)
+        self.watch = RulebookWatcher(PushedSource(editions_at(url)), load, self.books.append, keep=keep)
 
 
 def test_a_broken_edition_put_there_by_hand_is_refused(
@@ -132,7 +132,7 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
 
 def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with RedisServer() as own:
-        keep = Keep(own.url, tmp_path / "book")
+        keep = DiskCache(own.url, tmp_path / "book")
         editions = editions_at(own.url)
         pushed(editions, "one")
         assert Follower(own.url, keep).watch.begin() == "one"
@@ -141,7 +141,7 @@ def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapt
         assert follower.watch.begin() == "one"
         assert "The book kept on disk is used: edition 1 in Redis at" in caplog.text
         with pytest.raises(EngineUnavailable):
-            begin(PushedSource(editions), load, Keep(own.url, tmp_path / "none"))
+            begin(PushedSource(editions), load, DiskCache(own.url, tmp_path / "none"))
         own.start()
         pushed(editions, "two")
         follower.watch.look()

@@ -49,7 +49,7 @@ async def test_whoever_still_holds_a_replica_is_sent_on(sentinels: Sentinels) ->
             for each in (limiter, awaited):
                 assert isinstance(each.engine, RedisEngine | AsyncRedisEngine)
                 found = each.engine.topology
-                assert isinstance(found, topology.Sentinels)
+                assert isinstance(found, topology.SentinelTopology)
                 found._master = found._template.at("127.0.0.1", replica)
             assert limiter.take("key").remaining == 9
             assert (await awaited.take("key")).remaining == 8

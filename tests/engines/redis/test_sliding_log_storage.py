@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.algorithms.decision import ALLOWED, RESET_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import ALLOWED, RESET_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import DAY, MAX_CLOCK_SWING_US, SECOND
 from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, settle
 from headgate.engines.redis.script_assembly import single
@@ -32,7 +32,7 @@ class Twins:
         self.state: State | None = None
         self.now_us = BASE_US
 
-    def decide(self, limit: SlidingLog, cost: int, patience_us: int | None = None) -> Facts:
+    def decide(self, limit: SlidingLog, cost: int, patience_us: int | None = None) -> Outcome:
         self.server.clock.set_us(self.now_us)
         facts, after = decide(limit, self.state, self.now_us, cost, patience_us)
         if after is not None and after is not self.state:

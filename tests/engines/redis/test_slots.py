@@ -7,7 +7,7 @@ from multiprocessing.synchronize import Barrier
 
 import pytest
 
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.slots import TICKET_US, Slots
 from headgate.engines.redis.protocol import facts
 from headgate.engines.redis.script_assembly import bare
@@ -25,7 +25,7 @@ def evaluate(unix_path: str, limit: Slots, verb: str, *words: int | str) -> Repl
     return ask(unix_path, ("EVAL", SCRIPT, 1, KEY, verb, *map(str, limit.args), *words))[0]
 
 
-def slot(reply: Reply) -> tuple[Facts, int | None]:
+def slot(reply: Reply) -> tuple[Outcome, int | None]:
     numbers = whole(reply)
     return facts(numbers[:7]), numbers[7] if len(numbers) == 8 else None
 
@@ -44,7 +44,7 @@ class ServerKeeper:
     def set_us(self, now_us: int) -> None:
         self.server.clock.set_us(now_us)
 
-    def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Facts, int | None]:
+    def acquire(self, limit: Slots, ticket: int | None, wait: bool) -> tuple[Outcome, int | None]:
         return slot(self._ask(limit, "acquire", "" if ticket is None else ticket, int(wait)))
 
     def renew(self, limit: Slots, fence: int) -> int | None:
@@ -57,7 +57,7 @@ class ServerKeeper:
     def leave(self, limit: Slots, ticket: int) -> bool:
         return self._ask(limit, "leave", ticket) == 1
 
-    def peek(self, limit: Slots) -> Facts:
+    def peek(self, limit: Slots) -> Outcome:
         return facts(whole(self._ask(limit, "peek")))
 
     def forgotten(self) -> bool:

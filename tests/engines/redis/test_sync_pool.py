@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headgate.engines.redis.errors import Late
+from headgate.engines.redis.errors import TimedOut
 from headgate.engines.redis.pool_state import PoolUser, PoolWaiter
 from headgate.engines.redis.protocol import command
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.engines.redis.sync_pool import POOL_SIZE, ConnectionPool
 from headgate.errors import EngineUnavailable
@@ -302,7 +302,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 @pytest.fixture
 def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
     """With both connections open."""
-    made = ConnectionPool(Address.read(redis_server.url), 20)
+    made = ConnectionPool(ServerAddress.read(redis_server.url), 20)
     crowd(POOL_SIZE, lambda n: made.ask_in_turn(command("PING"), time.monotonic() + 20))
     until(lambda: None if made.idle else "nothing is open", 20)
     yield made
@@ -350,7 +350,7 @@ def test_a_reply_for_a_caller_whose_deadline_is_over(redis_server: RedisServer, 
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
     redis_server.pause()
     try:
-        with pytest.raises(Late):
+        with pytest.raises(TimedOut):
             pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 0.1, abandoned=replies.put)
     finally:
         redis_server.resume()
@@ -373,7 +373,7 @@ def test_a_reply_for_one_for_whom_another_asked(redis_server: RedisServer, pool:
                 hurried = threads.submit(
                     pool.ask_in_turn, command("INCR", "n"), time.monotonic() + 0.5, 1, replies.put
                 )
-            assert isinstance(hurried.exception(), Late)
+            assert isinstance(hurried.exception(), TimedOut)
         finally:
             redis_server.resume()
         assert [each.result() for each in patient] == [b"PONG"] * 3

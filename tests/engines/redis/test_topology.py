@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from headgate.algorithms.decision import Receipt
 from headgate.engines.redis import cross_slot, redirects
 from headgate.engines.redis.errors import (
-    Elsewhere,
-    Forgot,
-    Late,
-    NotNow,
-    Replica,
-    Said,
-    Unreached,
+    ClusterBusy,
+    ConnectFailed,
+    NoScript,
+    ReadOnlyReplica,
+    Redirected,
+    ServerError,
+    TimedOut,
     WrongType,
     not_charged,
     said,
 )
 from headgate.engines.redis.keys import escaped
-from headgate.engines.redis.protocol import Question, Questions
-from headgate.engines.redis.server_address import Address
-from headgate.engines.redis.topology import Cluster, One, Sentinels, slot, topology
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
+from headgate.engines.redis.server_address import ServerAddress
+from headgate.engines.redis.topology import ClusterTopology, SentinelTopology, SingleServer, slot, topology
 from headgate.engines.url import open_engine
 from headgate.errors import InvalidRule
 from headgate.flow import run
@@ -35,7 +35,7 @@ from tests.servers.cluster import slot_of
 def test_one_server() -> None:
     one = topology("redis://me:p%2Fw@h:1234/5")
     address = one.node(b"key")
-    assert isinstance(one, One)
+    assert isinstance(one, SingleServer)
     assert address is not None
     assert (address.host, address.port, address.login, address.db) == ("h", 1234, ("me", "p/w"), 5)
     assert [word.count(b"\r\n") for word in address.greeting] == [7, 5]  # AUTH me p/w, SELECT 5
@@ -48,7 +48,7 @@ def test_one_server() -> None:
 @pytest.mark.parametrize("scheme", ["redis", "valkey", "rediss", "valkeys"])
 def test_several_seeds(scheme: str) -> None:
     found = topology(f"{scheme}+cluster://me:secret@a,b:7001,[::1]:7002")
-    assert isinstance(found, Cluster)
+    assert isinstance(found, ClusterTopology)
     assert [(seed.host, seed.port) for seed in found._seeds] == [("a", 6379), ("b", 7001), ("::1", 7002)]
     assert all(seed.login == ("me", "secret") for seed in found._seeds)
     assert all((seed.tls is not None) == (scheme in ("rediss", "valkeys")) for seed in found._seeds)
@@ -57,7 +57,7 @@ def test_several_seeds(scheme: str) -> None:
 
 def test_sentinels_have_their_own_login() -> None:
     found = topology("redis+sentinel://me:secret@a,b:5/my%20master/3?sentinel_username=w&sentinel_password=x%2Fy")
-    assert isinstance(found, Sentinels)
+    assert isinstance(found, SentinelTopology)
     assert [(watcher.host, watcher.port) for watcher in found._watchers] == [("a", 26379), ("b", 5)]
     assert all((watcher.login, watcher.db) == (("w", "x/y"), 0) for watcher in found._watchers)
     assert (found._template.login, found._template.db, found._name) == (("me", "secret"), 3, "my master")
@@ -92,48 +92,48 @@ def test_a_url_that_cannot_be_read_gets_a_sentence_without_the_password(url: str
 
 
 def test_an_address_never_prints_the_password() -> None:
-    address = Address.read("redis://me:hunter2@h:1/0")
+    address = ServerAddress.read("redis://me:hunter2@h:1/0")
     found = topology("redis+cluster://me:hunter2@h:1")
     assert "hunter2" not in f"{address!r} {address} {found.text} {vars(found)!r}"
 
 
 def test_one_place_is_one_address() -> None:
     """Whoever lets us in there, and however we came to know it."""
-    seed = Address.read("redis://h:1")
+    seed = ServerAddress.read("redis://h:1")
     assert seed == seed.at("h", 1)
-    assert len({seed, seed.at("h", 1), seed.at("h", 2), Address(path="/h")}) == 3
+    assert len({seed, seed.at("h", 1), seed.at("h", 2), ServerAddress(path="/h")}) == 3
     assert seed != "h:1"
 
 
 @given(st.text(min_size=1))
 def test_the_slot_is_the_servers(key: str) -> None:
-    assert slot(escaped(key)) == slot_of(Questions(parse("1/s"), "n", "hg").key(key))
+    assert slot(escaped(key)) == slot_of(RequestBuilder(parse("1/s"), "n", "hg").key(key))
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("MOVED 3999 10.0.0.1:6381", Elsewhere),
-        ("ASK 3999 ::1:6381", Elsewhere),
-        ("TRYAGAIN Multiple keys request during rehashing of slot", NotNow),
-        ("CLUSTERDOWN The cluster is down", NotNow),
-        ("LOADING Redis is loading the dataset in memory", NotNow),
-        ("MASTERDOWN Link with MASTER is down", NotNow),
-        ("READONLY You can't write against a read only replica.", Replica),
-        ("ERR Error running script: @user_script:1: -READONLY You can't write", Replica),
-        ("NOSCRIPT No matching script.", Forgot),
+        ("MOVED 3999 10.0.0.1:6381", Redirected),
+        ("ASK 3999 ::1:6381", Redirected),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", ClusterBusy),
+        ("CLUSTERDOWN The cluster is down", ClusterBusy),
+        ("LOADING Redis is loading the dataset in memory", ClusterBusy),
+        ("MASTERDOWN Link with MASTER is down", ClusterBusy),
+        ("READONLY You can't write against a read only replica.", ReadOnlyReplica),
+        ("ERR Error running script: @user_script:1: -READONLY You can't write", ReadOnlyReplica),
+        ("NOSCRIPT No matching script.", NoScript),
         ("WRONGTYPE Operation against a key", WrongType),
-        ("MOVED to nowhere", Said),
-        ("MOVED", Said),
-        ("ASK", Said),
-        ("", Said),
+        ("MOVED to nowhere", ServerError),
+        ("MOVED", ServerError),
+        ("ASK", ServerError),
+        ("", ServerError),
     ],
 )
-def test_what_a_server_says(text: str, kind: type[Said]) -> None:
+def test_what_a_server_says(text: str, kind: type[ServerError]) -> None:
     trouble = said(text)
     assert type(trouble) is kind
     assert str(trouble) == text
-    assert not_charged(trouble) == (kind not in (Said, WrongType))
+    assert not_charged(trouble) == (kind not in (ServerError, WrongType))
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_what_a_server_says(text: str, kind: type[Said]) -> None:
     ],
 )
 def test_a_host_that_is_not_named_is_the_one_who_said_so(text: str, place: tuple[str, int]) -> None:
-    cluster = Cluster([Address("me", 1)])
+    cluster = ClusterTopology([ServerAddress("me", 1)])
     told = said(text)
-    assert isinstance(told, Elsewhere)
-    to = cluster.sent_on(told, Address("me", 1))
+    assert isinstance(told, Redirected)
+    to = cluster.sent_on(told, ServerAddress("me", 1))
     assert (to.host, to.port) == place
     assert (told.slot, told.for_now) == (7, False)
 
@@ -155,11 +155,11 @@ def test_a_host_that_is_not_named_is_the_one_who_said_so(text: str, place: tuple
 Answers = dict[str, Any]
 
 
-def asking(answers: Answers) -> tuple[Callable[[Address, bytes], Any], list[str]]:
+def asking(answers: Answers) -> tuple[Callable[[ServerAddress, bytes], Any], list[str]]:
     """Servers by name, and in which order they were asked."""
     asked: list[str] = []
 
-    def ask(address: Address, words: bytes) -> Any:
+    def ask(address: ServerAddress, words: bytes) -> Any:
         asked.append(address.host)
         answer = answers[address.host]
         if isinstance(answer, Exception):
@@ -171,37 +171,37 @@ def asking(answers: Answers) -> tuple[Callable[[Address, bytes], Any], list[str]
 
 def test_a_cluster_is_discovered_from_whoever_can_tell() -> None:
     """One is dead, one hangs, one was thrown out of the cluster; the fourth tells, and is asked first later."""
-    seeds = [Address(name) for name in ("dead", "hung", "lost", "good")]
-    cluster = Cluster(seeds)
+    seeds = [ServerAddress(name) for name in ("dead", "hung", "lost", "good")]
+    cluster = ClusterTopology(seeds)
     slots = [[0, 8191, [b"a", 1, b"id"], [b"r", 1, b"id"]], [8192, 16383, [None, 2, b"id"]]]
-    ask, asked = asking({"dead": Unreached("refused"), "hung": Late("late"), "lost": [], "good": slots})
+    ask, asked = asking({"dead": ConnectFailed("refused"), "hung": TimedOut("late"), "lost": [], "good": slots})
     run(cluster.discover(ask))
     assert asked == ["dead", "hung", "lost", "good"]
     assert (str(cluster._owners[0]), str(cluster._owners[16383])) == ("a:1", "good:2")
-    cluster.suspect(Address("a", 1))
+    cluster.suspect(ServerAddress("a", 1))
     asked.clear()
     run(cluster.discover(ask))
     assert asked == ["good"]
 
 
 def test_nobody_can_tell() -> None:
-    cluster = Cluster([Address("dead"), Address("lost")])
-    ask, _ = asking({"dead": Unreached("refused"), "lost": []})
+    cluster = ClusterTopology([ServerAddress("dead"), ServerAddress("lost")])
+    ask, _ = asking({"dead": ConnectFailed("refused"), "lost": []})
     with pytest.raises(
-        Unreached, match=r"no node could tell \(dead:6379: refused; lost:6379: it knows of no slots\)"
+        ConnectFailed, match=r"no node could tell \(dead:6379: refused; lost:6379: it knows of no slots\)"
     ):
         run(cluster.discover(ask))
 
 
 def test_sentinels_are_asked_in_turn() -> None:
     found = topology("redis+sentinel://hung,new,good/m")
-    ask, asked = asking({"hung": Late("late"), "new": None, "good": [b"h", b"7"]})
+    ask, asked = asking({"hung": TimedOut("late"), "new": None, "good": [b"h", b"7"]})
     run(found.discover(ask))
     assert asked == ["hung", "new", "good"]
     assert str(found.node(b"")) == "h:7"
-    found.suspect(Address("other", 1))
+    found.suspect(ServerAddress("other", 1))
     assert str(found.node(b"")) == "h:7"
-    found.suspect(Address("h", 7))
+    found.suspect(ServerAddress("h", 7))
     assert found.node(b"") is None
     asked.clear()
     run(found.discover(ask))
@@ -209,19 +209,19 @@ def test_sentinels_are_asked_in_turn() -> None:
 
 
 def test_nodes_that_send_us_in_circles_are_not_stormed() -> None:
-    cluster = Cluster([Address("a", 1), Address("b", 1)])
-    cluster._owners = [Address("a", 1)] * 16384
+    cluster = ClusterTopology([ServerAddress("a", 1), ServerAddress("b", 1)])
+    cluster._owners = [ServerAddress("a", 1)] * 16384
     cluster._doubtful = False
     sent: list[str] = []
     slept: list[float] = []
 
-    def send(address: Address, question: Question, for_now: bool) -> Any:
+    def send(address: ServerAddress, question: RedisRequest, for_now: bool) -> Any:
         sent.append(address.host)
         if len(slept) == 3:
             return "at last"
         raise said(f"MOVED 0 {'b' if address.host == 'a' else 'a'}:1")
 
-    flow = redirects.answered(cluster, lambda: None, send, slept.append, Question(b"", None), float("inf"))
+    flow = redirects.answered(cluster, lambda: None, send, slept.append, RedisRequest(b"", None), float("inf"))
     assert run(flow) == "at last"
     assert len(sent) == redirects.DETOURS + 3 + 1
 
@@ -232,16 +232,16 @@ FACTS = [1, 9, 0, 1000, 0, 10**15, 0]
 def test_a_calendar_that_turned_between_asking_and_charging() -> None:
     """One group of a call has a new month each time it is asked, the other was charged: it is taken back, and
     nothing is decided."""
-    questions = Questions(parse("10/month fixed"), "n", "hg")
+    questions = RequestBuilder(parse("10/month fixed"), "n", "hg")
     groups = [[(questions, "a", 1)], [(questions, "b", 1)]]
-    asked: list[list[Question]] = []
+    asked: list[list[RedisRequest]] = []
 
-    def ask_all(all_questions: list[Question], deadlines: list[float | None]) -> list[Any]:
+    def ask_all(all_questions: list[RedisRequest], deadlines: list[float | None]) -> list[Any]:
         asked.append(all_questions)
         replies: Any = [[FACTS], [FACTS]], [[FACTS], [[-2, 10**15]]], [[[-2, 10**15]]], [FACTS]
         return replies[len(asked) - 1]  # type: ignore[no-any-return]
 
-    with pytest.raises(NotNow):
+    with pytest.raises(ClusterBusy):
         run(cross_slot.decide_apart(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
     receipt = Receipt(1, 10**15, 1000, 0, 0)
     assert asked[3] == [questions.refund("a", 1, receipt, False, 10**15)]

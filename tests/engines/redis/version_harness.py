@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from headgate.engines.redis.rulebook_versions import Archive
+from headgate.engines.redis.rulebook_versions import RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
-from headgate.rules.distribution.version import Edition
-from headgate.rules.distribution.versions import Editions
+from headgate.rules.distribution.version import RulebookVersion
+from headgate.rules.distribution.versions import RulebookVersions
 
 KEY = "hg2:rules"
 
@@ -18,11 +18,11 @@ def close_all() -> None:
         engines.pop().close()
 
 
-def editions_at(url: str, prefix: str = "hg") -> Editions:
+def editions_at(url: str, prefix: str = "hg") -> RulebookVersions:
     engines.append(RedisEngine(url, prefix=prefix))
-    return Editions(Archive(engines[-1]))
+    return RulebookVersions(RedisVersionStore(engines[-1]))
 
 
-def pushed(editions: Editions, text: str, **said: Any) -> Edition:
+def pushed(editions: RulebookVersions, text: str, **said: Any) -> RulebookVersion:
     words = {"format": "yaml", "author": "ana", "note": f"about {text}"} | said
     return editions.push(f"# {text}", json.dumps({"name": text}), **words)

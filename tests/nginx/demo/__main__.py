@@ -11,7 +11,7 @@ import signal
 import sys
 from types import FrameType
 
-from headgate.cli.style import Ink
+from headgate.cli.style import Style
 from headgate.cli.terminal import borrowed, draw
 from tests.nginx.demo import shop
 from tests.nginx.demo.expectations import broken
@@ -49,7 +49,7 @@ def _seconds(words: list[str]) -> float | None:
 
 
 def _play(seconds: float) -> int:
-    ink = Ink.on(sys.stdout)
+    ink = Style.on(sys.stdout)
     is_live = (
         sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and shutil.get_terminal_size().columns > WIDTH
     )
@@ -67,7 +67,7 @@ def _play(seconds: float) -> int:
     return 1 if failures else 0
 
 
-def _watched(sale: Sale, history: list[Counts], ink: Ink) -> Ending:
+def _watched(sale: Sale, history: list[Counts], ink: Style) -> Ending:
     """On a page of its own."""
 
     def show(counts: Counts) -> None:
@@ -78,7 +78,7 @@ def _watched(sale: Sale, history: list[Counts], ink: Ink) -> Ending:
         return sale.play(show, 1 / _FRAMES)
 
 
-def _told(sale: Sale, ink: Ink) -> Ending:
+def _told(sale: Sale, ink: Style) -> Ending:
     """Line by line."""
 
     def show(counts: Counts) -> None:

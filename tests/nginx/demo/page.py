@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import sqrt
 from textwrap import wrap
 
-from headgate.cli.style import Ink
+from headgate.cli.style import Style
 from tests.nginx.demo import shop
 from tests.nginx.demo.log_counts import BUYER_RULE, ITEM_RULE, Tally
 from tests.nginx.demo.sale import BOT_PART, CALM, CALM_PART, GATES, RUSH, Counts, Ending, unasked
@@ -26,12 +26,12 @@ _COLUMNS = 60  # for time
 _FULL = GATES * RUSH  # requests a second that make a full bar
 
 
-def head(ink: Ink) -> list[str]:
+def head(ink: Style) -> list[str]:
     """Above the rows."""
     return [ink(" " * _NAME + _cells(words), "dim") for words in _HEAD]
 
 
-def rows(counts: Counts, ink: Ink, when: str = "") -> list[str]:
+def rows(counts: Counts, ink: Style, when: str = "") -> list[str]:
     """A line for each nginx, and one for all: since the sale began."""
     names = [f"nginx {number}" for number in range(1, len(counts.gates) + 1)]
     all_of_it = (*_of(counts.both), unasked(counts), counts.questions, counts.arrived.total())
@@ -40,7 +40,7 @@ def rows(counts: Counts, ink: Ink, when: str = "") -> list[str]:
     return [f"{'' if number else when:>4}  {line}" for number, line in enumerate(lines)]
 
 
-def live(history: Sequence[Counts], seconds: float, ink: Ink) -> list[str]:
+def live(history: Sequence[Counts], seconds: float, ink: Style) -> list[str]:
     """The whole page while it runs."""
     counts = history[-1]
     title, clock = f"headgate {ink.dot} a flash sale at two nginx", f"{counts.seconds:4.1f} s of {seconds:g}"
@@ -58,7 +58,7 @@ def live(history: Sequence[Counts], seconds: float, ink: Ink) -> list[str]:
     ]
 
 
-def results(ending: Ending, failures: Sequence[str], ink: Ink) -> list[str]:
+def results(ending: Ending, failures: Sequence[str], ink: Style) -> list[str]:
     """What there is to see at the end, and what to take home; or what does not hold."""
     told = [ink(f"This does not hold: {failure}.", "red") for failure in failures] or _lessons(ending)
     return [*_items(ending, ink), "", *_more(ending), "", *told]
@@ -68,18 +68,18 @@ def _of(tally: Tally) -> tuple[int, ...]:
     return tally.asked.total(), tally.sold.total(), tally.refused[BUYER_RULE], tally.refused[ITEM_RULE]
 
 
-def _row(name: str, numbers: Sequence[int], ink: Ink) -> str:
+def _row(name: str, numbers: Sequence[int], ink: Style) -> str:
     return f"{name:<{_NAME - 6}}" + _cells([f"{number:,}" for number in numbers], ink)
 
 
-def _cells(words: Sequence[str], ink: Ink | None = None) -> str:
+def _cells(words: Sequence[str], ink: Style | None = None) -> str:
     cells = [f"{word:>{wide}}" for word, wide in zip(words, _WIDTHS, strict=False)]
     if ink is not None:
         cells = [ink(cell, style) for cell, style in zip(cells, _STYLES, strict=False)]
     return "".join(cells)
 
 
-def _bars(history: Sequence[Counts], seconds: float, ink: Ink) -> list[str]:
+def _bars(history: Sequence[Counts], seconds: float, ink: Style) -> list[str]:
     """Requests, sales and questions, a second, on one square-root scale."""
     history = [Counts(0.0, (), Counter(), 0), *history]
     series = (
@@ -100,7 +100,7 @@ def _bars(history: Sequence[Counts], seconds: float, ink: Ink) -> list[str]:
     return [*lines, ink(note, "dim")]
 
 
-def _bar(times: Sequence[float], values: Sequence[int], seconds: float, ink: Ink) -> str:
+def _bar(times: Sequence[float], values: Sequence[int], seconds: float, ink: Style) -> str:
     cells, steps = [" "] * _COLUMNS, len(ink.levels) - 1
     for (since, until), (before, after) in zip(pairwise(times), pairwise(values), strict=True):
         if until <= since:
@@ -112,7 +112,7 @@ def _bar(times: Sequence[float], values: Sequence[int], seconds: float, ink: Ink
     return "".join(cells).rstrip()
 
 
-def _items(ending: Ending, ink: Ink) -> list[str]:
+def _items(ending: Ending, ink: Style) -> list[str]:
     limits, both = shop.allowed(), ending.counts.both
     item, buyer = limits[ITEM_RULE], limits[BUYER_RULE]
     form = "{:<15}{:>8}{:>8}{:>18}   {}"

@@ -14,9 +14,8 @@ from tests.servers import RedisServer
 LINES = """
 lua_shared_dict memo 1m;
 init_by_lua_block {
-  local engines, memo = require "resty.headgate.engines.redis.engine", require "resty.headgate.engines.denial_cache"
-  local open = engines.open
-  function engines.open(url, chosen)
+  local engines, memo = require "resty.headgate.engines.redis.engine", require
+  "resty.headgate.engines.denial_cache" local open = engines.open function engines.open(url, chosen)
     local engine = open(url, chosen)
     local around = memo.around(engine, ngx.shared.memo)
     function around.use(_, ...) return engine:use(...) end

@@ -11,8 +11,8 @@ from headgate.algorithms.decision import MARK, RESET_AFTER_US
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.prefetched_units import Demand, Shelf, Stock, bound
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.layers.prefetch.prefetched_units import Demand, PrefetchedUnits, Shelf, bound
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
 from tests.nginx.lua_twins import entry
@@ -47,12 +47,12 @@ def test_a_receipt_is_pythons(lua: Lua, limit: Limit, before: int, extra: int, d
     """Where a product is rounded, it is a microsecond or two less: to the safe side."""
     assume(bound(limit) > 0)
     extra = min(extra, bound(limit))
-    meter = LocalEngine(ManualClock()).meter(limit, "limit")
+    meter = MemoryEngine(ManualClock()).meter(limit, "limit")
     meter.decide("ada", before)
     facts = meter.decide("ada", 1 + extra)
     assume(facts[0])
     lefts = sorted({0, extra, data.draw(st.integers(0, extra))})
-    stock = Stock(meter, "ada", facts, 1, extra, Shelf(), Demand(0))
+    stock = PrefetchedUnits(meter, "ada", facts, 1, extra, Shelf(), Demand(0))
     words = [int(word or 0) for word in facts]
     found = lua.ask("receipts", limit=entry(limit), facts=words, extra=extra, lefts=lefts)
     for left, receipt in zip(lefts, found, strict=True):
@@ -67,9 +67,9 @@ def test_a_receipt_is_pythons(lua: Lua, limit: Limit, before: int, extra: int, d
 def test_no_unit_outlasts_its_water(lua: Lua) -> None:
     """A rate whose parts of a microsecond are finer than doubles: never more than Python tells."""
     limit = parse("99991/year burst 1000000")
-    meter = LocalEngine(ManualClock()).meter(limit, "limit")
+    meter = MemoryEngine(ManualClock()).meter(limit, "limit")
     facts = meter.decide("ada", 100_001)
-    stock = Stock(meter, "ada", facts, 1, 100_000, Shelf(), Demand(0))
+    stock = PrefetchedUnits(meter, "ada", facts, 1, 100_000, Shelf(), Demand(0))
     lefts = list(range(0, 100_000, 7))
     words = [int(word or 0) for word in facts]
     found = lua.ask("receipts", limit=entry(limit), facts=words, extra=100_000, lefts=lefts)

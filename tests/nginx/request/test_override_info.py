@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.http.headers import headers
 from tests.nginx.gateway_harness import Gateway
 from tests.servers import RedisServer
@@ -27,7 +27,7 @@ def patient(server: RedisServer) -> str:
 
 def test_who_has_more_is_told_so_until_refused_and_after(redis_server: RedisServer) -> None:
     with Gateway(book("2/day"), patient(redis_server), workers=2) as gate:
-        with RuledLimiter("pushed", redis_server.url) as limiter:
+        with RuleLimiter("pushed", redis_server.url) as limiter:
             limiter.overrides("rule-0").set("header.x-user=ada", "4/day")
         replies = [gate.get("/", headers=ADA) for _ in range(20)]  # the memo answers most, at both workers
         assert [reply.status for reply in replies] == [200] * 4 + [429] * 16
@@ -41,7 +41,7 @@ def test_who_has_more_is_told_so_until_refused_and_after(redis_server: RedisServ
 def test_another_override_is_told_at_once_and_none_after_it(redis_server: RedisServer) -> None:
     with (
         Gateway(book("20/day"), patient(redis_server)) as gate,
-        RuledLimiter("pushed", redis_server.url) as limiter,
+        RuleLimiter("pushed", redis_server.url) as limiter,
     ):
         own = limiter.overrides("rule-0")
         told = []
@@ -69,7 +69,7 @@ def test_fields_are_pythons_whatever_the_algorithm(form: Any, redis_server: Redi
     rules = book(*(rule for rule, _ in PAIRS), headers=form)
     with (
         Gateway(rules, patient(redis_server)) as gate,
-        RuledLimiter("pushed", redis_server.url) as limiter,
+        RuleLimiter("pushed", redis_server.url) as limiter,
     ):
         for place, (_, limit) in enumerate(PAIRS):
             limiter.overrides(f"rule-{place}").set("header.x-user=ada", limit)

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from headgate.algorithms import algorithm
-from headgate.algorithms.decision import ALLOWED, Facts, Receipt
+from headgate.algorithms.decision import ALLOWED, Outcome, Receipt
 from headgate.algorithms.limit import DAY, HORIZON_US, HOUR, Limit
 from headgate.calendar import resolve
 from headgate.engines.memory.engine import pace
@@ -38,7 +38,7 @@ class Step(NamedTuple):
     patience_us: int | None
     receipt: Receipt | None
     cancel: bool
-    facts: Facts  # of a refund, as things stand after it
+    facts: Outcome  # of a refund, as things stand after it
     given: bool  # whether a refund gave anything back
     state: str  # packed; "-" for none
     alive: bool  # whether whoever forgets the dead still has the state
@@ -144,7 +144,7 @@ class Walker:
         patience_us: int | None = None,
         receipt: Receipt | None = None,
         cancel: bool = False,
-        facts: Facts = (False, 0, 0, 0, 0, 0, 0),
+        facts: Outcome = (False, 0, 0, 0, 0, 0, 0),
         given: bool = False,
     ) -> Step:
         limit, now_us = self._at_now(), self.now_us

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.rules.distribution.disk_cache import Keep, Kept
+from headgate.rules.distribution.disk_cache import DiskCache, Kept
 from headgate.rules.distribution.source import Paper
 
 PAPER = Paper("rules: []  # Ω\n", "yaml", "edition 7 in Redis", 7, '{"rules":[]}')
@@ -15,10 +15,10 @@ PAPER = Paper("rules: []  # Ω\n", "yaml", "edition 7 in Redis", 7, '{"rules":[]
 
 def test_what_was_kept_is_read_with_its_time(tmp_path: Path) -> None:
     clock = ManualClock()
-    keep = Keep("here", tmp_path / "deep" / "book.json", clock=clock)
+    keep = DiskCache("here", tmp_path / "deep" / "book.json", clock=clock)
     assert keep.read() is None
     keep.write(PAPER)
-    assert Keep("here", keep.path).read() == Kept(PAPER, clock.now_us())
+    assert DiskCache("here", keep.path).read() == Kept(PAPER, clock.now_us())
     keep.write(PAPER._replace(version=8))
     kept = keep.read()
     assert kept is not None
@@ -26,7 +26,7 @@ def test_what_was_kept_is_read_with_its_time(tmp_path: Path) -> None:
 
 
 def test_only_its_owner_reads_it_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    keep = Keep("here", tmp_path / "deep" / "book.json")
+    keep = DiskCache("here", tmp_path / "deep" / "book.json")
     for _ in range(3):
         keep.write(PAPER)
     assert [file.name for file in keep.path.parent.iterdir()] == ["book.json"]
@@ -35,7 +35,7 @@ def test_only_its_owner_reads_it_and_nothing_is_left_beside_it(tmp_path: Path) -
 
 
 def test_a_damaged_one_counts_as_none_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keep = Keep("here", tmp_path / "book.json")
+    keep = DiskCache("here", tmp_path / "book.json")
     keep.write(PAPER)
     whole = keep.path.read_bytes()
     for damaged in (b"", whole[:-1], whole.replace(b"rules", b"RULES"), b"\xff" * 99, whole + b" "):
@@ -52,7 +52,7 @@ def test_a_damaged_one_counts_as_none_and_is_told(tmp_path: Path, caplog: pytest
 
 def test_a_disk_that_takes_nothing_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    keep = Keep("here", tmp_path / "file" / "book.json")
+    keep = DiskCache("here", tmp_path / "file" / "book.json")
     with caplog.at_level(logging.INFO):
         keep.write(PAPER)
         keep.write(PAPER)
@@ -65,7 +65,7 @@ def test_a_disk_that_takes_nothing_is_told_once(tmp_path: Path, caplog: pytest.L
 
 
 def test_a_write_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
-    keep = Keep("here", tmp_path / "book.json")
+    keep = DiskCache("here", tmp_path / "book.json")
     keep.path.mkdir()
     (keep.path / "in the way").touch()
     keep.write(PAPER)
@@ -75,19 +75,19 @@ def test_a_write_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
 def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert Keep("here").path.parent == tmp_path / "xdg" / "headgate"
+    assert DiskCache("here").path.parent == tmp_path / "xdg" / "headgate"
     for none in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", none)
-        assert Keep("here").path.parent == tmp_path / ".cache" / "headgate"
+        assert DiskCache("here").path.parent == tmp_path / ".cache" / "headgate"
     monkeypatch.setenv("HOME", "~")
-    assert Keep("here").path.is_absolute()
+    assert DiskCache("here").path.is_absolute()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert Keep("here").path.parent == tmp_path / ".cache" / "headgate"
+    assert DiskCache("here").path.parent == tmp_path / ".cache" / "headgate"
 
 
 def test_each_place_has_its_file_whatever_the_password() -> None:
-    paths = {Keep(f"redis://{host}/{db}").path for host in ("one", "two") for db in (0, 1)}
+    paths = {DiskCache(f"redis://{host}/{db}").path for host in ("one", "two") for db in (0, 1)}
     assert len(paths) == 4
-    assert Keep("redis://ana:secret@one/0").path == Keep("redis://one/0").path
-    assert Keep("redis://ana:s/e@cret@one/0").path == Keep("redis://one/0").path
+    assert DiskCache("redis://ana:secret@one/0").path == DiskCache("redis://one/0").path
+    assert DiskCache("redis://ana:s/e@cret@one/0").path == DiskCache("redis://one/0").path

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate import Limiter
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.errors import InvalidRule
 from headgate.rules.distribution.envoy_descriptors import FolderSource
 
@@ -26,7 +26,7 @@ descriptors:
 MAIL = EDGE.replace("domain: edge", "domain: mail").replace("requests_per_unit: 2", "requests_per_unit: 3")
 
 
-def passes(limiter: RuledLimiter, **attributes: str) -> int:
+def passes(limiter: RuleLimiter, **attributes: str) -> int:
     return sum(limiter.check(attributes).allowed for _ in range(5))
 
 

@@ -12,7 +12,7 @@ import pytest
 from headgate.clock import ManualClock
 from headgate.errors import InvalidRule
 from headgate.rules.distribution.source import SETTLE_US, FileSource, Paper, PushedSource
-from headgate.rules.distribution.version import LARGEST, Edition
+from headgate.rules.distribution.version import LARGEST, RulebookVersion
 
 
 class Busy(ManualClock):
@@ -205,18 +205,18 @@ class Shown:
 
     text = "Redis at here"
 
-    def __init__(self, edition: Edition | None) -> None:
+    def __init__(self, edition: RulebookVersion | None) -> None:
         self.edition = edition
 
     def stamp(self) -> tuple[int, int]:
         return (self.edition.version, self.edition.at_us) if self.edition else (0, 0)
 
-    def current(self) -> Edition | None:
+    def current(self) -> RulebookVersion | None:
         return self.edition
 
 
 def test_an_edition_is_read_as_its_document() -> None:
-    edition = Edition(version=3, at_us=5, author="ana", note="", format="yaml", text="# a", document="{}")
+    edition = RulebookVersion(version=3, at_us=5, author="ana", note="", format="yaml", text="# a", document="{}")
     source = PushedSource(Shown(edition))
     assert source.signature() == (3, 5)
     paper = source.read()

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
 from headgate.rules.distribution import version
-from headgate.rules.distribution.version import LARGEST, Edition, draft, published
+from headgate.rules.distribution.version import LARGEST, RulebookVersion, draft, published
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 lines = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=100)
 editions = st.builds(
-    Edition,
+    RulebookVersion,
     version=st.integers(1, 2**53),
     at_us=st.integers(0, 2**53),
     author=lines,
@@ -38,13 +38,13 @@ def drafted(**changed: str) -> str:
 
 
 @given(editions)
-def test_what_was_written_is_read(one: Edition) -> None:
-    assert Edition.read(one.written()) == one
-    assert Edition.read(one.written().encode()) == one
+def test_what_was_written_is_read(one: RulebookVersion) -> None:
+    assert RulebookVersion.read(one.written()) == one
+    assert RulebookVersion.read(one.written().encode()) == one
 
 
 @given(editions)
-def test_a_draft_lacks_number_and_time_only(one: Edition) -> None:
+def test_a_draft_lacks_number_and_time_only(one: RulebookVersion) -> None:
     said = draft(
         one.text,
         one.document,
@@ -63,14 +63,14 @@ def test_a_draft_lacks_number_and_time_only(one: Edition) -> None:
 def test_the_book_is_the_document_without_what_stands_beside_it(said: dict[str, object], beside: set[str]) -> None:
     book = {name: value for name, value in said.items() if name not in version.BESIDE}
     document = json.dumps(book | {name: {"10/s": {"fresh": 10}} for name in beside})
-    one = Edition(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
+    one = RulebookVersion(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
     assert json.loads(one.book) == book
     assert beside or one.book == document
 
 
 @pytest.mark.parametrize("document", ["", "{", "[1]", "7", '"limits"', '{"rules":[{"limits":1}]}', "[" * 100_000])
 def test_what_has_nothing_beside_it_is_left_as_it_is(document: str) -> None:
-    one = Edition(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
+    one = RulebookVersion(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
     assert one.book == document
 
 
@@ -101,14 +101,14 @@ def test_its_origin_is_where_its_text_was_first() -> None:
 )
 def test_what_is_no_edition_is_refused(raw: bytes, why: str) -> None:
     with pytest.raises(InvalidRule, match=why):
-        Edition.read(raw)
+        RulebookVersion.read(raw)
 
 
 @given(editions, st.data())
-def test_no_part_of_an_edition_is_one(one: Edition, data: st.DataObject) -> None:
+def test_no_part_of_an_edition_is_one(one: RulebookVersion, data: st.DataObject) -> None:
     raw = one.written().encode()
     with pytest.raises(InvalidRule):
-        Edition.read(raw[: data.draw(st.integers(0, len(raw) - 1))])
+        RulebookVersion.read(raw[: data.draw(st.integers(0, len(raw) - 1))])
 
 
 @pytest.mark.parametrize("mark", ["\n", "\r", "\x00", "\x1b[31m", "\x7f", "\x9b", "\u2028", "\u202e", "\ud800"])

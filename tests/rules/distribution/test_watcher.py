@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
 from headgate.errors import EngineUnavailable, InvalidRule
-from headgate.rules.distribution.disk_cache import Keep
-from headgate.rules.distribution.watcher import FileSource, Paper, Watch, begin
+from headgate.rules.distribution.disk_cache import DiskCache
+from headgate.rules.distribution.watcher import FileSource, Paper, RulebookWatcher, begin
 from tests.rules.distribution.watcher_harness import Fake, load
 
 GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.")
@@ -21,10 +21,10 @@ GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.
 class Owner:
     """Who follows the books."""
 
-    def __init__(self, source: Fake, keep: Keep | None = None) -> None:
+    def __init__(self, source: Fake, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
         self.source = source
-        self.watch: Watch[str] = Watch(source, load, self.books.append, keep=keep)
+        self.watch: RulebookWatcher[str] = RulebookWatcher(source, load, self.books.append, keep=keep)
 
     def look(self, *texts: str | None) -> list[str]:
         """Each text is put there and looked at; what is in force then."""
@@ -67,7 +67,7 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("one")
     books: list[str] = []
-    watch = Watch(FileSource(path), load, books.append)
+    watch = RulebookWatcher(FileSource(path), load, books.append)
     assert watch.begin() == "<one>"
     path.write_text("one")
     watch.look()
@@ -100,7 +100,7 @@ def test_a_broken_file_that_is_set_right_again_is_no_error_any_more(tmp_path: Pa
     path = tmp_path / "rules.yaml"
     path.write_text("one")
     books: list[str] = []
-    watch = Watch(FileSource(path), load, books.append)
+    watch = RulebookWatcher(FileSource(path), load, books.append)
     watch.begin()
     for broken in ("!x", "", " ", "\xff"):
         path.write_text(broken, encoding="latin-1")
@@ -122,7 +122,7 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
         books.append(book)
 
     source = Fake("one")
-    watch = Watch(source, load, picky)
+    watch = RulebookWatcher(source, load, picky)
     watch.begin()
     source.put("two")
     watch.look()
@@ -176,7 +176,7 @@ def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
             raise troubles.pop()
         books.append(book)
 
-    watch = Watch(Fake("one"), load, follow)
+    watch = RulebookWatcher(Fake("one"), load, follow)
     watch.look()
     assert (watch.away, books) == (True, [])
     watch.look()
@@ -221,13 +221,13 @@ def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | 
 
 def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
     clock = ManualClock()
-    keep = Keep("here", tmp_path / "book", clock=clock)
+    keep = DiskCache("here", tmp_path / "book", clock=clock)
     Owner(Fake("one"), keep).watch.begin()
     clock.advance(3 * 3600)
     source = Fake("one")
     source.trouble = GONE
     books: list[str] = []
-    watch = Watch(source, load, books.append, keep=keep, clock=clock)
+    watch = RulebookWatcher(source, load, books.append, keep=keep, clock=clock)
     assert watch.begin() == "<one>"
     assert lines() == [f"{GONE} The book kept on disk is used: edition 1, 3 hours old."]
     watch.look()
@@ -247,15 +247,15 @@ def test_it_says_how_old_the_kept_book_is(
     tmp_path: Path, lines: Callable[[], list[str]], seconds: int, told: str
 ) -> None:
     clock = ManualClock()
-    keep = Keep("here", tmp_path / "book", clock=clock)
+    keep = DiskCache("here", tmp_path / "book", clock=clock)
     keep.write(Paper("one", "yaml", "edition 1", 1))
     clock.advance(seconds)
-    Watch(Fake(None), load, print, keep=keep, clock=clock).begin()
+    RulebookWatcher(Fake(None), load, print, keep=keep, clock=clock).begin()
     assert lines()[0].endswith(f"{told} old.")
 
 
 def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
-    keep = Keep("here", tmp_path / "book")
+    keep = DiskCache("here", tmp_path / "book")
     owner = Owner(Fake("one"), keep)
     kept = [owner.watch.begin()]
     for text in ("two", "!x", None, "three", "!y"):
@@ -269,13 +269,13 @@ def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> N
     source = Fake("one")
     source.trouble = GONE
     with pytest.raises(EngineUnavailable) as raised:
-        begin(source, load, Keep("here", tmp_path / "book"))
+        begin(source, load, DiskCache("here", tmp_path / "book"))
     assert raised.value is GONE
     with pytest.raises(EngineUnavailable):
         begin(source, load)
     sentence = r"^No rulebook has been pushed to here yet\. Push one: headgate rules push FILE --engine URL\.$"
     with pytest.raises(InvalidRule, match=sentence) as refused:
-        begin(Fake(None), load, Keep("here", tmp_path / "book"))
+        begin(Fake(None), load, DiskCache("here", tmp_path / "book"))
     assert type(refused.value) is InvalidRule
     with pytest.raises(InvalidRule, match="!x is no limit"):
         begin(Fake("!x"), load)
@@ -284,7 +284,7 @@ def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> N
 
 
 def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
-    keep = Keep("here", tmp_path / "book")
+    keep = DiskCache("here", tmp_path / "book")
     source = Fake("one")
     assert begin(source, load, keep) == "<one>"
     source.trouble = GONE
@@ -305,7 +305,7 @@ def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], 
 def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
     tmp_path: Path, lines: Callable[[], list[str]]
 ) -> None:
-    keep = Keep("here", tmp_path / "book")
+    keep = DiskCache("here", tmp_path / "book")
     begin(Fake("one"), load, keep)
     owner = Owner(Fake("!x"), keep)
     assert owner.watch.begin() == "<one>"

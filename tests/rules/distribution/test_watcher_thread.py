@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.rules.distribution.watcher import FileSource, Paper, Watch
+from headgate.rules.distribution.watcher import FileSource, Paper, RulebookWatcher
 from tests.rules.distribution.watcher_harness import Fake, eventually, load
 
 
-def started(source: Fake, books: list[str], interval: float = 0.02) -> Watch[str]:
-    watch = Watch(source, load, books.append, interval=interval)
+def started(source: Fake, books: list[str], interval: float = 0.02) -> RulebookWatcher[str]:
+    watch = RulebookWatcher(source, load, books.append, interval=interval)
     watch.begin()
     watch.start()
     watch.start()
@@ -54,7 +54,7 @@ def test_a_change_to_a_file_is_seen_within_a_second(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("one")
     seen: list[float] = []
-    watch = Watch(FileSource(path), load, lambda _: seen.append(time.monotonic()))
+    watch = RulebookWatcher(FileSource(path), load, lambda _: seen.append(time.monotonic()))
     watch.begin()
     watch.start()
     try:
@@ -70,7 +70,7 @@ def test_a_change_to_a_file_is_seen_within_a_second(tmp_path: Path) -> None:
 
 def test_an_owner_may_close_from_within() -> None:
     source = Fake("one")
-    watch: Watch[str] = Watch(source, load, lambda _: watch.close(), interval=0.01)
+    watch: RulebookWatcher[str] = RulebookWatcher(source, load, lambda _: watch.close(), interval=0.01)
     watch.begin()
     watch.start()
     source.put("two")
@@ -85,7 +85,7 @@ def test_a_book_that_is_loaded_too_late_is_not_handed_over() -> None:
         watch.close()
         return load(paper)
 
-    watch = Watch(Fake("one"), slowly, books.append)
+    watch = RulebookWatcher(Fake("one"), slowly, books.append)
     watch.look()
     assert (books, watch.paper) == ([], None)
 
@@ -108,7 +108,7 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("one")
     books: list[str] = []
-    watch = Watch(FileSource(path), load, books.append, interval=0.05)
+    watch = RulebookWatcher(FileSource(path), load, books.append, interval=0.05)
     watch.begin()
     watch.start()
     watch._looking.acquire()  # as if the fork fell into a look
@@ -138,6 +138,6 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
 
 
 def test_forgetting_starts_nothing_that_did_not_run() -> None:
-    watch = Watch(Fake("one"), load, print)
+    watch = RulebookWatcher(Fake("one"), load, print)
     watch.forget()
     assert threads() == []

@@ -14,7 +14,7 @@ from headgate.rules.attributes import Attributes, segments
 from headgate.rules.condition import All, Test
 from headgate.rules.keys import Dimension
 from headgate.rules.match import Match, Matcher
-from headgate.rules.matching.rule_index import CROWD, Index, Waiting
+from headgate.rules.matching.rule_index import CROWD, RuleIndex, Waiting
 from headgate.rules.rule import Choice, Rule, Rulebook
 from tests.rules.match_vectors import attributes_of, lines
 from tests.rules.random_rulebooks import CALLS, books, calls_at_random, large_book
@@ -154,7 +154,7 @@ def test_a_glob_that_is_open_at_both_ends_is_always_looked_at() -> None:
 
 def looked_at(book: Rulebook, call: dict[str, str]) -> set[int]:
     """The candidates, before they are tested."""
-    index = Index([Waiting(number, [rule.when]) for number, rule in enumerate(book.rules)])  # type: ignore[list-item]
+    index = RuleIndex([Waiting(number, [rule.when]) for number, rule in enumerate(book.rules)])  # type: ignore[list-item]
     found: list[int] = []
     index.find(call, segments(call["path"]) if "path" in call else None, found)
     return set(found)

@@ -14,7 +14,7 @@ import msgspec
 from granian.constants import Interfaces
 from granian.server.embed import Server
 
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.http.refusal_body import REASONS
 from headgate.service import sample_rules
 from headgate.service.admin import Admin
@@ -63,7 +63,7 @@ class Operator:
     def __init__(self, rules: Any = None, **settings: Any) -> None:
         self.settings = Settings(rules=rules if isinstance(rules, str) else "", **settings)
         given = rules if rules is not None else sample_rules.BOOK
-        self.limiter = AsyncRuledLimiter(given, self.settings.engine, prefix=self.settings.prefix)
+        self.limiter = AsyncRuleLimiter(given, self.settings.engine, prefix=self.settings.prefix)
         self.admin = Admin(self.limiter, self.settings, TOKEN)
         self._answer = Asgi(self.admin)
 

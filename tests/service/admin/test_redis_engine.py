@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.cli import main
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines.redis import keys
 from headgate.gateway import bundle
 from headgate.rules import load
@@ -45,7 +45,7 @@ async def eventually(what: Callable[[], bool], seconds: float) -> float:
     return time.monotonic() - began
 
 
-def limit_of(limiter: AsyncRuledLimiter) -> str:
+def limit_of(limiter: AsyncRuleLimiter) -> str:
     return limiter.rulebook.rules[0].limit.otherwise[0].text
 
 

@@ -11,7 +11,7 @@ from envoy.extensions.common.ratelimit.v3 import ratelimit_pb2  # type: ignore[i
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # type: ignore[import-untyped]
 
 from headgate.clock import ManualClock
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines.url import open_async_engine
 from headgate.service.envoy.rls import SERVICE, RateLimits, handler
 
@@ -23,7 +23,7 @@ _BACK = b"\x20\x01"  # is_negative_hits, which the package does not know yet
 class Client:
     """Envoy, as far as this service sees it."""
 
-    def __init__(self, channel: grpc.aio.Channel, limiter: AsyncRuledLimiter, clock: ManualClock) -> None:
+    def __init__(self, channel: grpc.aio.Channel, limiter: AsyncRuleLimiter, clock: ManualClock) -> None:
         self.limiter = limiter
         self.clock = clock
         self._stub = rls_pb2_grpc.RateLimitServiceStub(channel)
@@ -72,7 +72,7 @@ async def serving(rules: Any, engine: str = "memory://", **said: bool) -> AsyncI
     clock = ManualClock()
     server = grpc.aio.server()
     opened = engine if engine.startswith("memory:") else open_async_engine(engine, ruled=True)
-    async with AsyncRuledLimiter(rules, opened, clock=clock) as limiter:
+    async with AsyncRuleLimiter(rules, opened, clock=clock) as limiter:
         server.add_generic_rpc_handlers((handler(RateLimits(limiter, **said)),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

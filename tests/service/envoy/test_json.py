@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.envoy.rls import RateLimits
 from tests.servers import RedisServer
 
@@ -18,7 +18,7 @@ ANN = b'{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value":
 
 def limits(engine: str = "memory://") -> RateLimits:
     clock = ManualClock() if engine == "memory://" else None
-    return RateLimits(AsyncRuledLimiter(BOOK, engine, clock=clock))
+    return RateLimits(AsyncRuleLimiter(BOOK, engine, clock=clock))
 
 
 async def asked(body: bytes, by: RateLimits) -> tuple[int, Any]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from headgate.clock import ManualClock
 from headgate.enforcement.check_together import Ask
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.enforcement.rule_limiter import RuledLimiter
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.http.headers import headers
 from headgate.limit_syntax import parse
 from headgate.service.envoy.fast_response import plain
@@ -64,14 +64,14 @@ steps = st.tuples(
 )
 
 
-def answers(limit: str, walk: Steps) -> Iterator[tuple[list[Question], tuple[RuledDecision, ...]]]:
+def answers(limit: str, walk: Steps) -> Iterator[tuple[list[Question], tuple[RuleDecision, ...]]]:
     """What is asked on the way, and what is decided."""
     clock, rule = ManualClock(), {"missing": "skip"}
     rules = [
         {**rule, "name": "one", "key": "user", "limit": limit},
         {**rule, "name": "two", "key": "sku", "limit": "9/s"},
     ]
-    with RuledLimiter({"rules": rules}, clock=clock) as limiter:
+    with RuleLimiter({"rules": rules}, clock=clock) as limiter:
         for names, cost, seconds in walk:
             asks = [Ask(ASKED[name], cost) for name in names]
             yield [Question(ask, cost) for ask in asks], limiter.check_together(asks)
@@ -114,6 +114,6 @@ def test_numbers_of_any_size_are_written_at_once() -> None:
 
 def test_a_shadow_is_not_told_at_once() -> None:
     rule = {"name": "new", "key": "user", "missing": "skip", "limit": "3/minute fixed", "mode": "shadow"}
-    with RuledLimiter({"rules": [rule]}, clock=ManualClock()) as limiter:
+    with RuleLimiter({"rules": [rule]}, clock=ManualClock()) as limiter:
         ask = Ask(ASKED["one"], 1)
         assert plain(USUAL, [Question(ask, 1)], limiter.check_together([ask])) is None

@@ -10,7 +10,7 @@ import pytest
 from envoy.service.rate_limit_quota.v3 import rlqs_pb2, rlqs_pb2_grpc  # type: ignore[import-untyped]
 
 from headgate import ManualClock
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.envoy import rlqs
 from tests.servers.envoy import Json
 from tests.servers.redis_server import free_port
@@ -45,7 +45,7 @@ LIVE = 10  # seconds in which a part has run out, at reports every 5
 class World:
     """A service in this process, whose time the test turns."""
 
-    def __init__(self, limiter: AsyncRuledLimiter, clock: ManualClock, address: str) -> None:
+    def __init__(self, limiter: AsyncRuleLimiter, clock: ManualClock, address: str) -> None:
         self.limiter, self.clock, self.address = limiter, clock, address
         self.channels: list[grpc.aio.Channel] = []
 
@@ -107,7 +107,7 @@ def rate_of(action: Any) -> float:
 @asynccontextmanager
 async def world(engine: str = "memory://", book: Json = BOOK, *, listens: bool = False) -> AsyncIterator[World]:
     clock = ManualClock()
-    async with AsyncRuledLimiter(book, engine, clock=clock) as limiter:
+    async with AsyncRuleLimiter(book, engine, clock=clock) as limiter:
         quotas = rlqs.Quotas(limiter, now=lambda: clock.now_us() / 1_000_000)
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         server.add_generic_rpc_handlers((rlqs.handler(quotas),))

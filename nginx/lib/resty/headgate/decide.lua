@@ -35,7 +35,7 @@ local function note_own(engines, charge, facts)
   if charge.hand.terms.overrides and facts and facts[8] then engines.own:note(charge, facts[8]) end
 end
 
--- The Facts of a request that meets one rule, if that makes one charge and no more is to be done than to ask; else nil,
+-- The Outcome of a request that meets one rule, if that makes one charge and no more is to be done than to ask; else nil,
 -- and nobody was asked.
 function M.alone(plate, match, engines)
   if not is_one(plate, match) or match.shadow then return nil end
@@ -228,7 +228,7 @@ end
 -- Whether a charge is in nobody's way. No facts: it was not asked, because another one refuses by what is remembered.
 local function passes(one, facts) return not facts or facts[1] == 1 or one.hand.aside ~= nil end
 
--- Whether the request may pass; its charges, and for each its Facts, or nil of who was not asked; the matches that
+-- Whether the request may pass; its charges, and for each its Outcome, or nil of who was not asked; the matches that
 -- refuse without asking, and the slots that it holds ({ charge, fence }), if any.
 --
 -- `engines`: here, there, prefetched; `own`, who knows overrides; and `without(charges, trouble)`: the answers where an

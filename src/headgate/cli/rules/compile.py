@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from headgate.cli.output import Answer
+from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import print_warnings
 from headgate.clock import SystemClock
@@ -31,15 +31,15 @@ def add(verbs: Commands) -> None:
     parser.add_argument("-o", "--output", metavar="PLATE", help="write it there, whole or not at all")
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     book = divisible(load.read(args.file))
     print_warnings(book, as_json=args.json)
     if args.output is None:
         made = compiled(book)
-        return Answer(made, [json.dumps(made)])
+        return Output(made, [json.dumps(made)])
     size = compile_to(Path(args.output), book)
     told = f"{args.output}: {len(book)} rule{'' if len(book) == 1 else 's'}, {size:,} bytes"
-    return Answer({"file": args.output, "rules": len(book), "bytes": size}, [(told, "green")])
+    return Output({"file": args.output, "rules": len(book), "bytes": size}, [(told, "green")])
 
 
 def compiled(book: Rulebook) -> bundle.Plate:

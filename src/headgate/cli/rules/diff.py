@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import DONE, NO, Answer
+from headgate.cli.output import DONE, NO, Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import editions_of
 from headgate.errors import InvalidRule
@@ -34,9 +34,9 @@ def add(verbs: Commands) -> None:
     add_engine(parser)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     found = compared(_book(args, args.old), _book(args, args.new))
-    return Answer(document(found), shown(found), NO if found and args.exit_code else DONE)
+    return Output(document(found), shown(found), NO if found and args.exit_code else DONE)
 
 
 def _book(args: argparse.Namespace, named: str) -> Rulebook:

@@ -12,12 +12,12 @@ from typing import Any
 from headgate.algorithms.decision import Verdict
 from headgate.algorithms.limit import UNLIMITED
 from headgate.cli.engine_option import server
-from headgate.cli.output import Answer, warn
+from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, header, pair, whole
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.table import Cell, Table, Value
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.engines.memory.engine import LocalEngine
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.explain import long
 from headgate.limiter import Limiter
 from headgate.rules import load
@@ -54,7 +54,7 @@ def add(verbs: Commands) -> None:
     parser.add_argument("--prefix", default="hg", help="what the engine's keys begin with (hg unless given)")
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     book = print_warnings(load.read(args.file), as_json=args.json)
     attributes = _attributes(args)
     told = Matcher(book).explain(attributes, args.cost)
@@ -69,12 +69,12 @@ def run(args: argparse.Namespace) -> Answer:
     ]
     known = Table(("attribute", "value"), [(name, shown(value)) for name, value in sorted(attributes.items())])
     answer = (str(decision), "green" if decision.allowed else "red")
-    return Answer(document, [known, "", Table(("rule", "", "why"), rows), "", answer, *_counts(decision)])
+    return Output(document, [known, "", Table(("rule", "", "why"), rows), "", answer, *_counts(decision)])
 
 
-def _peeked(args: argparse.Namespace, book: Rulebook, attributes: Attributes) -> RuledDecision:
+def _peeked(args: argparse.Namespace, book: Rulebook, attributes: Attributes) -> RuleDecision:
     if args.engine is None:
-        return Limiter.from_rules(book, LocalEngine()).peek(attributes, args.cost)
+        return Limiter.from_rules(book, MemoryEngine()).peek(attributes, args.cost)
     with server(args, "leave --engine out to peek as for the first call ever") as engine:
         return Limiter.from_rules(book, engine).peek(attributes, args.cost)
 
@@ -127,7 +127,7 @@ def _document(told: Told) -> dict[str, Any]:
     return document
 
 
-def decided(decision: RuledDecision) -> dict[str, Any]:
+def decided(decision: RuleDecision) -> dict[str, Any]:
     """A decision by rules, as a document."""
     refusal = decision.refusal
     return {
@@ -163,7 +163,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _counts(decision: RuledDecision) -> list[Table]:
+def _counts(decision: RuleDecision) -> list[Table]:
     rows: list[tuple[Value, ...]] = []
     for verdict in (*decision.verdicts, *decision.asides):
         yes = verdict.allowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from headgate.cli.output import Answer, warn
+from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import file_text
 from headgate.rules import load, serialization
@@ -32,7 +32,7 @@ def add(verbs: Commands) -> None:
     parser.add_argument("--strategy", choices=STRATEGIES, help="limits: how it counts (fixed-window unless given)")
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     path = Path(args.file)
     chosen = {"domain": args.domain or None, "strategy": args.strategy}
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> Answer:
     for note in () if args.json else translated.notes:
         warn(located(str(note), args.file), as_json=False)
     notes = [{"line": note.line, "note": note.sentence} for note in translated.notes]
-    return Answer(
+    return Output(
         {"document": translated.document, "notes": notes},
         [serialization.yaml_text(translated.document).removesuffix("\n")],
     )

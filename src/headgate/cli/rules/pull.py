@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import Answer
+from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command, whole
 from headgate.cli.rulebook_option import editions_of
 from headgate.errors import InvalidRule
@@ -28,7 +28,7 @@ def add(verbs: Commands) -> None:
     add_engine(parser)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     with server(args, "no rulebook can be pushed there") as engine:
         editions = editions_of(engine)
         edition = editions.current() if args.version is None else editions.get(args.version)
@@ -37,6 +37,6 @@ def run(args: argparse.Namespace) -> Answer:
         raise InvalidRule(f"No rulebook was pushed to this engine yet. {PUSH_ONE}")
     if edition is None:
         raise InvalidRule(f"No edition {args.version} is kept. See headgate rules history.")
-    return Answer(
+    return Output(
         told(edition) | {"format": edition.format, "text": edition.text}, [edition.text.removesuffix("\n")]
     )

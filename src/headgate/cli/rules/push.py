@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headgate import flow
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import Answer, warn
+from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole
 from headgate.cli.rulebook_option import editions_of
 from headgate.cli.rules.diff import shown
@@ -62,7 +62,7 @@ def _account() -> str:
         return f"uid{os.getuid()}"
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     book, author = divisible(load.read(args.file)), author_of(args)
     if args.strict:
         book.strict()
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> Answer:
         warn(warning, as_json=args.json)
     if not new:
         told = f"This is the text of edition {edition.version} already: nothing was pushed."
-        return Answer({"version": edition.version, "pushed": False} | document(found), [told])
+        return Output({"version": edition.version, "pushed": False} | document(found), [told])
     answer = {"version": edition.version, "pushed": True, "author": author, "note": args.note}
     told = f"Edition {edition.version} is in force: {len(book)} rule{'' if len(book) == 1 else 's'}."
-    return Answer(answer | document(found), [*shown(found), (told, "green")])
+    return Output(answer | document(found), [*shown(found), (told, "green")])

@@ -7,7 +7,7 @@ import argparse
 
 from headgate import flow
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import Answer, warn
+from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole
 from headgate.cli.rulebook_option import editions_of
 from headgate.cli.rules.diff import shown
@@ -30,7 +30,7 @@ def add(verbs: Commands) -> None:
     add_engine(parser)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     author = author_of(args)
     with server(args, "no rulebook can be pushed there") as engine:
         back = rolling_back(engine, editions_of(engine), args.to, author=author, note=args.note)
@@ -38,4 +38,4 @@ def run(args: argparse.Namespace) -> Answer:
     for warning in warnings:
         warn(warning, as_json=args.json)
     words = f"Edition {edition.version} is in force: the text of edition {edition.origin}."
-    return Answer(told(edition) | document(found), [*shown(found), (words, "green")])
+    return Output(told(edition) | document(found), [*shown(found), (words, "green")])

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from headgate.algorithms.limit import SECOND
 from headgate.cli.rules.case_format import Call, Case
 from headgate.clock import ManualClock
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.engines.memory.engine import LocalEngine
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.explain import long
 from headgate.limiter import Limiter
 from headgate.rules.rule import Rulebook
@@ -31,7 +31,7 @@ class Mismatch(NamedTuple):
 def played(book: Rulebook, case: Case) -> Mismatch | None:
     """The case, on a clock of its own; the first call that went otherwise, if any."""
     clock = ManualClock(case.start_us)
-    limiter = Limiter.from_rules(book, LocalEngine(clock), clock=clock)
+    limiter = Limiter.from_rules(book, MemoryEngine(clock), clock=clock)
     for call in case.calls:
         clock.set_us(case.start_us + call.at_us)
         for time in range(1, call.times + 1):
@@ -45,7 +45,7 @@ def played(book: Rulebook, case: Case) -> Mismatch | None:
     return None
 
 
-def _found(decision: RuledDecision, name: str, wanted: Any) -> Any:
+def _found(decision: RuleDecision, name: str, wanted: Any) -> Any:
     """What the decision says where something is expected."""
     if name in ("retry_after", "delay"):
         seconds = decision.retry_after if name == "retry_after" else decision.delay

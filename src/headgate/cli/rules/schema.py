@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from headgate.cli.output import Answer
+from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.rules import json_schema
 
@@ -19,5 +19,5 @@ def add(verbs: Commands) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Answer:
-    return Answer(json_schema.schema(), [json_schema.text().removesuffix("\n")])
+def run(args: argparse.Namespace) -> Output:
+    return Output(json_schema.schema(), [json_schema.text().removesuffix("\n")])

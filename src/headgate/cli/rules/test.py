@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from headgate.cli.output import DONE, NO, Answer
+from headgate.cli.output import DONE, NO, Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules import case_format, run_cases
@@ -26,7 +26,7 @@ def add(verbs: Commands) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="tables of calls, in YAML, TOML or JSON")
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     lines: list[str | tuple[str, str]] = []
     files, failed, count = [], 0, 0
     for file in args.files:
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
             lines += _shown(file, case, mismatch)
         files.append({"file": file, "cases": told})
     lines.append(f"{count - failed} of {count} cases passed")
-    return Answer({"passed": count - failed, "failed": failed, "files": files}, lines, NO if failed else DONE)
+    return Output({"passed": count - failed, "failed": failed, "files": files}, lines, NO if failed else DONE)
 
 
 def _document(case: Case, mismatch: Mismatch | None) -> dict[str, Any]:

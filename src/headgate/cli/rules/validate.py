@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from headgate.cli.output import DONE, INVALID, Answer
+from headgate.cli.output import DONE, INVALID, Output
 from headgate.cli.parser import Commands, command
 from headgate.operations.publish_rulebook import Problem, judged
 from headgate.rules import load
@@ -34,7 +34,7 @@ def add_strict(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> Output:
     told = [_judged(file, args.strict) for file in args.files]
     valid = all(file["valid"] for file in told)
     lines: list[str | tuple[str, str]] = []
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> Answer:
             lines.append((f"{file['file']}: {file['rules']} rule{'' if file['rules'] == 1 else 's'}", "green"))
         lines += [(problem["told"], "red") for problem in file["problems"]]
         lines += [(f"warning: {warning['told']}", "yellow") for warning in file["warnings"]]
-    return Answer({"valid": valid, "files": told}, lines, DONE if valid else INVALID)
+    return Output({"valid": valid, "files": told}, lines, DONE if valid else INVALID)
 
 
 def _judged(file: str, strict: bool) -> dict[str, Any]:

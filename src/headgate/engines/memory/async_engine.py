@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable, Sequence
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.quota_grants import Assignment
 from headgate.algorithms.slots import Slots
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import AsyncMeter, Engine, Ledger, Meter, Overrides, Slot, SlotMeter
 from headgate.errors import InvalidCharge
 
 
-class AwaitedMeter:
+class AsyncMemoryMeter:
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms: Terms | None = meter.terms
+        self.terms: ChargeOptions | None = meter.terms
 
-    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         return self.meter.decide(key, cost, patience_us)
 
-    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return self.meter.refund(key, units, receipt, cancel)
 
     async def retune(self, key: str) -> None:
@@ -33,13 +33,13 @@ class AwaitedMeter:
         self.meter.reset(key)
 
 
-class AwaitedSlotMeter:
+class AsyncMemorySlotMeter:
     def __init__(self, meter: SlotMeter) -> None:
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
 
-    async def free(self, key: str) -> Facts:
+    async def free(self, key: str) -> Outcome:
         return self.meter.free(key)
 
     async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
@@ -58,7 +58,7 @@ class AwaitedSlotMeter:
         self.meter.reset(key)
 
 
-class AwaitedOverrides:
+class AsyncMemoryOverrides:
     def __init__(self, overrides: Overrides) -> None:
         self.overrides = overrides
 
@@ -76,7 +76,7 @@ class AwaitedOverrides:
             yield found
 
 
-class AwaitedLedger:
+class AsyncMemoryLedger:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.limit: Limit = ledger.limit
@@ -89,27 +89,27 @@ class AwaitedLedger:
         self.ledger.leave(key, holder)
 
 
-class AwaitedEngine:
+class AsyncMemoryEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AwaitedMeter:
-        return AwaitedMeter(self.engine.meter(limit, name, terms))
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncMemoryMeter:
+        return AsyncMemoryMeter(self.engine.meter(limit, name, terms))
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AwaitedSlotMeter:
-        return AwaitedSlotMeter(self.engine.slots(limit, name, terms))
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncMemorySlotMeter:
+        return AsyncMemorySlotMeter(self.engine.slots(limit, name, terms))
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         own = [(_own(meter), key, cost) for meter, key, cost in charges]
         return self.engine.decide_all(own, patience_us, commit)
 
-    def overrides(self, rule: str) -> AwaitedOverrides:
-        return AwaitedOverrides(self.engine.overrides(rule))
+    def overrides(self, rule: str) -> AsyncMemoryOverrides:
+        return AsyncMemoryOverrides(self.engine.overrides(rule))
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AwaitedLedger:
-        return AwaitedLedger(self.engine.assignments(limit, name, ttl_us, grace_us))
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncMemoryLedger:
+        return AsyncMemoryLedger(self.engine.assignments(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> Hashable:
         return self.engine.shard(key)
@@ -119,6 +119,6 @@ class AwaitedEngine:
 
 
 def _own(meter: AsyncMeter) -> Meter:
-    if not isinstance(meter, AwaitedMeter):
+    if not isinstance(meter, AsyncMemoryMeter):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
     return meter.meter

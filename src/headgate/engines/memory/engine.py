@@ -14,32 +14,32 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms import algorithm, lockout, quota_grants
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import resolve
 from headgate.clock import Clock, SystemClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.memory import take_all
 from headgate.engines.memory.slot_table import SlotTable
 from headgate.engines.memory.state_table import StateTable
-from headgate.engines.overrides import Kept, Limits, LocalOverrides, of
-from headgate.engines.pending_cancellations import Place, StuckPlaces
+from headgate.engines.overrides import Kept, Limits, MemoryOverrides, of
+from headgate.engines.pending_cancellations import PendingCancellations, QueuePlace
 from headgate.engines.port import Meter, Slot
-from headgate.engines.quota_ledger import LocalLedger
+from headgate.engines.quota_ledger import MemoryLedger
 from headgate.errors import InvalidCharge
 
 
 class Decide(Protocol):
-    def __call__(self, key: str, cost: int, patience_us: int | None = None) -> Facts: ...
+    def __call__(self, key: str, cost: int, patience_us: int | None = None) -> Outcome: ...
 
 
 class Cancelled(NamedTuple):
     """A reservation that is given back."""
 
-    place: Place
+    place: QueuePlace
     units: int
     receipt: Receipt
 
@@ -54,7 +54,7 @@ def pace(limit: Limit) -> int:
     return getattr(limit, "pace", 0)
 
 
-class LocalEngine:
+class MemoryEngine:
     """Decides in this process. Safe from any number of threads and event loops."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -65,7 +65,7 @@ class LocalEngine:
         self._slots: dict[str, SlotTable] = {}
         self._overrides: dict[str, StateTable[Kept]] = {}
         self._ledgers: dict[str, StateTable[quota_grants.State]] = {}
-        self.stuck: StuckPlaces[Cancelled] = StuckPlaces()
+        self.stuck: PendingCancellations[Cancelled] = PendingCancellations()
         self.born_us: int = self.clock.now_us()
         on_fork(self.forget)
 
@@ -79,23 +79,23 @@ class LocalEngine:
             slots.clear()
         for overrides in self._overrides.values():
             overrides.mend()
-        self.stuck = StuckPlaces()
+        self.stuck = PendingCancellations()
         self.born_us = self.clock.now_us()
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> LocalMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> MemoryMeter:
         with self.lock:
             family = self._families.setdefault((limit.algorithm, name), {})
             family.setdefault(pace(limit), StateTable())
-        return LocalMeter(self, family, limit, name, terms)
+        return MemoryMeter(self, family, limit, name, terms)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> LocalSlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> MemorySlotMeter:
         with self.lock:
             table = self._slots.setdefault(name, SlotTable())
-        return LocalSlotMeter(self, table, limit, name)
+        return MemorySlotMeter(self, table, limit, name)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         own = [(_own(meter), key, cost) for meter, key, cost in charges]
         with self.lock:
             return take_all.decide(self, own, self.clock.now_us(), patience_us, commit)
@@ -104,20 +104,20 @@ class LocalEngine:
         """Who of a rule's keys is locked out, or near to it; the caller holds the lock."""
         return self._lockouts.setdefault(rule, StateTable())
 
-    def overrides(self, rule: str) -> LocalOverrides:
+    def overrides(self, rule: str) -> MemoryOverrides:
         with self.lock:
             table = self._overrides.setdefault(rule, StateTable())
-        return LocalOverrides(self, table)
+        return MemoryOverrides(self, table)
 
     def own_limits(self, rule: str, key: str, now_us: int) -> Limits:
         """The limits that a key has in place of the rule's; the caller holds the lock."""
         table = self._overrides.get(rule)
         return () if table is None else of(table, key, now_us)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> LocalLedger:
+    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> MemoryLedger:
         with self.lock:
             table = self._ledgers.setdefault(name, StateTable())
-        return LocalLedger(self, table, limit, name, ttl_us, grace_us)
+        return MemoryLedger(self, table, limit, name, ttl_us, grace_us)
 
     def shard(self, key: str) -> int:
         return 0
@@ -135,11 +135,11 @@ class LocalEngine:
         return states + sum(map(len, self._slots.values()))
 
 
-class LocalMeter:
+class MemoryMeter:
     """The embedded engine's hand on one limit."""
 
     def __init__(
-        self, engine: LocalEngine, family: Family, limit: Limit, name: str, terms: Terms | None = None
+        self, engine: MemoryEngine, family: Family, limit: Limit, name: str, terms: ChargeOptions | None = None
     ) -> None:
         self.limit = limit
         self.name = name
@@ -163,7 +163,7 @@ class LocalMeter:
         judge, limit, family, found = self._algorithm.decide, self.limit, self._family, self._found
         in_place = self._algorithm.settle is None
 
-        def decide(key: str, cost: int, patience_us: int | None = None) -> Facts:
+        def decide(key: str, cost: int, patience_us: int | None = None) -> Outcome:
             with engine.lock:
                 now_us = now()
                 state = kept = seen(key)
@@ -179,19 +179,19 @@ class LocalMeter:
 
         return decide
 
-    def _by_the_calendar(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    def _by_the_calendar(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         with self._engine.lock:
             now_us = self._now_us()
             facts, after = self.judge(key, now_us, cost, patience_us)
             self.save(key, after, now_us)
         return facts
 
-    def _by_its_terms(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    def _by_its_terms(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         return self._engine.decide_all([(self, key, cost)], patience_us)[0]
 
     def judge(
         self, key: str, now_us: int, cost: int, patience_us: int | None, own: Limit | None = None
-    ) -> tuple[Facts, Any]:
+    ) -> tuple[Outcome, Any]:
         """Decide without saving, by a limit of the key's own if it has one; the caller holds the lock."""
         limit = self._resolved(now_us) if own is None else resolve(own, now_us)
         state = self._states.get(key) if own is None else None
@@ -243,11 +243,11 @@ class LocalMeter:
     def _resolved(self, now_us: int) -> Limit:
         return resolve(self.limit, now_us) if self._resolve else self.limit
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         with self._engine.lock:
             now_us = self._now_us()
             if cancel:
-                self._cancel(key, Cancelled(Place.of(self._count(key), receipt), units, receipt), now_us)
+                self._cancel(key, Cancelled(QueuePlace.of(self._count(key), receipt), units, receipt), now_us)
             else:
                 self._give_back(key, units, receipt, now_us, cancel=False)
             return self.judge(key, now_us, 0, None)[0]
@@ -290,17 +290,17 @@ class LocalMeter:
                 self._engine.lockouts(self.terms.rule).forget(key)
 
 
-class LocalSlotMeter:
+class MemorySlotMeter:
     """The embedded engine's hand on the slots of one limit."""
 
-    def __init__(self, engine: LocalEngine, table: SlotTable, limit: Slots, name: str) -> None:
+    def __init__(self, engine: MemoryEngine, table: SlotTable, limit: Slots, name: str) -> None:
         self.limit = limit
         self.name = name
         self._engine = engine
         self._now_us = engine.clock.now_us
         self._table = table
 
-    def free(self, key: str) -> Facts:
+    def free(self, key: str) -> Outcome:
         with self._engine.lock:
             return self._table.peek(key, self.limit, self._now_us())
 
@@ -325,7 +325,7 @@ class LocalSlotMeter:
             self._table.reset(key)
 
 
-def _own(meter: Meter) -> LocalMeter:
-    if not isinstance(meter, LocalMeter):
+def _own(meter: Meter) -> MemoryMeter:
+    if not isinstance(meter, MemoryMeter):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
     return meter

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 
 
-class LocalCounted(NamedTuple):
+class MemoryKey(NamedTuple):
     """One count. When it ends, and how large it is, nobody keeps here."""
 
     algorithm: str
@@ -28,15 +28,15 @@ class LocalCounted(NamedTuple):
     told: bool = True
 
 
-class LocalSurvey:
+class MemoryKeyScan:
     """A walk through all counts, or those whose name begins so; `most` of them at most."""
 
-    def __init__(self, engine: LocalEngine, begins: str = "", most: int = 100_000) -> None:
+    def __init__(self, engine: MemoryEngine, begins: str = "", most: int = 100_000) -> None:
         self._engine, self._begins, self._most = engine, begins, most
         self.found: int = 0
         self.stopped: bool = False  # before everything was seen
 
-    def __iter__(self) -> Iterator[LocalCounted]:
+    def __iter__(self) -> Iterator[MemoryKey]:
         engine = self._engine
         with engine.lock:
             families = [(names, family) for names, family in engine._families.items() if self._wanted(names[1])]
@@ -48,13 +48,13 @@ class LocalSurvey:
                 tables = [table.states for table in family.values()]
                 living = (key for states in tables for key in states if states[key] is not None)
                 keys = dict.fromkeys(self._some(living))
-            yield from (LocalCounted(algorithm, name, key) for key in self._told(keys))
+            yield from (MemoryKey(algorithm, name, key) for key in self._told(keys))
         for name, table in slots:
             if self.stopped:
                 return
             with engine.lock:
                 keys = dict.fromkeys(self._some(iter(table._keys)))
-            yield from (LocalCounted(Slots.algorithm, name, key) for key in self._told(keys))
+            yield from (MemoryKey(Slots.algorithm, name, key) for key in self._told(keys))
 
     def _wanted(self, name: str) -> bool:
         return name.startswith(self._begins)
@@ -68,11 +68,11 @@ class LocalSurvey:
         self.found += len(told)
         return told
 
-    def peek(self, counts: Sequence[tuple[LocalCounted, Limit]]) -> list[Facts | None]:
+    def peek(self, counts: Sequence[tuple[MemoryKey, Limit]]) -> list[Outcome | None]:
         """How each stands under its limit."""
         return [self._peeked(count, limit) for count, limit in counts]
 
-    def _peeked(self, count: LocalCounted, limit: Limit) -> Facts | None:
+    def _peeked(self, count: MemoryKey, limit: Limit) -> Outcome | None:
         if count.algorithm != limit.algorithm:
             return None
         if isinstance(limit, Slots):

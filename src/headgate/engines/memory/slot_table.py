@@ -15,7 +15,7 @@ from collections import OrderedDict
 from math import inf
 
 from headgate.algorithms import slots
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.slots import Slots
 
 _LOOKED_AT = 2  # old keys examined for each new one
@@ -83,7 +83,7 @@ class _Key:
 
     def judge(
         self, limit: Slots, now_us: int, at_us: int, cost: int, ticket: int | None
-    ) -> tuple[Facts, slots.Held | None]:
+    ) -> tuple[Outcome, slots.Held | None]:
         dead = self._dead(at_us)
         alive = len(self.ends) - dead
         behind = 0
@@ -119,7 +119,7 @@ class SlotTable:
 
     def acquire(
         self, key: str, limit: Slots, now_us: int, ticket: int | None = None, wait: bool = False
-    ) -> tuple[Facts, int | None]:
+    ) -> tuple[Outcome, int | None]:
         """Ask for a slot. Allowed, the facts' mark is the fence; denied, who waits gets a ticket.
 
         Asking again with the ticket keeps the place; asking with it and not waiting any more gives it up.
@@ -179,7 +179,7 @@ class SlotTable:
         kept.quit(ticket)
         return True
 
-    def peek(self, key: str, limit: Slots, now_us: int) -> Facts:
+    def peek(self, key: str, limit: Slots, now_us: int) -> Outcome:
         """How things stand; allowed says whether a newcomer would get a slot."""
         kept = self._keys.get(key) or _Key()
         return kept.judge(limit, now_us, kept.settle(now_us), 0, None)[0]

@@ -23,12 +23,12 @@ from headgate.algorithms.decision import (
     MARK,
     REMAINING,
     RESET_AFTER_US,
-    Facts,
-    LockedFacts,
-    OverriddenFacts,
+    LockedOutcome,
+    Outcome,
+    OverriddenOutcome,
 )
 from headgate.algorithms.limit import Limit
-from headgate.engines.charge_options import Terms, all_silent, parts
+from headgate.engines.charge_options import ChargeOptions, all_silent, parts
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, instead
 
@@ -37,11 +37,11 @@ class Hand(Protocol):
     """A meter that can judge without keeping; `own` is a limit that decides in place of its own."""
 
     limit: Limit
-    terms: Terms | None
+    terms: ChargeOptions | None
 
     def judge(
         self, key: str, now_us: int, cost: int, patience_us: int | None, own: Limit | None = None
-    ) -> tuple[Facts, Any]: ...
+    ) -> tuple[Outcome, Any]: ...
     def save(self, key: str, state: Any, now_us: int, own: Limit | None = None) -> None: ...
 
 
@@ -57,7 +57,7 @@ Charged = tuple[Hand, str, int]
 
 def decide(
     desk: Desk, charges: Sequence[Charged], now_us: int, patience_us: int | None, commit: bool
-) -> list[Facts]:
+) -> list[Outcome]:
     """The caller holds the lock."""
     if all_silent(charges):
         return _plain(charges, now_us, patience_us, commit)
@@ -66,7 +66,7 @@ def decide(
     return [facts for part in judged for facts in part.kept(part.passed if part.aside else passed, commit)]
 
 
-def _plain(charges: Sequence[Charged], now_us: int, patience_us: int | None, commit: bool) -> list[Facts]:
+def _plain(charges: Sequence[Charged], now_us: int, patience_us: int | None, commit: bool) -> list[Outcome]:
     """The same for charges that are no more than takes, which are most: in half the time."""
     judged = [hand.judge(key, now_us, cost, patience_us) for hand, key, cost in charges]
     taken = commit and all(facts[ALLOWED] for facts, _ in judged)
@@ -102,7 +102,7 @@ class _Part:
         ]
         self.passed = all(facts[ALLOWED] for facts, _ in self._judged)
 
-    def kept(self, passed: bool, commit: bool) -> list[Facts]:
+    def kept(self, passed: bool, commit: bool) -> list[Outcome]:
         """The answer, and what was judged is kept, if it is to be."""
         lock = self._lock
         answers = [] if lock is not None and lock.left_us else list(self._settled(passed, commit))
@@ -112,18 +112,18 @@ class _Part:
             lock.keep(refused=any(cost and not facts[ALLOWED] for (_, _, cost), facts in self._with(answers)))
         return [lock.facts] * len(self._charges) if lock.left_us else answers
 
-    def _with(self, answers: Sequence[Facts]) -> Sequence[tuple[Charged, Facts]]:
+    def _with(self, answers: Sequence[Outcome]) -> Sequence[tuple[Charged, Outcome]]:
         return list(zip(self._charges, answers, strict=False))
 
-    def _settled(self, passed: bool, commit: bool) -> Sequence[Facts]:
-        answers: list[Facts] = []
+    def _settled(self, passed: bool, commit: bool) -> Sequence[Outcome]:
+        answers: list[Outcome] = []
         for (hand, key, _), own, (facts, after) in zip(self._charges, self._own, self._judged, strict=True):
             if not (passed and commit) and facts[ALLOWED]:
                 facts, after = _uncharged(hand.judge(key, self._now_us, 0, None, own))
             if commit:
                 hand.save(key, after, self._now_us, own)
             if own is not None:
-                facts = OverriddenFacts(facts)
+                facts = OverriddenOutcome(facts)
                 facts.limit = own
             answers.append(facts)
         return answers
@@ -132,7 +132,7 @@ class _Part:
 class _Lock:
     """A rule's lockout of one key, as it stands."""
 
-    def __init__(self, desk: Desk, terms: Terms, key: str, now_us: int) -> None:
+    def __init__(self, desk: Desk, terms: ChargeOptions, key: str, now_us: int) -> None:
         assert terms.lockout is not None
         self._numbers, self._key, self._now_us = terms.lockout, key, now_us
         self._table = desk.lockouts(terms.rule)
@@ -147,11 +147,11 @@ class _Lock:
             self._table.put(self._key, self._state, lambda _, old: lockout.dead_at_us(old) <= self._now_us)
 
     @property
-    def facts(self) -> Facts:
-        return LockedFacts((False, 0, self.left_us, self.left_us, 0, self._now_us, 0))
+    def facts(self) -> Outcome:
+        return LockedOutcome((False, 0, self.left_us, self.left_us, 0, self._now_us, 0))
 
 
-def _uncharged(judged: tuple[Facts, Any]) -> tuple[Facts, Any]:
+def _uncharged(judged: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
     """A charge that would have passed had not another one refused: nothing was taken."""
     facts, after = judged
     as_it_stands = facts[REMAINING], 0, facts[RESET_AFTER_US], facts[DELAY_US], facts[AT_US], facts[MARK]

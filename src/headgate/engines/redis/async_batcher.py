@@ -27,11 +27,11 @@ from time import monotonic
 from typing import Any
 
 from headgate.engines.redis import protocol
-from headgate.engines.redis.async_connection import IDLE, Connection, Hear
-from headgate.engines.redis.errors import Forgot, Late, Lost, Trouble, Unreached
-from headgate.engines.redis.protocol import Question, Questions
-from headgate.engines.redis.server_address import Address
-from headgate.engines.redis.silent_connections import LingeringConnections
+from headgate.engines.redis.async_connection import IDLE, AsyncConnection, Hear
+from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, NoScript, RedisError, TimedOut
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
+from headgate.engines.redis.server_address import ServerAddress
+from headgate.engines.redis.silent_connections import SilentConnections
 
 TOGETHER = 128  # questions in one unit
 UNITS = 4  # on their way at once
@@ -45,7 +45,7 @@ Seat = asyncio.Future[Any]
 
 # Since when, whose seat; then of a take its limit, key and cost, and otherwise None, a Question, whether ASKING.
 # A plain tuple, because naming its parts would take longer than filling them.
-_Asked = tuple[float, Seat, "Questions | None", Any, int]
+_Asked = tuple[float, Seat, "RequestBuilder | None", Any, int]
 
 
 class _Unit:
@@ -63,7 +63,9 @@ class _Lone(_Unit):
 
     __slots__ = ("channel", "connection", "question")
 
-    def __init__(self, channel: Channel, connection: Connection, asked: _Asked, question: Question) -> None:
+    def __init__(
+        self, channel: AsyncBatcher, connection: AsyncConnection, asked: _Asked, question: RedisRequest
+    ) -> None:
         self.asked = (asked,)
         self.channel = channel
         self.connection = connection
@@ -80,16 +82,16 @@ class _Lone(_Unit):
             self.channel.hear(self.connection, self, self.question, self.channel.settle_takes, (seat,), reply)
 
 
-class Channel:
+class AsyncBatcher:
     """The way to one server; opened when it is needed."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        address: Address,
+        address: ServerAddress,
         deadline: float,
-        failure: Callable[[Trouble], Exception],
-        left: Callable[[Question, Any], None],
+        failure: Callable[[RedisError], Exception],
+        left: Callable[[RedisRequest, Any], None],
     ) -> None:
         self.address = address
         self._loop = loop
@@ -101,12 +103,12 @@ class Channel:
         self._units: deque[_Unit] = deque()  # on their way, oldest first
         self._alone = True  # the last unit was a single question
         self._scheduled = False
-        self._connection: Connection | None = None
-        self.lingering: LingeringConnections = LingeringConnections(loop)
+        self._connection: AsyncConnection | None = None
+        self.lingering: SilentConnections = SilentConnections(loop)
         self._opening: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
 
-    def taker(self, questions: Questions, deadline: float | None = None) -> Callable[[str, int], Seat]:
+    def taker(self, questions: RequestBuilder, deadline: float | None = None) -> Callable[[str, int], Seat]:
         """What takes under one limit that is not a calendar's: given a key and a cost, the facts."""
         new_seat, schedule, units, pack = self._seat, self._schedule, self._units, questions.decide
 
@@ -133,7 +135,7 @@ class Channel:
 
         return take if deadline is None else lambda key, cost: self._hurried(take(key, cost), deadline)
 
-    def ask(self, question: Question, for_now: bool = False, deadline: float | None = None) -> Seat:
+    def ask(self, question: RedisRequest, for_now: bool = False, deadline: float | None = None) -> Seat:
         """Any other question; its reply."""
         seat = self._seat()
         self._pending.append((monotonic(), seat, None, question, int(for_now)))
@@ -152,7 +154,7 @@ class Channel:
         unsent = [asked for asked in self._pending if asked[1] is seat]
         for asked in unsent:
             self._pending.remove(asked)
-        self._settle(seat, Late("no reply in time; it was not sent" if unsent else "no reply in time"))
+        self._settle(seat, TimedOut("no reply in time; it was not sent" if unsent else "no reply in time"))
 
     def set_deadline(self, deadline: float) -> None:
         """Another deadline, from any thread; for those who wait already, too."""
@@ -190,7 +192,7 @@ class Channel:
                 unit, self._pending = self._pending[:TOGETHER], self._pending[TOGETHER:]
                 self._send(connection, _Unit(unit))
 
-    def _send(self, connection: Connection, unit: _Unit) -> None:
+    def _send(self, connection: AsyncConnection, unit: _Unit) -> None:
         packed: list[bytes] = []
         hears: list[Hear] = []
         asking = 0
@@ -219,18 +221,18 @@ class Channel:
 
     def hear(
         self,
-        connection: Connection,
+        connection: AsyncConnection,
         unit: _Unit,
-        question: Question,
+        question: RedisRequest,
         settle: Callable[[Any, Any], None],
         seats: Any,
         reply: Any,
     ) -> None:
-        if isinstance(reply, Forgot) and question.script is not None:
+        if isinstance(reply, NoScript) and question.script is not None:
             again = partial(self._teach, connection, unit, question, settle, seats)
             connection.write(question.script.load, [again])
             return
-        if question.matters and seats.done() and not isinstance(reply, Trouble):
+        if question.matters and seats.done() and not isinstance(reply, RedisError):
             self._left(question, reply)
         settle(seats, reply)
         unit.left -= 1
@@ -249,9 +251,9 @@ class Channel:
 
     def _teach(
         self,
-        connection: Connection,
+        connection: AsyncConnection,
         unit: _Unit,
-        question: Question,
+        question: RedisRequest,
         settle: Callable[[Any, Any], None],
         seats: Any,
         loaded: Any,
@@ -260,7 +262,7 @@ class Channel:
         if monotonic() - unit.asked[-1][0] > self._deadline:
             question = question._replace(script=None)
         hear = partial(self.hear, connection, unit, question, settle, seats)
-        if isinstance(loaded, Trouble):
+        if isinstance(loaded, RedisError):
             hear(loaded)
         else:
             connection.write(question.packed, [hear])
@@ -273,13 +275,13 @@ class Channel:
                 seat.set_result(each)
 
     def _settle_trouble(self, seat: Seat, reply: Any) -> None:
-        if isinstance(reply, Trouble):
+        if isinstance(reply, RedisError):
             self._settle(seat, reply)
 
     def _settle(self, seat: Seat, reply: Any) -> None:
         if seat.done():
             return
-        if isinstance(reply, Trouble):
+        if isinstance(reply, RedisError):
             failure = self._failure(reply)
             failure.__cause__ = reply
             seat.set_exception(failure)
@@ -299,9 +301,9 @@ class Channel:
         late = now - self._deadline
         for since, seat, *_ in chain.from_iterable(unit.asked for unit in self._units):
             if since <= late:
-                self._settle(seat, Late("no reply in time"))
+                self._settle(seat, TimedOut("no reply in time"))
         while self._pending and self._pending[0][0] <= late:
-            self._settle(self._pending.pop(0)[1], Late("no reply in time; it was not sent"))
+            self._settle(self._pending.pop(0)[1], TimedOut("no reply in time; it was not sent"))
         if self._connection is not None and self._units:
             sent, *_ = self._units[0].asked[-1]
             if max(sent, self._connection.heard_at) < late - SILENCE:
@@ -317,28 +319,28 @@ class Channel:
             # No later than the deadline of whoever asks next.
             self._watch = self._loop.call_later(min(SILENCE / 4, self._deadline), self._look_at_the_time)
 
-    def _give_up(self, connection: Connection) -> None:
+    def _give_up(self, connection: AsyncConnection) -> None:
         """The server fell silent. What its late replies may bring is given back, for a while."""
         asked = tuple(chain.from_iterable(unit.asked for unit in self._units))
         if not any(limit is None and each.matters for _, _, limit, each, _ in asked):
             connection.connection_lost(OSError("the server fell silent"))
             return
-        trouble = Lost("the server fell silent")
+        trouble = ConnectionLost("the server fell silent")
         for _, seat, *_ in asked:
             self._settle(seat, trouble)
         self.lingering.add(connection)
         self._lose(trouble)
 
     async def _open(self) -> None:
-        connection = Connection(self._lose)
-        trouble: Trouble | None = None
+        connection = AsyncConnection(self._lose)
+        trouble: RedisError | None = None
         try:
             async with asyncio.timeout(max(OPENING, self._deadline)):
                 await connection.open(self._loop, self.address)
             self._connection = connection
         except TimeoutError:
-            trouble = Unreached("it did not open in time")
-        except Trouble as error:
+            trouble = ConnectFailed("it did not open in time")
+        except RedisError as error:
             trouble = error
         finally:
             if self._opening is asyncio.current_task():
@@ -349,7 +351,7 @@ class Channel:
                 self._settle(seat, trouble)
         self._flush()
 
-    def _lose(self, trouble: Trouble) -> None:
+    def _lose(self, trouble: RedisError) -> None:
         """The connection has ended, and everybody whose question was sent has heard it."""
         self._connection = None
         self._units.clear()
@@ -365,19 +367,19 @@ class Channel:
             self._watch = None
         waiting, self._pending = self._pending, []
         for _, seat, *_ in waiting:
-            self._settle(seat, Unreached("the engine was closed"))
+            self._settle(seat, ConnectFailed("the engine was closed"))
         if self._connection is not None:
             self._connection.connection_lost(OSError("the engine was closed"))
         self.lingering.close()
 
 
-def _by_limit(unit: Sequence[_Asked]) -> Iterable[tuple[Questions | None, Any]]:
+def _by_limit(unit: Sequence[_Asked]) -> Iterable[tuple[RequestBuilder | None, Any]]:
     """What was asked, limit by limit, each as columns; nearly always there is one."""
     columns: Any = tuple(zip(*unit, strict=True))
     limits = columns[2]
     if limits.count(limits[0]) == len(limits):
         return [(limits[0], columns)]
-    groups: dict[Questions | None, list[_Asked]] = {}
+    groups: dict[RequestBuilder | None, list[_Asked]] = {}
     for asked in unit:
         groups.setdefault(asked[2], []).append(asked)
     return [(limit, tuple(zip(*group, strict=True))) for limit, group in groups.items()]

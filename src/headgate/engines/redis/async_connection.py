@@ -16,24 +16,24 @@ from typing import Any, cast
 
 import hiredis
 
-from headgate.engines.redis.errors import Lost, Said, Trouble, Unreached, said
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, said
+from headgate.engines.redis.server_address import ServerAddress
 
 Hear = Callable[[Any], None]
 
 IDLE = 0.01  # seconds of silence after which a connection is looked at before it is trusted
 
 
-class Connection(asyncio.Protocol):
+class AsyncConnection(asyncio.Protocol):
     """`lost` is told once, when the connection has ended; before that every question gets its reply."""
 
-    def __init__(self, lost: Callable[[Trouble], None]) -> None:
-        self._lost: Callable[[Trouble], None] | None = lost
+    def __init__(self, lost: Callable[[RedisError], None]) -> None:
+        self._lost: Callable[[RedisError], None] | None = lost
         self._hears: deque[Hear] = deque()
         self._reader = hiredis.Reader(replyError=said)
         self.heard_at: float = monotonic()  # when the server last said anything
 
-    async def open(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
+    async def open(self, loop: asyncio.AbstractEventLoop, address: ServerAddress) -> None:
         """Connect and be let in; raises Trouble."""
         try:
             if address.path is not None:
@@ -42,16 +42,16 @@ class Connection(asyncio.Protocol):
                 await loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be a host's
             where = f"{address.path}: " if address.path is not None else ""
-            raise Unreached(f"{where}{getattr(error, 'strerror', None) or error}") from error
+            raise ConnectFailed(f"{where}{getattr(error, 'strerror', None) or error}") from error
         try:
             for words in address.greeting:
                 reply = loop.create_future()
                 self.write(words, [partial(_tell, reply)])
                 answer = await reply
-                if isinstance(answer, Trouble):
-                    raise answer if isinstance(answer, Said) else Unreached(str(answer))
+                if isinstance(answer, RedisError):
+                    raise answer if isinstance(answer, ServerError) else ConnectFailed(str(answer))
             if self._lost is None:
-                raise Unreached("the server closed the connection")
+                raise ConnectFailed("the server closed the connection")
         except BaseException:
             self._lost = None
             self.abort()
@@ -92,13 +92,13 @@ class Connection(asyncio.Protocol):
         self.abort()
         if self._lost is not None:
             lost, self._lost = self._lost, None
-            trouble = Lost(str(error) if error else "the server closed the connection")
+            trouble = ConnectionLost(str(error) if error else "the server closed the connection")
             for hear in self._hears:
                 hear(trouble)
             self._hears.clear()
             lost(trouble)
 
-    def on_lost(self, lost: Callable[[Trouble], None]) -> None:
+    def on_lost(self, lost: Callable[[RedisError], None]) -> None:
         """From now on somebody else is told of its end."""
         self._lost = lost
 

@@ -17,30 +17,30 @@ from contextlib import suppress
 from itertools import repeat
 from typing import Any
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import deadline_of, within
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback.membership import TTL_US
 from headgate.engines.port import AsyncMeter, Slot
 from headgate.engines.quota_ledger import Told
 from headgate.engines.redis import cross_slot, keys, protocol, redirects
-from headgate.engines.redis.async_batcher import Channel
-from headgate.engines.redis.async_late_replies import Abandoned
-from headgate.engines.redis.errors import Late, Trouble, failure, not_charged
-from headgate.engines.redis.overrides import AsyncRedisOverrides, Listing, OverrideQuestions
-from headgate.engines.redis.protocol import Question, Questions
+from headgate.engines.redis.async_batcher import AsyncBatcher
+from headgate.engines.redis.async_late_replies import AsyncLateReplies
+from headgate.engines.redis.errors import RedisError, TimedOut, failure, not_charged
+from headgate.engines.redis.overrides import AsyncRedisOverrides, Listing, OverrideRequestBuilder
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.quota_ledger import AsyncRedisLedger
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_engine import DEADLINE, RULE
 from headgate.engines.redis.topology import Topology, topology
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import arun
 
-_PING = Question(protocol.command("PING"), None)
+_PING = RedisRequest(protocol.command("PING"), None)
 _inherited: list[object] = []  # in a forked child, what would wake the parent's loop if it were let go
 
 
@@ -55,7 +55,7 @@ class AsyncRedisEngine:
         self.deadline: float = deadline
         self.topology: Topology = topology(url)
         self._told: dict[str, Told] = {}
-        self.only: Address | None = None if self.topology.moves else self.topology.node(b"")
+        self.only: ServerAddress | None = None if self.topology.moves else self.topology.node(b"")
         self.forget()
         on_fork(self.forget)
 
@@ -63,20 +63,20 @@ class AsyncRedisEngine:
         """In a forked child: those loops and channels are the parent's."""
         if ends := self.__dict__.get("_ends"):
             _inherited.append(ends)
-        self._loops: dict[AbstractEventLoop, dict[Address, Channel]] = {}
+        self._loops: dict[AbstractEventLoop, dict[ServerAddress, AsyncBatcher]] = {}
         self._ends: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
         self._searches: dict[AbstractEventLoop, asyncio.Task[None]] = {}
-        self.abandoned: Abandoned = Abandoned(self.ask, self.ask_all)
+        self.abandoned: AsyncLateReplies = AsyncLateReplies(self.ask, self.ask_all)
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncRedisMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncRedisMeter:
         return AsyncRedisMeter(self, limit, name, terms)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncRedisSlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncRedisSlotMeter:
         return AsyncRedisSlotMeter(self, limit, name, terms)
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
         now_us, deadline = self.clock.now_us(), deadline_of([meter for meter, _, _ in charges])
         ask = within(self.ask, deadline)
@@ -85,10 +85,10 @@ class AsyncRedisEngine:
         flow = cross_slot.decide_by_slot(ask, self.ask_all, asked, patience_us, now_us, commit, deadline)
         try:
             return await arun(flow)
-        except Trouble as trouble:
+        except RedisError as trouble:
             raise self._failure(trouble) from trouble
 
-    def ask(self, question: Question, deadline: float | None = None) -> Awaitable[Any]:
+    def ask(self, question: RedisRequest, deadline: float | None = None) -> Awaitable[Any]:
         """One question, one reply; in so many seconds, at most the engine's own deadline."""
         if self.only is None:
             return self.ask_around(question, deadline)
@@ -97,7 +97,7 @@ class AsyncRedisEngine:
         return self.channel(self.only).ask(question, False, deadline)
 
     async def _ask_of(
-        self, address: Address, question: Question, for_now: bool = False, deadline: float | None = None
+        self, address: ServerAddress, question: RedisRequest, for_now: bool = False, deadline: float | None = None
     ) -> Any:
         """One question, asked of that server."""
         seat = self.channel(address).ask(question, for_now, deadline)
@@ -108,7 +108,7 @@ class AsyncRedisEngine:
                 self.abandoned.left(question, seat.result())
             raise
 
-    async def ask_around(self, question: Question, deadline: float | None = None) -> Any:
+    async def ask_around(self, question: RedisRequest, deadline: float | None = None) -> Any:
         """One question, asked of whoever answers for its key, within the deadline."""
         address = self.topology.node(question.tag)
         by = time.monotonic() + (self.deadline if deadline is None else min(deadline, self.deadline))
@@ -124,15 +124,15 @@ class AsyncRedisEngine:
                     redirects.answered(self.topology, self._discover, self._send, asyncio.sleep, question, by)
                 )
         except TimeoutError:
-            late = Late("no reply in time")
+            late = TimedOut("no reply in time")
             raise self._failure(late) from late
-        except Trouble as trouble:
+        except RedisError as trouble:
             raise self._failure(trouble) from trouble
 
-    def ask_again(self, error: EngineUnavailable, address: Address) -> bool:
+    def ask_again(self, error: EngineUnavailable, address: ServerAddress) -> bool:
         """Whether the question was surely not charged, and may be asked elsewhere."""
         trouble = error.__cause__
-        again = isinstance(trouble, Trouble) and not_charged(trouble)
+        again = isinstance(trouble, RedisError) and not_charged(trouble)
         if not again:
             self.topology.suspect(address)
         return again
@@ -151,30 +151,30 @@ class AsyncRedisEngine:
         if not search.cancelled():
             search.exception()  # who waited has heard it
 
-    async def _ask_at(self, address: Address, words: bytes) -> Any:
+    async def _ask_at(self, address: ServerAddress, words: bytes) -> Any:
         try:
             # One that does not answer leaves half of the time for the others.
             async with asyncio.timeout(self.deadline / 2):
-                return await self._send(address, Question(words, None), False)
+                return await self._send(address, RedisRequest(words, None), False)
         except TimeoutError:
-            raise Late("no reply in time") from None
+            raise TimedOut("no reply in time") from None
 
-    async def _send(self, address: Address, question: Question, for_now: bool) -> Any:
+    async def _send(self, address: ServerAddress, question: RedisRequest, for_now: bool) -> Any:
         try:
             return await self._ask_of(address, question, for_now)
         except EngineUnavailable as error:
-            if isinstance(error.__cause__, Trouble):
+            if isinstance(error.__cause__, RedisError):
                 raise error.__cause__ from None
             raise
 
     def overrides(self, rule: str) -> AsyncRedisOverrides:
-        questions = OverrideQuestions(rule, self.prefix)
+        questions = OverrideRequestBuilder(rule, self.prefix)
 
         async def listing() -> Listing:
             try:
                 if self.topology.node(b"") is None:
                     await self._discover()
-            except Trouble as trouble:
+            except RedisError as trouble:
                 raise self._failure(trouble) from trouble
             return Listing(questions, self.topology, self._ask_master, self.ask_all)
 
@@ -184,10 +184,12 @@ class AsyncRedisEngine:
         known = self._told.setdefault(name, Told())
         return AsyncRedisLedger(self.ask, known, self.prefix, limit, name, ttl_us, grace_us)
 
-    async def _ask_master(self, address: Address, question: Question) -> Any:
+    async def _ask_master(self, address: ServerAddress, question: RedisRequest) -> Any:
         return await self._send(address, question, False)
 
-    async def ask_all(self, questions: Sequence[Question], deadlines: Sequence[float | None] = ()) -> list[Any]:
+    async def ask_all(
+        self, questions: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()
+    ) -> list[Any]:
         """Several questions at once, of several servers; trouble stands in the place of a reply. All of them are
         asked, also if the caller leaves."""
         asked = asyncio.gather(*map(self._tried, questions, deadlines or repeat(None)))
@@ -197,13 +199,13 @@ class AsyncRedisEngine:
             self.abandoned.all_left(questions, asked)
             raise
 
-    async def _tried(self, question: Question, deadline: float | None) -> Any:
+    async def _tried(self, question: RedisRequest, deadline: float | None) -> Any:
         try:
             return await self.ask(question, deadline)
         except (CorruptState, EngineUnavailable) as error:
             return error.__cause__
 
-    def channel(self, address: Address) -> Channel:
+    def channel(self, address: ServerAddress) -> AsyncBatcher:
         """The way to that server from the running loop."""
         loop = get_running_loop()
         channels = self._loops.get(loop)
@@ -211,10 +213,12 @@ class AsyncRedisEngine:
             channels = self._enter(loop)
         channel = channels.get(address)
         if channel is None:
-            channel = channels[address] = Channel(loop, address, self.deadline, self._failure, self.abandoned.left)
+            channel = channels[address] = AsyncBatcher(
+                loop, address, self.deadline, self._failure, self.abandoned.left
+            )
         return channel
 
-    def _enter(self, loop: AbstractEventLoop) -> dict[Address, Channel]:
+    def _enter(self, loop: AbstractEventLoop) -> dict[ServerAddress, AsyncBatcher]:
         """The channels of a loop that is new here."""
         for ended in [each for each in tuple(self._loops) if each.is_closed()]:
             for kept in (self._loops, self._ends, self._searches):
@@ -240,7 +244,7 @@ class AsyncRedisEngine:
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
-    def _failure(self, trouble: Trouble) -> EngineUnavailable | CorruptState:
+    def _failure(self, trouble: RedisError) -> EngineUnavailable | CorruptState:
         return failure(self.topology.text, self.prefix, trouble, self.topology.instead, self.topology.without_tls)
 
     def set_deadline(self, seconds: float) -> None:
@@ -267,19 +271,21 @@ class AsyncRedisEngine:
 class AsyncRedisMeter:
     """The engine's hand on one limit."""
 
-    def __init__(self, engine: AsyncRedisEngine, limit: Limit, name: str, terms: Terms | None = None) -> None:
+    def __init__(
+        self, engine: AsyncRedisEngine, limit: Limit, name: str, terms: ChargeOptions | None = None
+    ) -> None:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions: Questions = Questions(limit, name, engine.prefix, terms)
+        self.questions: RequestBuilder = RequestBuilder(limit, name, engine.prefix, terms)
         self._engine = engine
         self._deadline = deadline_of([self])
         self._ask = within(engine.ask, self._deadline)
         self._now_us = engine.clock.now_us
         self._joins = engine.topology.joins and not self.questions.calendar and not self.questions.ruled
-        self._here: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Facts]]] = None, self._take
+        self._here: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Outcome]]] = None, self._take
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Facts]:
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]:
         if patience_us is None and self._joins:
             loop, take = self._here
             if loop is get_running_loop():
@@ -287,26 +293,26 @@ class AsyncRedisMeter:
             return self._take(key, cost)
         return arun(redirects.decide(self._ask, self.questions, key, cost, patience_us, self._now_us()))
 
-    def _take(self, key: str, cost: int) -> Awaitable[Facts]:
+    def _take(self, key: str, cost: int) -> Awaitable[Outcome]:
         only = self._engine.only
         if only is None:
             return self._take_of_the_master(key, cost)
         self._here = get_running_loop(), self._engine.channel(only).taker(self.questions, self._deadline)
         return self._here[1](key, cost)
 
-    async def _take_of_the_master(self, key: str, cost: int) -> Facts:
+    async def _take_of_the_master(self, key: str, cost: int) -> Outcome:
         engine = self._engine
         master = engine.topology.node(b"")
         if master is not None:
             try:
-                facts: Facts = await engine.channel(master).taker(self.questions, self._deadline)(key, cost)
+                facts: Outcome = await engine.channel(master).taker(self.questions, self._deadline)(key, cost)
                 return facts
             except EngineUnavailable as error:
                 if not engine.ask_again(error, master):
                     raise
         return protocol.facts(await engine.ask_around(self.questions.decide(key, cost, None, 0), self._deadline))
 
-    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         ask = within(self._engine.abandoned.ask_noting, self._deadline) if cancel else self._ask
         flow = redirects.refund(ask, self.questions, key, units, receipt, cancel, self._now_us())
         return await arun(flow)
@@ -322,14 +328,16 @@ class AsyncRedisMeter:
 class AsyncRedisSlotMeter:
     """The engine's hand on the slots of one limit."""
 
-    def __init__(self, engine: AsyncRedisEngine, limit: Slots, name: str, terms: Terms | None = None) -> None:
+    def __init__(
+        self, engine: AsyncRedisEngine, limit: Slots, name: str, terms: ChargeOptions | None = None
+    ) -> None:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions: Questions = Questions(limit, name, engine.prefix)
+        self.questions: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
         self._ask = within(engine.ask, deadline_of([self]))
 
-    async def free(self, key: str) -> Facts:
+    async def free(self, key: str) -> Outcome:
         return protocol.facts(await self._ask(self.questions.slots("peek", key)))
 
     async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
@@ -348,7 +356,7 @@ class AsyncRedisSlotMeter:
         await self._ask(self.questions.slots("reset", key))
 
 
-async def _until_the_loop_ends(channels: dict[Address, Channel]) -> AsyncGenerator[None, None]:
+async def _until_the_loop_ends(channels: dict[ServerAddress, AsyncBatcher]) -> AsyncGenerator[None, None]:
     """Before asyncio.run closes its loop it ends all async generators: so nothing is left open there."""
     try:
         yield

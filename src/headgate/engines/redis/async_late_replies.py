@@ -15,48 +15,48 @@ from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
-from headgate.engines.pending_cancellations import StuckPlaces
+from headgate.engines.pending_cancellations import PendingCancellations
 from headgate.engines.redis.cancellations import all_given, given
-from headgate.engines.redis.errors import Trouble
-from headgate.engines.redis.protocol import Question
+from headgate.engines.redis.errors import RedisError
+from headgate.engines.redis.protocol import RedisRequest
 
 MAX_AT_ONCE = 128  # stuck places that are tried again together
 
 
-class Abandoned:
+class AsyncLateReplies:
     """Undoes replies to tasks that have left, on all loops of one engine. `ask` and `ask_all` are the engine's."""
 
     def __init__(
         self,
-        ask: Callable[[Question, float | None], Awaitable[Any]],
-        ask_all: Callable[[Sequence[Question]], Awaitable[list[Any]]],
+        ask: Callable[[RedisRequest, float | None], Awaitable[Any]],
+        ask_all: Callable[[Sequence[RedisRequest]], Awaitable[list[Any]]],
     ) -> None:
         self._ask, self._ask_all = ask, ask_all
-        self._stuck: dict[AbstractEventLoop, StuckPlaces[Question]] = {}
+        self._stuck: dict[AbstractEventLoop, PendingCancellations[RedisRequest]] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
 
-    def left(self, question: Question, reply: Any) -> None:
+    def left(self, question: RedisRequest, reply: Any) -> None:
         """Give back what a reply brings for a caller that has left."""
         self._note(question, reply)
         for each in question.undo(reply) if question.undo is not None else ():
             self._in_background(asyncio.ensure_future(self.ask_noting(each)))
 
-    def all_left(self, questions: Sequence[Question], asked: Awaitable[list[Any]]) -> None:
+    def all_left(self, questions: Sequence[RedisRequest], asked: Awaitable[list[Any]]) -> None:
         """The same of several questions, when they are answered; trouble stands in the place of a reply."""
         self._in_background(asyncio.ensure_future(self._when_answered(questions, asked)))
 
-    async def _when_answered(self, questions: Sequence[Question], asked: Awaitable[list[Any]]) -> None:
+    async def _when_answered(self, questions: Sequence[RedisRequest], asked: Awaitable[list[Any]]) -> None:
         for question, reply in zip(questions, await asked, strict=True):
-            if not isinstance(reply, Trouble):
+            if not isinstance(reply, RedisError):
                 self.left(question, reply)
 
-    async def ask_noting(self, question: Question, deadline: float | None = None) -> Any:
+    async def ask_noting(self, question: RedisRequest, deadline: float | None = None) -> Any:
         """One question, one reply; what became of a cancelled place is noted."""
         reply = await self._ask(question, deadline)
         self._note(question, reply)
         return reply
 
-    def _note(self, question: Question, reply: Any) -> None:
+    def _note(self, question: RedisRequest, reply: Any) -> None:
         """If a place was given back, those are tried again that it was built on."""
         place, loop = question.place, get_running_loop()
         if place is None:
@@ -65,11 +65,11 @@ class Abandoned:
         if stuck is None:
             for ended in [each for each in tuple(self._stuck) if each.is_closed()]:
                 self._stuck.pop(ended, None)
-            stuck = self._stuck[loop] = StuckPlaces()
+            stuck = self._stuck[loop] = PendingCancellations()
         if given(stuck, question, reply) and stuck.begin(place.key):
             self._in_background(loop.create_task(self._cancel_again(stuck, place.key)))
 
-    async def _cancel_again(self, stuck: StuckPlaces[Question], count: Hashable) -> None:
+    async def _cancel_again(self, stuck: PendingCancellations[RedisRequest], count: Hashable) -> None:
         while stuck.again(count):
             many = 1
             while questions := stuck.last(count, many):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.algorithms.decision import AT_US
-from headgate.engines.pending_cancellations import StuckPlaces
-from headgate.engines.redis.protocol import Question
+from headgate.engines.pending_cancellations import PendingCancellations
+from headgate.engines.redis.protocol import RedisRequest
 
 
-def given(stuck: StuckPlaces[Question], question: Question, reply: Any) -> bool:
+def given(stuck: PendingCancellations[RedisRequest], question: RedisRequest, reply: Any) -> bool:
     """Whether a cancellation gave anything back; if not, it is noted among those that are stuck."""
     if (
         question.place is None or not isinstance(reply, list) or len(reply) <= 7
@@ -22,7 +22,9 @@ def given(stuck: StuckPlaces[Question], question: Question, reply: Any) -> bool:
     return False
 
 
-def all_given(stuck: StuckPlaces[Question], questions: Sequence[Question], replies: Sequence[Any]) -> bool:
+def all_given(
+    stuck: PendingCancellations[RedisRequest], questions: Sequence[RedisRequest], replies: Sequence[Any]
+) -> bool:
     """The same, of several."""
     gave = [given(stuck, *each) for each in zip(questions, replies, strict=True)]
     return all(gave)

@@ -23,33 +23,33 @@ from headgate.algorithms.decision import (
     MARK,
     REMAINING,
     RESET_AFTER_US,
-    ApartFacts,
-    DegradedFacts,
-    Facts,
-    LockedFacts,
-    OverriddenFacts,
+    CrossSlotOutcome,
+    DegradedOutcome,
+    LockedOutcome,
+    Outcome,
+    OverriddenOutcome,
 )
 from headgate.engines.deadlines import prompt
 from headgate.engines.redis import keys, protocol
-from headgate.engines.redis.errors import NotNow, Trouble
-from headgate.engines.redis.protocol import Charged, Question
+from headgate.engines.redis.errors import ClusterBusy, RedisError
+from headgate.engines.redis.protocol import Charged, RedisRequest
 from headgate.engines.redis.redirects import Ask, decide_all
 from headgate.engines.redis.topology import slot
 from headgate.flow import Flow
 
-AskAll = Callable[[Sequence[Question], Sequence[float | None]], Any]  # each within so many seconds
+AskAll = Callable[[Sequence[RedisRequest], Sequence[float | None]], Any]  # each within so many seconds
 Group = Sequence[Charged]
-Answer = list[Facts] | Trouble
+Answer = list[Outcome] | RedisError
 
 
 # mypy takes two kinds of one tuple for two tuples.
-class ApartLockedFacts(LockedFacts, ApartFacts):  # type: ignore[misc]
+class CrossSlotLockedOutcome(LockedOutcome, CrossSlotOutcome):  # type: ignore[misc]
     """Of a charge whose rule is locked out, decided together with others elsewhere."""
 
     __slots__ = ()
 
 
-class ApartOverriddenFacts(OverriddenFacts, ApartFacts):  # type: ignore[misc]
+class CrossSlotOverriddenOutcome(OverriddenOutcome, CrossSlotOutcome):  # type: ignore[misc]
     """Of a charge by a limit of the key's own, decided together with others elsewhere."""
 
 
@@ -61,7 +61,7 @@ def decide_by_slot(
     now_us: int,
     commit: bool = True,
     deadline: float | None = None,
-) -> Flow[list[Facts]]:
+) -> Flow[list[Outcome]]:
     """Several charges in a cluster: one question if their keys share a slot, otherwise apart."""
     places: dict[int, list[int]] = {}
     for place, (_, key, _) in enumerate(charges):
@@ -81,7 +81,7 @@ def decide_apart(
     now_us: int,
     commit: bool = True,
     deadline: float | None = None,
-) -> Flow[list[list[Facts]]]:
+) -> Flow[list[list[Outcome]]]:
     """A group that was taken back, and one that would have passed, tell how things stand."""
 
     def asked(groups: Sequence[Group], mode: int) -> Flow[list[Answer]]:
@@ -113,7 +113,7 @@ def _asked(
     deadline: float | None,
 ) -> Flow[list[Answer]]:
     """All groups at once. One whose calendar ended has kept nothing, and is asked again from the server's time."""
-    found: list[Answer] = [NotNow("a window of the calendar ended in between")] * len(groups)
+    found: list[Answer] = [ClusterBusy("a window of the calendar ended in between")] * len(groups)
     waiting = dict.fromkeys(range(len(groups)), now_us)
     for _ in range(2):
         questions = [
@@ -122,7 +122,7 @@ def _asked(
         replies = yield partial(ask_all, questions, [_deadline(groups[place], deadline) for place in waiting])
         outside: dict[int, int] = {}
         for place, reply in zip(waiting, replies, strict=True):
-            if isinstance(reply, Trouble):
+            if isinstance(reply, RedisError):
                 found[place] = reply
             elif (server_us := protocol.all_outside(reply)) is not None:
                 outside[place] = server_us
@@ -144,30 +144,30 @@ def _take_back(
     ask_all: AskAll, groups: Sequence[Group], done: Sequence[Answer], cancel: bool, deadline: float | None
 ) -> Flow[None]:
     """Give back what was committed, and write how things stand into its place."""
-    back: list[tuple[list[Facts], int]] = []
-    refunds: list[Question] = []
+    back: list[tuple[list[Outcome], int]] = []
+    refunds: list[RedisRequest] = []
     for group, answer in zip(groups, done, strict=True):
-        if isinstance(answer, Trouble) or not _pass(answer, group):
+        if isinstance(answer, RedisError) or not _pass(answer, group):
             continue
         for index, (charge, facts) in enumerate(zip(group, answer, strict=True)):
             refunds.append(protocol.refund(charge, facts, cancel))
             back.append((answer, index))
     replies = yield partial(ask_all, refunds, [deadline] * len(refunds))
     for (answer, index), reply in zip(back, replies, strict=True):
-        if not isinstance(reply, Trouble):
+        if not isinstance(reply, RedisError):
             answer[index] = _like(answer[index], _standing(protocol.refunded(reply)))
 
 
 def _pass(answer: Answer, group: Group) -> bool:
     """Whether a group's live charges pass. One that has none is in nobody's way, whatever became of it."""
-    if isinstance(answer, Trouble):
+    if isinstance(answer, RedisError):
         return all(questions.aside for questions, _, _ in group)
     return all(facts[ALLOWED] or questions.aside for facts, (questions, _, _) in zip(answer, group, strict=True))
 
 
 def _with_aside(done: Answer, ahead: Answer, group: Group) -> Answer:
     """The answer to a group: of its live charges from the commit, of the others from the round ahead of it."""
-    if isinstance(done, Trouble) or isinstance(ahead, Trouble):
+    if isinstance(done, RedisError) or isinstance(ahead, RedisError):
         return done
     live = iter(done)
     return [
@@ -175,41 +175,41 @@ def _with_aside(done: Answer, ahead: Answer, group: Group) -> Answer:
     ]
 
 
-def _standing(facts: Facts) -> Facts:
+def _standing(facts: Outcome) -> Outcome:
     """How things stand for a charge that would have passed had not another one refused."""
     return True, facts[REMAINING], 0, facts[RESET_AFTER_US], 0, facts[AT_US], facts[MARK]
 
 
-def _like(kind: Facts, facts: Facts) -> Facts:
-    """Facts that say beside themselves what the others did."""
-    if not isinstance(kind, OverriddenFacts):
+def _like(kind: Outcome, facts: Outcome) -> Outcome:
+    """Outcome that say beside themselves what the others did."""
+    if not isinstance(kind, OverriddenOutcome):
         return facts
-    found = OverriddenFacts(facts)
+    found = OverriddenOutcome(facts)
     found.limit = kind.limit
     return found
 
 
 def _told(
     answers: Sequence[Answer], groups: Sequence[Group], now_us: int, apart: bool = True
-) -> list[list[Facts]]:
-    nobody = all(isinstance(answer, Trouble) for answer in answers)
-    found: list[list[Facts]] = []
+) -> list[list[Outcome]]:
+    nobody = all(isinstance(answer, RedisError) for answer in answers)
+    found: list[list[Outcome]] = []
     for answer, group in zip(answers, groups, strict=True):
-        if not isinstance(answer, Trouble):
+        if not isinstance(answer, RedisError):
             found.append([_apart(facts) for facts in answer] if apart else answer)
         elif nobody or not _pass(answer, group):
             _, answer.key, _ = group[0]
             raise answer
         else:
-            found.append([DegradedFacts((True, 0, 0, 0, 0, now_us, 0))] * len(group))
+            found.append([DegradedOutcome((True, 0, 0, 0, 0, now_us, 0))] * len(group))
     return found
 
 
-def _apart(facts: Facts) -> Facts:
-    if isinstance(facts, LockedFacts):
-        return ApartLockedFacts(facts)
-    if isinstance(facts, OverriddenFacts):
-        found = ApartOverriddenFacts(facts)
+def _apart(facts: Outcome) -> Outcome:
+    if isinstance(facts, LockedOutcome):
+        return CrossSlotLockedOutcome(facts)
+    if isinstance(facts, OverriddenOutcome):
+        found = CrossSlotOverriddenOutcome(facts)
         found.limit = facts.limit
         return found
-    return ApartFacts(facts)
+    return CrossSlotOutcome(facts)

@@ -7,7 +7,7 @@ Trouble
 └── Said           the server answered with an error, and has done nothing
     ├── Forgot         ... because it does not know the script any more
     ├── Elsewhere      ... because another node of the cluster answers for the key: MOVED, ASK
-    ├── NotNow         ... because the cluster is busy with itself: TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN
+    ├── ClusterBusy         ... because the cluster is busy with itself: TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN
     ├── Replica        ... because it is a replica, and takes no writes
     └── WrongType      ... because a key holds a value that is not ours (lua/commands/wrong_value.lua)
 """
@@ -20,33 +20,33 @@ from headgate.engines.redis.keys import LAYOUT
 from headgate.errors import CorruptState, EngineUnavailable
 
 
-class Trouble(Exception):
+class RedisError(Exception):
     """A question that got no answer; if it was one of several, `key` says whose."""
 
     key: str | None = None
 
 
-class Lost(Trouble):
+class ConnectionLost(RedisError):
     """The connection failed."""
 
 
-class Unreached(Lost):
+class ConnectFailed(ConnectionLost):
     """There was no connection to ask on: nothing was sent."""
 
 
-class Late(Trouble):
+class TimedOut(RedisError):
     """No reply in time."""
 
 
-class Said(Trouble):
+class ServerError(RedisError):
     """The server's own words for no."""
 
 
-class Forgot(Said):
+class NoScript(ServerError):
     """The server does not know the script: it was restarted, or its scripts were flushed."""
 
 
-class Elsewhere(Said):
+class Redirected(ServerError):
     """Another node answers for the key: for good (MOVED), or for this question only (ASK)."""
 
     def __init__(self, text: str) -> None:
@@ -59,46 +59,46 @@ class Elsewhere(Said):
         self.port: int = int(port)
 
 
-class NotNow(Said):
+class ClusterBusy(ServerError):
     """The cluster is busy with itself; soon it will not be."""
 
 
-class Replica(Said):
+class ReadOnlyReplica(ServerError):
     """A replica takes no writes."""
 
 
-class WrongType(Said):
+class WrongType(ServerError):
     """A key holds a value that is not ours."""
 
 
-_KINDS: dict[str, type[Said]] = {
-    "NOSCRIPT": Forgot,
-    "MOVED": Elsewhere,
-    "ASK": Elsewhere,
-    "TRYAGAIN": NotNow,
-    "CLUSTERDOWN": NotNow,
-    "LOADING": NotNow,
-    "MASTERDOWN": NotNow,
-    "READONLY": Replica,
+_KINDS: dict[str, type[ServerError]] = {
+    "NOSCRIPT": NoScript,
+    "MOVED": Redirected,
+    "ASK": Redirected,
+    "TRYAGAIN": ClusterBusy,
+    "CLUSTERDOWN": ClusterBusy,
+    "LOADING": ClusterBusy,
+    "MASTERDOWN": ClusterBusy,
+    "READONLY": ReadOnlyReplica,
     "WRONGTYPE": WrongType,
 }
 
 
-def said(text: str) -> Said:
+def said(text: str) -> ServerError:
     """An error reply, as an exception."""
-    kind = _KINDS.get(text.partition(" ")[0], Said)
+    kind = _KINDS.get(text.partition(" ")[0], ServerError)
     # Inside a script the word comes later: Redis 7 says "READONLY ...", Redis 6 "ERR ... -READONLY ...".
-    if kind is Said and "-READONLY" in text:
-        kind = Replica
+    if kind is ServerError and "-READONLY" in text:
+        kind = ReadOnlyReplica
     try:
         return kind(text)
     except ValueError:  # it says where, but not in words that we know
-        return Said(text)
+        return ServerError(text)
 
 
-def not_charged(trouble: Trouble) -> bool:
+def not_charged(trouble: RedisError) -> bool:
     """Whether asking again, here or elsewhere, may help and cannot charge twice."""
-    return isinstance(trouble, Forgot | Elsewhere | NotNow | Replica | Unreached)
+    return isinstance(trouble, NoScript | Redirected | ClusterBusy | ReadOnlyReplica | ConnectFailed)
 
 
 # What the scripts call; a server does not always say which of them it refused.
@@ -117,7 +117,7 @@ _login = re.compile(r"WRONGPASS|NOAUTH|invalid username-password|Authentication"
 
 
 def failure(
-    where: str, prefix: str, trouble: Trouble, instead: str | None = None, without_tls: str | None = None
+    where: str, prefix: str, trouble: RedisError, instead: str | None = None, without_tls: str | None = None
 ) -> EngineUnavailable | CorruptState:
     """The engine's failure, told; the cause is chained by the caller. `instead` is the URL to write if the server
     says that it is a node of a cluster, or is none; `without_tls` if it never finished a handshake."""
@@ -146,14 +146,14 @@ def _not_ours(text: str) -> str:
     return f"a key under our prefix holds a value that headgate did not write ({text}). Choose another prefix."
 
 
-def _why(prefix: str, trouble: Trouble, instead: str | None, without_tls: str | None) -> str:
+def _why(prefix: str, trouble: RedisError, instead: str | None, without_tls: str | None) -> str:
     text = str(trouble).strip()
-    if without_tls and (isinstance(trouble, Late) or _no_tls.search(text)):
+    if without_tls and (isinstance(trouble, TimedOut) or _no_tls.search(text)):
         return (
             f"it finished no TLS handshake ({text}), and may not speak TLS. Write {without_tls} if it is to be "
             "reached without TLS."
         )
-    if isinstance(trouble, Late):
+    if isinstance(trouble, TimedOut):
         return f"no answer within the timeout ({text})."
     if _login.search(text):
         return f"it refused the user or the password ({text}). Correct them in the engine's URL."
@@ -162,9 +162,9 @@ def _why(prefix: str, trouble: Trouble, instead: str | None, without_tls: str | 
     if instead and (_one_of_many if "+cluster:" in instead else _no_cluster).search(text):
         what = "a node of a cluster" if "+cluster:" in instead else "no cluster"
         return f"it is {what} ({text}). Write {instead} as the engine's URL."
-    if isinstance(trouble, Lost):
+    if isinstance(trouble, ConnectionLost):
         return f"the connection failed ({text})."
-    if isinstance(trouble, Replica):
+    if isinstance(trouble, ReadOnlyReplica):
         return "it is a replica and takes no writes. Name the master in the engine's URL."
     return f"it answered with an error ({text})."
 

@@ -16,14 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headgate.algorithms import ALGORITHMS
-from headgate.algorithms.decision import Facts
+from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.engines.redis import keys
-from headgate.engines.redis.errors import Forgot, Trouble, failure
-from headgate.engines.redis.protocol import Question, Questions, command, facts, outside
+from headgate.engines.redis.errors import NoScript, RedisError, failure
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder, command, facts, outside
 from headgate.engines.redis.script_assembly import Script, bare, single
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_connection import SyncConnection
 from headgate.engines.redis.sync_engine import RedisEngine
 
@@ -35,7 +35,7 @@ _KINDS = {keys.initials(name): name for name in (*ALGORITHMS, Slots.algorithm)}
 _special = "\\*?[]"
 
 
-class Counted(NamedTuple):
+class RedisKey(NamedTuple):
     """One count: `key` is its text, or %# and a hash where the key was too long to be written."""
 
     algorithm: str
@@ -44,7 +44,7 @@ class Counted(NamedTuple):
     redis_key: bytes
     ttl_ms: int | None  # None: it does not expire
     size: int | None  # bytes; None: the server did not say
-    at: Address
+    at: ServerAddress
 
     @property
     def told(self) -> bool:
@@ -52,7 +52,7 @@ class Counted(NamedTuple):
         return not self.key.startswith("%#")
 
 
-class Survey:
+class RedisKeyScan:
     """A walk through all counts, or those whose name begins so; `most` of them at most."""
 
     def __init__(self, engine: RedisEngine, begins: str = "", most: int = 100_000, pause: float = PAUSE) -> None:
@@ -60,22 +60,22 @@ class Survey:
         self._begins = begins
         self._most = most
         self._pause = pause
-        self._connections: dict[Address, SyncConnection] = {}
+        self._connections: dict[ServerAddress, SyncConnection] = {}
         self._seen: set[bytes] = set()
         self.found: int = 0
         self.stopped: bool = False  # before everything was seen
 
-    def __iter__(self) -> Iterator[Counted]:
+    def __iter__(self) -> Iterator[RedisKey]:
         engine = self._engine
         # Report servers that do not answer before we begin, by a command that the walk itself needs.
-        engine.ask_everywhere(Question(command("SCAN", 0, "COUNT", 1), None))
+        engine.ask_everywhere(RedisRequest(command("SCAN", 0, "COUNT", 1), None))
         try:
             for address in engine.topology.masters:
                 yield from self._walk(address)
-        except Trouble as trouble:
+        except RedisError as trouble:
             raise failure(engine.topology.text, engine.prefix, trouble) from trouble
 
-    def _walk(self, address: Address) -> Iterator[Counted]:
+    def _walk(self, address: ServerAddress) -> Iterator[RedisKey]:
         # Names are escaped in keys, so a name's beginning is not always the key's: what is left out is sure.
         begins = self._begins if self._begins.replace("_", "").replace("-", "").isalnum() else ""
         pattern = f"{_literal(self._engine.prefix)}{keys.LAYOUT}:??:{begins}*{{*}}"
@@ -96,7 +96,7 @@ class Survey:
         wanted = filed is not None and filed.initials in _KINDS and filed.name.startswith(self._begins)
         return filed if wanted else None
 
-    def _told(self, address: Address, here: list[tuple[bytes, keys.Filed]]) -> Iterator[Counted]:
+    def _told(self, address: ServerAddress, here: list[tuple[bytes, keys.Filed]]) -> Iterator[RedisKey]:
         if self.found + len(here) > self._most:
             here = here[: self._most - self.found]
             self.stopped = True
@@ -110,12 +110,12 @@ class Survey:
             if ttl_ms != -2:  # it has not died meanwhile
                 life = ttl_ms if isinstance(ttl_ms, int) and ttl_ms >= 0 else None
                 bytes_ = size if isinstance(size, int) else None
-                yield Counted(_KINDS[filed.initials], filed.name, filed.key, name, life, bytes_, address)
+                yield RedisKey(_KINDS[filed.initials], filed.name, filed.key, name, life, bytes_, address)
 
-    def peek(self, counts: Sequence[tuple[Counted, Limit]]) -> list[Facts | None]:
+    def peek(self, counts: Sequence[tuple[RedisKey, Limit]]) -> list[Outcome | None]:
         """How each stands under its limit, by questions of cost 0; None: it moved, or cannot be asked."""
-        found: list[Facts | None] = [None] * len(counts)
-        places: dict[Address, list[int]] = {}
+        found: list[Outcome | None] = [None] * len(counts)
+        places: dict[ServerAddress, list[int]] = {}
         for place, (count, limit) in enumerate(counts):
             if count.algorithm == limit.algorithm:
                 places.setdefault(count.at, []).append(place)
@@ -128,18 +128,20 @@ class Survey:
                     found[place] = answer
         return found
 
-    def _peeked(self, address: Address, counts: Sequence[tuple[Counted, Limit]]) -> Iterator[Facts | None]:
+    def _peeked(
+        self, address: ServerAddress, counts: Sequence[tuple[RedisKey, Limit]]
+    ) -> Iterator[Outcome | None]:
         now_us = self._engine.clock.now_us()
         scripts: Mapping[str, Script] = {limit.algorithm: _script(limit) for _, limit in counts}
         asked = [_packed(scripts[limit.algorithm], count, limit, now_us) for count, limit in counts]
         replies = self._ask(address, asked, strict=False)
-        if any(isinstance(reply, Forgot) for reply in replies):
+        if any(isinstance(reply, NoScript) for reply in replies):
             self._ask(address, [script.load for script in scripts.values()])
             replies = self._ask(address, asked, strict=False)
         for reply in replies:
             yield facts(reply) if isinstance(reply, list) and outside(reply) is None else None
 
-    def _ask(self, address: Address, packed: Sequence[bytes], *, strict: bool = True) -> list[Any]:
+    def _ask(self, address: ServerAddress, packed: Sequence[bytes], *, strict: bool = True) -> list[Any]:
         """Several questions in one go. What broke the line is raised; an error reply too, where it is strict."""
         engine, replies = self._engine, list[Any]()
         connection = self._connections.get(address)
@@ -149,7 +151,7 @@ class Survey:
             some = packed[start : start + TOGETHER]
             replies += connection.exchange_all(b"".join(some), len(some), time.monotonic() + engine.deadline)
         for reply in replies:
-            if isinstance(reply, Trouble) and (strict or connection.closed):
+            if isinstance(reply, RedisError) and (strict or connection.closed):
                 raise reply
         return replies
 
@@ -162,12 +164,12 @@ def _script(limit: Limit) -> Script:
     return bare("slots", "slots") if isinstance(limit, Slots) else single("take", limit.algorithm)
 
 
-def _packed(script: Script, count: Counted, limit: Limit, now_us: int) -> bytes:
+def _packed(script: Script, count: RedisKey, limit: Limit, now_us: int) -> bytes:
     """A peek by the Redis key itself, because of a hashed one no more is known."""
     start = ("EVALSHA", script.sha, 1, count.redis_key)
     if isinstance(limit, Slots):
         return command(*start, "peek", *limit.args)
-    return command(*start, *Questions(limit, count.name, "hg").args(now_us), 0, -1)
+    return command(*start, *RequestBuilder(limit, count.name, "hg").args(now_us), 0, -1)
 
 
 def _literal(text: str) -> str:

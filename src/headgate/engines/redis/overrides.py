@@ -14,51 +14,51 @@ from typing import Any
 
 from headgate.engines import overrides
 from headgate.engines.redis import keys, protocol
-from headgate.engines.redis.errors import Trouble, WrongType, not_ours
-from headgate.engines.redis.protocol import Question
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.errors import RedisError, WrongType, not_ours
+from headgate.engines.redis.protocol import RedisRequest
+from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.topology import Topology
 from headgate.errors import CorruptState
 from headgate.flow import Flow, arun, run
 
-Ask = Callable[[Question], Any]
-AskAt = Callable[[Address, Question], Any]
-AskAll = Callable[[Sequence[Question]], Any]
-Failure = Callable[[Trouble], Exception]
+Ask = Callable[[RedisRequest], Any]
+AskAt = Callable[[ServerAddress, RedisRequest], Any]
+AskAll = Callable[[Sequence[RedisRequest]], Any]
+Failure = Callable[[RedisError], Exception]
 Found = list[tuple[str, str]]
 
 PAGE = 1000  # keys that a server looks at in one step
 
 
-class OverrideQuestions:
+class OverrideRequestBuilder:
     """What is asked about the overrides of one rule, and what the answers mean. Pure."""
 
     def __init__(self, rule: str, prefix: str) -> None:
         self.head: bytes = keys.head(prefix, "override", rule)
         self._pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", self.head) + b"*}"
 
-    def set(self, key: str, limits: str, absent: bool, ttl: float | None) -> Question:
+    def set(self, key: str, limits: str, absent: bool, ttl: float | None) -> RedisRequest:
         key, found, life_us = overrides.checked(key, limits, ttl)
         words: list[str | int] = [] if life_us is None else ["PX", -(-life_us // 1000)]
         return self._of("SET", key, overrides.pack(found), *words, *(["NX"] if absent else []))
 
-    def get(self, key: str) -> Question:
+    def get(self, key: str) -> RedisRequest:
         return self._of("GET", overrides.checked_key(key))
 
-    def unset(self, key: str) -> Question:
+    def unset(self, key: str) -> RedisRequest:
         return self._of("UNLINK", overrides.checked_key(key))
 
-    def _of(self, verb: str, key: str, *words: str | int) -> Question:
-        return Question(protocol.command(verb, keys.tagged(self.head, key), *words), None, keys.escaped(key))
+    def _of(self, verb: str, key: str, *words: str | int) -> RedisRequest:
+        return RedisRequest(protocol.command(verb, keys.tagged(self.head, key), *words), None, keys.escaped(key))
 
-    def scan(self, cursor: bytes) -> Question:
-        return Question(protocol.command("SCAN", cursor, "MATCH", self._pattern, "COUNT", PAGE), None)
+    def scan(self, cursor: bytes) -> RedisRequest:
+        return RedisRequest(protocol.command("SCAN", cursor, "MATCH", self._pattern, "COUNT", PAGE), None)
 
-    def values(self, names: Sequence[bytes], joins: bool) -> list[Question]:
+    def values(self, names: Sequence[bytes], joins: bool) -> list[RedisRequest]:
         """What those keys hold: one question for all, or one for each where they may lie apart."""
         if joins:
-            return [Question(protocol.command("MGET", *names), None)]
-        return [Question(protocol.command("GET", name), None, self.tag(name)) for name in names]
+            return [RedisRequest(protocol.command("MGET", *names), None)]
+        return [RedisRequest(protocol.command("GET", name), None, self.tag(name)) for name in names]
 
     def tag(self, name: bytes) -> bytes:
         return name[len(self.head) : -1]
@@ -79,7 +79,9 @@ def text(stored: bytes) -> str:
 class Listing:
     """A walk over all servers: each step is a flow, and brings a page."""
 
-    def __init__(self, questions: OverrideQuestions, topology: Topology, ask_at: AskAt, ask_all: AskAll) -> None:
+    def __init__(
+        self, questions: OverrideRequestBuilder, topology: Topology, ask_at: AskAt, ask_all: AskAll
+    ) -> None:
         self._questions, self._joins = questions, topology.joins
         self._ask_at, self._ask_all = ask_at, ask_all
         self._servers = list(topology.masters)
@@ -101,7 +103,7 @@ class Listing:
         self._seen.update(fresh)
         replies = yield partial(self._ask_all, self._questions.values(fresh, self._joins))
         for reply in replies:
-            if isinstance(reply, Trouble):
+            if isinstance(reply, RedisError):
                 raise reply
         held = replies[0] if self._joins else replies
         found = []
@@ -119,7 +121,7 @@ class RedisOverrides:
     """The overrides of one rule, asked and answered at once."""
 
     def __init__(
-        self, questions: OverrideQuestions, ask: Ask, listing: Callable[[], Listing], failure: Failure
+        self, questions: OverrideRequestBuilder, ask: Ask, listing: Callable[[], Listing], failure: Failure
     ) -> None:
         self._questions, self._ask, self._listing, self._failure = questions, ask, listing, failure
 
@@ -141,7 +143,7 @@ class RedisOverrides:
         while not listing.over and left != 0:
             try:
                 page = run(listing.page())
-            except Trouble as trouble:
+            except RedisError as trouble:
                 raise self._failure(trouble) from trouble
             for found in page[:left]:
                 yield found
@@ -152,7 +154,11 @@ class AsyncRedisOverrides:
     """The same, awaited."""
 
     def __init__(
-        self, questions: OverrideQuestions, ask: Ask, listing: Callable[[], Awaitable[Listing]], failure: Failure
+        self,
+        questions: OverrideRequestBuilder,
+        ask: Ask,
+        listing: Callable[[], Awaitable[Listing]],
+        failure: Failure,
     ) -> None:
         self._questions, self._ask, self._listing, self._failure = questions, ask, listing, failure
 
@@ -174,7 +180,7 @@ class AsyncRedisOverrides:
         while not listing.over and left != 0:
             try:
                 page = await arun(listing.page())
-            except Trouble as trouble:
+            except RedisError as trouble:
                 raise self._failure(trouble) from trouble
             for found in page[:left]:
                 yield found

@@ -11,13 +11,13 @@ from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from headgate.algorithms import ALGORITHMS
-from headgate.algorithms.decision import ALLOWED, AT_US, MARK, Facts, LockedFacts, OverriddenFacts, Receipt
+from headgate.algorithms.decision import ALLOWED, AT_US, MARK, LockedOutcome, Outcome, OverriddenOutcome, Receipt
 from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.calendar import resolve
 from headgate.engines import overrides
-from headgate.engines.charge_options import Terms, parts
-from headgate.engines.pending_cancellations import Place
+from headgate.engines.charge_options import ChargeOptions, parts
+from headgate.engines.pending_cancellations import QueuePlace
 from headgate.engines.port import Slot
 from headgate.engines.redis import keys as redis_keys
 from headgate.engines.redis.script_assembly import Script, bare, several, single
@@ -33,13 +33,13 @@ MANY = 1024  # questions about several charges that are remembered
 TOLD, COMMIT, AHEAD = 0, 1, 2  # what becomes of several charges: nothing; kept; asked ahead of a commit elsewhere
 
 
-class Question(NamedTuple):
+class RedisRequest(NamedTuple):
     packed: bytes
     script: Script | None  # to be loaded if the server does not know it
     tag: bytes = b""  # what the cluster's slot is reckoned from
     # Of its reply, what to ask so that nothing stays charged or held for a caller who has left meanwhile.
-    undo: Callable[[Any], list[Question]] | None = None
-    place: Place | None = None  # of a cancellation
+    undo: Callable[[Any], list[RedisRequest]] | None = None
+    place: QueuePlace | None = None  # of a cancellation
 
     @property
     def matters(self) -> bool:
@@ -64,13 +64,13 @@ def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
-def facts(reply: list[int]) -> Facts:
+def facts(reply: list[int]) -> Outcome:
     """The server's seven numbers, as the model would have given them."""
     allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = reply
     return allowed == 1, remaining, None if retry_us == _NEVER else retry_us, reset_us, delay_us, at_us, mark
 
 
-def refunded(reply: list[int]) -> Facts:
+def refunded(reply: list[int]) -> Outcome:
     """How things stand after a refund."""
     return facts(reply[:7])
 
@@ -103,10 +103,10 @@ def all_outside(reply: list[Any]) -> int | None:
     return None if reply[0].__class__ is int else outside(reply[0])
 
 
-class Questions:
+class RequestBuilder:
     """Everything that can be asked about one limit, on its terms."""
 
-    def __init__(self, limit: Limit, name: str, prefix: str, terms: Terms | None = None) -> None:
+    def __init__(self, limit: Limit, name: str, prefix: str, terms: ChargeOptions | None = None) -> None:
         self.limit = limit
         self.name: str = name
         self._prefix = prefix
@@ -114,7 +114,7 @@ class Questions:
         self.aside: bool = terms is not None and terms.aside
         self.ruled: bool = terms is not None and not terms.plain  # a charge by itself is more than a take
         # What the script must know beside the charges, None if nothing: its models, and what it is kept under.
-        self.terms: Terms | None = None if terms is None or terms.silent else terms
+        self.terms: ChargeOptions | None = None if terms is None or terms.silent else terms
         self.plainly: str | None = (
             limit.algorithm if self.terms is None else None
         )  # the algorithm, if only a count is looked at
@@ -131,7 +131,7 @@ class Questions:
         self._algorithm = bulk(limit.algorithm.encode())
         self._around = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%"), len(self.head) + 1
 
-    def _say(self, terms: Terms, prefix: str) -> None:
+    def _say(self, terms: ChargeOptions, prefix: str) -> None:
         letters = "a" if terms.aside else ""
         numbers: tuple[int, ...] = ()
         if terms.lockout is not None:
@@ -147,9 +147,9 @@ class Questions:
     def head_of_override(self) -> bytes:
         return redis_keys.head(self._prefix, "override", "" if self.terms is None else self.terms.rule)
 
-    def under(self, limit: Limit) -> Questions:
+    def under(self, limit: Limit) -> RequestBuilder:
         """The same count under another limit of its algorithm."""
-        return Questions(limit, self.name, self._prefix)
+        return RequestBuilder(limit, self.name, self._prefix)
 
     @lazy_property
     def _take(self) -> tuple[Script, bytes, int]:
@@ -162,18 +162,18 @@ class Questions:
     def key(self, key: str) -> bytes:
         return redis_keys.tagged(self.head, key)
 
-    def decide(self, key: str, cost: int, patience_us: int | None, now_us: int) -> Question:
+    def decide(self, key: str, cost: int, patience_us: int | None, now_us: int) -> RedisRequest:
         script, around, known = self._take
         if cost == 1 and patience_us is None and not self.calendar:
             name = redis_keys.escaped(key)
-            return Question(around % (known + len(name), name), script, name)
+            return RedisRequest(around % (known + len(name), name), script, name)
         cost = min(cost, EXACT)  # more can never pass either
         if patience_us is None:
             return self._evalsha(script, key, *self.args(now_us), cost, -1)
         question = self._evalsha(script, key, *self.args(now_us), cost, patience_us)
         return question._replace(undo=partial(self._cancel, key, cost))
 
-    def _cancel(self, key: str, cost: int, reply: list[int]) -> list[Question]:
+    def _cancel(self, key: str, cost: int, reply: list[int]) -> list[RedisRequest]:
         """What gives a reservation back."""
         return [cancel((self, key, cost), facts(reply))] if reply[0] == 1 and cost else []
 
@@ -183,18 +183,18 @@ class Questions:
         script = single("take_many", self.limit.algorithm)
         return script, bulks(("EVALSHA", script.sha)), *self._around
 
-    def decide_each(self, keys: Sequence[str], costs: Sequence[int]) -> Question:
+    def decide_each(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
         """Takes of one or several keys, each by itself, in one question. Not for a calendar's windows."""
         return self.decide(keys[0], costs[0], None, 0) if len(keys) == 1 else self.decide_many(keys, costs)
 
-    def decide_many(self, keys: Sequence[str], costs: Sequence[int]) -> Question:
+    def decide_many(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
         script, start, around, known = self._many
         count = len(keys)
         last = b"" if costs.count(1) == count else bulks([min(cost, EXACT) for cost in costs])
         words = 3 + count + len(self.limit.args) + (count if last else 0)
         named = [around % (known + len(name), name) for name in redis_keys.all_escaped(keys)]
         start = b"*%d\r\n%b%b" % (words, start, bulk(b"%d" % count))
-        return Question(b"".join([start, *named, self._args, last]), script)
+        return RedisRequest(b"".join([start, *named, self._args, last]), script)
 
     def charge(self, cost: int, now_us: int) -> bytes:
         """One of several charges: algorithm, cost, and the limit's own numbers."""
@@ -221,36 +221,38 @@ class Questions:
     def args(self, now_us: int) -> tuple[int | float | str, ...]:
         return resolve(self.limit, now_us).args if self.calendar else self._numbers
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> Question:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> RedisRequest:
         script = single("refund", self.limit.algorithm)
         question = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
-        return question._replace(place=Place.of(self.key(key), receipt)) if cancel else question
+        return question._replace(place=QueuePlace.of(self.key(key), receipt)) if cancel else question
 
-    def retune(self, key: str) -> Question:
+    def retune(self, key: str) -> RedisRequest:
         return self._evalsha(single("retune", self.limit.algorithm), key, *self._numbers)
 
-    def reset(self, key: str) -> Question:
+    def reset(self, key: str) -> RedisRequest:
         """The count goes, and a lockout with it; an override is no count, and stays."""
         locked = self._beside[:1] if "lockout" in self.models else []
         names = [self.key(key), *(redis_keys.tagged(head, key) for head in locked)]
-        return Question(command("UNLINK", *names), None, redis_keys.escaped(key))
+        return RedisRequest(command("UNLINK", *names), None, redis_keys.escaped(key))
 
-    def slots(self, verb: str, key: str, *words: int | str) -> Question:
+    def slots(self, verb: str, key: str, *words: int | str) -> RedisRequest:
         return self._evalsha(bare("slots", "slots"), key, verb, *self.limit.args, *words)
 
-    def acquire(self, key: str, ticket: int | None, wait: bool) -> Question:
+    def acquire(self, key: str, ticket: int | None, wait: bool) -> RedisRequest:
         question = self.slots("acquire", key, "" if ticket is None else ticket, int(wait))
         return question._replace(undo=partial(self._release, key))
 
-    def _release(self, key: str, reply: list[int]) -> list[Question]:
+    def _release(self, key: str, reply: list[int]) -> list[RedisRequest]:
         """What gives a slot back, or a ticket."""
         told, ticket = slot(reply)
         if told[ALLOWED]:
             return [self.slots("release", key, told[MARK])]
         return [] if ticket is None else [self.slots("leave", key, ticket)]
 
-    def _evalsha(self, script: Script, key: str, *words: int | float | str) -> Question:
-        return Question(command("EVALSHA", script.sha, 1, self.key(key), *words), script, redis_keys.escaped(key))
+    def _evalsha(self, script: Script, key: str, *words: int | float | str) -> RedisRequest:
+        return RedisRequest(
+            command("EVALSHA", script.sha, 1, self.key(key), *words), script, redis_keys.escaped(key)
+        )
 
 
 def numbers(limit: Limit, name: str) -> tuple[int | float | str, ...]:
@@ -270,10 +272,12 @@ def _named_after(name: str) -> int | str:
     return limit.pace if isinstance(limit, TokenBucket) and limit.text == name else ""
 
 
-Charged = tuple[Questions, str, int]
+Charged = tuple[RequestBuilder, str, int]
 
 
-def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, commit: int = COMMIT) -> Question:
+def together(
+    charges: Sequence[Charged], patience_us: int | None, now_us: int, commit: int = COMMIT
+) -> RedisRequest:
     """Several charges in one question; `commit` says what becomes of them."""
     if patience_us is None and commit == COMMIT and _alike(charges):
         if charges[0][0].limit.algorithm == "fixed_window":  # some windows are a calendar's, and change
@@ -296,22 +300,22 @@ def together(charges: Sequence[Charged], patience_us: int | None, now_us: int, c
     start = bulked("EVALSHA", script.sha, len(named))
     packed = b"".join([b"*%d\r\n" % (count + len(start) + len(named)), *start, *map(bulk, named), *words])
     undo = partial(_cancel_all, charges) if patience_us is not None and commit == COMMIT else None
-    return Question(packed, script, redis_keys.escaped(charges[0][1]), undo)
+    return RedisRequest(packed, script, redis_keys.escaped(charges[0][1]), undo)
 
 
-def refund(charge: Charged, told: Facts, cancel: bool) -> Question:
+def refund(charge: Charged, told: Outcome, cancel: bool) -> RedisRequest:
     """What gives back a charge that passed, by the numbers of the limit that decided."""
     questions, key, cost = charge
-    by = questions.under(told.limit) if isinstance(told, OverriddenFacts) else questions
+    by = questions.under(told.limit) if isinstance(told, OverriddenOutcome) else questions
     return by.refund(key, cost, Receipt.of(told, cost), cancel, told[AT_US])
 
 
-def cancel(charge: Charged, told: Facts) -> Question:
+def cancel(charge: Charged, told: Outcome) -> RedisRequest:
     """The same for a place in a queue."""
     return refund(charge, told, cancel=True)
 
 
-def _cancel_all(charges: Sequence[Charged], reply: list[Any]) -> list[Question]:
+def _cancel_all(charges: Sequence[Charged], reply: list[Any]) -> list[RedisRequest]:
     """What gives back reservations that were made together, the last one first."""
     if all_outside(reply) is not None:
         return []
@@ -327,16 +331,16 @@ def _alike(charges: Sequence[Charged]) -> bool:
     return first is not None and [asked.plainly for asked, _, _ in charges].count(first) == len(charges)
 
 
-def _together_alike(charges: Sequence[Charged], now_us: int) -> Question:
+def _together_alike(charges: Sequence[Charged], now_us: int) -> RedisRequest:
     names = redis_keys.all_escaped([key for _, key, _ in charges])
     script, start = _alike_start(charges[0][0].limit.algorithm, len(charges), len(charges[0][0].limit.args))
     named = [asked.named(name) for (asked, _, _), name in zip(charges, names, strict=True)]
     words = [asked.taken(cost, now_us) for asked, _, cost in charges]
-    return Question(b"".join([start, *named, *words]), script, names[0])
+    return RedisRequest(b"".join([start, *named, *words]), script, names[0])
 
 
 @lru_cache(maxsize=MANY)
-def _known_together(charges: tuple[Charged, ...]) -> Question:
+def _known_together(charges: tuple[Charged, ...]) -> RedisRequest:
     """The same charges have the same bytes, and to pack them costs more than all else that is done about them."""
     return _together_alike(charges, 0)
 
@@ -347,7 +351,7 @@ def _alike_start(algorithm: str, count: int, width: int) -> tuple[Script, bytes]
     return script, b"*%d\r\n%b" % (3 + count * (2 + width), bulks(("EVALSHA", script.sha, count)))
 
 
-def all_facts(reply: list[Any], charges: Sequence[Charged]) -> list[Facts]:
+def all_facts(reply: list[Any], charges: Sequence[Charged]) -> list[Outcome]:
     """The answer to several charges: one row of numbers where all that are alike pass, or a row for each."""
     if reply[0].__class__ is int:
         at_us, *row = reply
@@ -356,9 +360,9 @@ def all_facts(reply: list[Any], charges: Sequence[Charged]) -> list[Facts]:
     return [_facts(one, questions, key) for one, (questions, key, _) in zip(reply, charges, strict=True)]
 
 
-def _facts(reply: list[Any], questions: Questions, key: str) -> Facts:
+def _facts(reply: list[Any], questions: RequestBuilder, key: str) -> Outcome:
     if reply[0] == _LOCKED:
-        return LockedFacts(facts(reply))
+        return LockedOutcome(facts(reply))
     if len(reply) == 7:
         return facts(reply)
     *numbers, text = reply
@@ -380,7 +384,7 @@ def renewed(reply: list[int]) -> int | None:
     return reply[1] if reply[0] else None
 
 
-def member(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> Question:
+def member(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> RedisRequest:
     """What a process says that shares our limits: it lives (beat), or it leaves."""
     script, key = bare("membership"), redis_keys.members(prefix)
-    return Question(command("EVALSHA", script.sha, 1, key, verb, member_id, ttl_us), script, key)
+    return RedisRequest(command("EVALSHA", script.sha, 1, key, verb, member_id, ttl_us), script, key)

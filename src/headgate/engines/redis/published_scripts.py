@@ -23,10 +23,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.engines.redis import keys
-from headgate.engines.redis.errors import Trouble, failure, not_ours
-from headgate.engines.redis.protocol import Question, command
+from headgate.engines.redis.errors import RedisError, failure, not_ours
+from headgate.engines.redis.protocol import RedisRequest, command
 from headgate.engines.redis.script_assembly import Script, published
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_connection import SyncConnection
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import CorruptState, EngineUnavailable
@@ -42,13 +42,13 @@ _ROLE = command("ROLE")
 _SHA1 = re.compile(rb"[0-9a-f]{40}", re.I)
 
 
-class Published(NamedTuple):
+class PublishedScript(NamedTuple):
     name: str
     key: str
     sha: str
 
 
-def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Published]:
+def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[PublishedScript]:
     """Load every published script, and store its SHA1 and its text. EngineUnavailable says what stood in the way,
     CorruptState which key holds something else, and then nothing was stored; `warn` is given a sentence for each
     replica that did not get the scripts."""
@@ -62,22 +62,22 @@ def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Publ
         for master in engine.topology.masters:
             try:
                 *_, role = _asked(master, [*packed, _ROLE], engine.deadline)
-            except Trouble as trouble:
+            except RedisError as trouble:
                 raise failure(master.text, engine.prefix, trouble) from trouble
             _load_on_replicas(engine, master, role, packed, warn)
         for name, script in scripts.items():
             engine.ask(_question("SET", _key(name), script.sha))
     finally:
         engine.close()
-    return [Published(name, _key(name), script.sha) for name, script in scripts.items()]
+    return [PublishedScript(name, _key(name), script.sha) for name, script in scripts.items()]
 
 
 def _key(name: str) -> str:
     return f"lua:sha1:{name}"
 
 
-def _question(verb: str, key: str, *words: str) -> Question:
-    return Question(command(verb, key, *words), None, key.encode())
+def _question(verb: str, key: str, *words: str) -> RedisRequest:
+    return RedisRequest(command(verb, key, *words), None, key.encode())
 
 
 def _check_sha1(engine: RedisEngine, key: str) -> None:
@@ -95,22 +95,22 @@ def _not_ours(engine: RedisEngine | AsyncRedisEngine, key: str) -> CorruptState 
 
 
 def _load_on_replicas(
-    engine: RedisEngine, master: Address, role: Any, packed: Sequence[bytes], warn: Callable[[str], object]
+    engine: RedisEngine, master: ServerAddress, role: Any, packed: Sequence[bytes], warn: Callable[[str], object]
 ) -> None:
     """Load the scripts into the replicas that a master names by its role."""
-    if isinstance(role, Trouble):
+    if isinstance(role, RedisError):
         warn(f"The replicas of {master} did not get the scripts: {failure(master.text, engine.prefix, role)}")
         return
     for host, port, _ in role[2] if role[0] == b"master" else ():
         replica = master.at(host.decode(), int(port))
         try:
             _asked(replica, packed, engine.deadline)
-        except Trouble as trouble:
+        except RedisError as trouble:
             why = failure(replica.text, engine.prefix, trouble)
             warn(f"A replica did not get the scripts; publish again when it is back. {why}")
 
 
-def _asked(address: Address, packed: Sequence[bytes], deadline: float) -> list[Any]:
+def _asked(address: ServerAddress, packed: Sequence[bytes], deadline: float) -> list[Any]:
     """The replies of one server; Trouble is raised if one of them is an error, but for that to ROLE."""
     connection = SyncConnection(address, deadline, deadline)
     try:
@@ -118,7 +118,7 @@ def _asked(address: Address, packed: Sequence[bytes], deadline: float) -> list[A
     finally:
         connection.close()
     for words, reply in zip(packed, replies, strict=True):
-        if isinstance(reply, Trouble) and words != _ROLE:
+        if isinstance(reply, RedisError) and words != _ROLE:
             raise reply
     return replies
 
@@ -132,28 +132,28 @@ def keeping(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) ->
     """The same as a flow."""
     key = keys.scripts(engine.prefix)
     try:
-        fields = yield partial(engine.ask, Question(command("HKEYS", key), None, key))
+        fields = yield partial(engine.ask, RedisRequest(command("HKEYS", key), None, key))
     except CorruptState as error:
         raise _not_ours(engine, key.decode()) from error.__cause__
     there = {field.decode() for field in fields}
     missing = [word for sha, text in texts.items() if sha not in there for word in (sha, text)]
     if missing:
-        yield partial(engine.ask, Question(command("HSET", key, *missing), None, key))
+        yield partial(engine.ask, RedisRequest(command("HSET", key, *missing), None, key))
 
 
 def loading(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
     """Load these texts into every server there is."""
     for text in texts.values():
-        question = Question(Script(text).load, None)
+        question = RedisRequest(Script(text).load, None)
         if isinstance(engine, RedisEngine):
             yield partial(engine.ask_everywhere, question)
         else:
             yield partial(_everywhere, engine, question)
 
 
-async def _everywhere(engine: AsyncRedisEngine, question: Question) -> None:
+async def _everywhere(engine: AsyncRedisEngine, question: RedisRequest) -> None:
     """The same question of every server there is."""
     key = keys.scripts(engine.prefix)
-    await engine.ask(Question(command("HKEYS", key), None, key))  # now it is known who they are
+    await engine.ask(RedisRequest(command("HKEYS", key), None, key))  # now it is known who they are
     for address in engine.topology.servers:
         await engine.channel(address).ask(question, False)

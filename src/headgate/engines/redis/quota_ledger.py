@@ -10,7 +10,7 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.quota_grants import Assignment, told
 from headgate.engines.quota_ledger import Dividing, Told, checked
 from headgate.engines.redis import keys, protocol
-from headgate.engines.redis.protocol import Question
+from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.script_assembly import bare
 
 _LISTENING = -1
@@ -25,12 +25,12 @@ class _Asked(Dividing):
         self._script = bare("quota_ledger", "quota_grants")
         self._told = known
 
-    def assigning(self, key: str, holder: str, wanted: int | None, within_us: int) -> Question:
+    def assigning(self, key: str, holder: str, wanted: int | None, within_us: int) -> RedisRequest:
         wants = self.wants(key, holder, wanted, within_us)
         noted = "" if wants is None else wants
         return self._of("assign", key, holder, noted, self.live_us, self._told.until_us(key), self.division.least)
 
-    def leaving(self, key: str, holder: str) -> Question:
+    def leaving(self, key: str, holder: str) -> RedisRequest:
         checked(key, holder)
         return self._of("leave", key, holder)
 
@@ -42,11 +42,11 @@ class _Asked(Dividing):
             self._told.note(key, at_us + self.live_us, at_us)
         return told(self.division, grains, self.ttl_us)
 
-    def _of(self, verb: str, key: str, holder: str, *words: int | str) -> Question:
+    def _of(self, verb: str, key: str, holder: str, *words: int | str) -> RedisRequest:
         packed = protocol.command(
             "EVALSHA", self._script.sha, 1, keys.tagged(self._head, key), verb, keys.escaped(holder), *words
         )
-        return Question(packed, self._script, keys.escaped(key))
+        return RedisRequest(packed, self._script, keys.escaped(key))
 
 
 class RedisLedger(_Asked):
@@ -54,7 +54,7 @@ class RedisLedger(_Asked):
 
     def __init__(
         self,
-        ask: Callable[[Question], Any],
+        ask: Callable[[RedisRequest], Any],
         known: Told,
         prefix: str,
         limit: Limit,
@@ -77,7 +77,7 @@ class AsyncRedisLedger(_Asked):
 
     def __init__(
         self,
-        ask: Callable[[Question], Awaitable[Any]],
+        ask: Callable[[RedisRequest], Awaitable[Any]],
         known: Told,
         prefix: str,
         limit: Limit,

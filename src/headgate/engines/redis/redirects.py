@@ -10,15 +10,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.engines.redis import protocol
-from headgate.engines.redis.errors import Elsewhere, Forgot, NotNow, Replica, Trouble, Unreached
-from headgate.engines.redis.protocol import Charged, Question, Questions
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.errors import (
+    ClusterBusy,
+    ConnectFailed,
+    NoScript,
+    ReadOnlyReplica,
+    Redirected,
+    RedisError,
+)
+from headgate.engines.redis.protocol import Charged, RedisRequest, RequestBuilder
+from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.topology import Topology
 from headgate.flow import Flow
 
-Ask = Callable[[Question], Any]
+Ask = Callable[[RedisRequest], Any]
 
 PAUSE = 0.02  # seconds before a cluster that is busy with itself is asked again
 DETOURS = 4  # times that a question is sent on at once
@@ -27,9 +34,9 @@ DETOURS = 4  # times that a question is sent on at once
 def answered(
     topology: Topology,
     discover: Callable[[], Any],
-    send: Callable[[Address, Question, bool], Any],
+    send: Callable[[ServerAddress, RedisRequest, bool], Any],
     sleep: Callable[[float], Any],
-    question: Question,
+    question: RedisRequest,
     by: float,
     forgot: bool = False,
 ) -> Flow[Any]:
@@ -38,7 +45,7 @@ def answered(
     It is asked again only where it surely has not been charged: the server said so, or was not reached. `forgot`:
     somebody has said already that the script must be loaded first.
     """
-    to: Address | None = None
+    to: ServerAddress | None = None
     for_now = False
     sent_on = 0
     while True:
@@ -48,26 +55,26 @@ def answered(
             address = topology.node(question.tag)
         try:
             if address is None:
-                raise NotNow("no node answers for the slot of the key")
+                raise ClusterBusy("no node answers for the slot of the key")
             if forgot and question.script is not None:
                 forgot = False
-                yield partial(send, address, Question(question.script.load, None), False)
+                yield partial(send, address, RedisRequest(question.script.load, None), False)
             return (yield partial(send, address, question, for_now))
-        except Forgot:
+        except NoScript:
             if address is None or question.script is None or time.monotonic() > by:
                 raise
             to, forgot = address, True
-        except Elsewhere as told:
+        except Redirected as told:
             if address is None or time.monotonic() > by:
                 raise
             to, for_now = topology.sent_on(told, address), told.for_now
             sent_on += 1
             if sent_on > DETOURS:  # the nodes do not agree yet, and send us in circles
                 yield partial(sleep, PAUSE)
-        except Trouble as trouble:
+        except RedisError as trouble:
             if address is not None:
                 topology.suspect(address)
-            again = NotNow | Replica | Unreached if topology.moves else NotNow
+            again = ClusterBusy | ReadOnlyReplica | ConnectFailed if topology.moves else ClusterBusy
             if not isinstance(trouble, again) or time.monotonic() + PAUSE > by:
                 raise
             yield partial(sleep, PAUSE)
@@ -75,8 +82,8 @@ def answered(
 
 
 def decide(
-    ask: Ask, questions: Questions, key: str, cost: int, patience_us: int | None, now_us: int
-) -> Flow[Facts]:
+    ask: Ask, questions: RequestBuilder, key: str, cost: int, patience_us: int | None, now_us: int
+) -> Flow[Outcome]:
     if questions.ruled:
         return (yield from decide_all(ask, [(questions, key, cost)], patience_us, now_us))[0]
     reply = yield partial(ask, questions.decide(key, cost, patience_us, now_us))
@@ -87,7 +94,7 @@ def decide(
 
 def decide_all(
     ask: Ask, charges: Sequence[Charged], patience_us: int | None, now_us: int, commit: bool = True
-) -> Flow[list[Facts]]:
+) -> Flow[list[Outcome]]:
     """Several charges, decided by one script."""
     mode = protocol.COMMIT if commit else protocol.TOLD
     reply = yield partial(ask, protocol.together(charges, patience_us, now_us, mode))
@@ -97,8 +104,8 @@ def decide_all(
 
 
 def refund(
-    ask: Ask, questions: Questions, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int
-) -> Flow[Facts]:
+    ask: Ask, questions: RequestBuilder, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int
+) -> Flow[Outcome]:
     reply = yield partial(ask, questions.refund(key, units, receipt, cancel, now_us))
     if (server_us := protocol.outside(reply)) is not None:
         reply = yield partial(ask, questions.refund(key, units, receipt, cancel, server_us))

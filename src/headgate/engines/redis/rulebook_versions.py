@@ -1,8 +1,8 @@
 """The archive: numbered papers in one hash, `hg2:rules`, that whoever shares the server reads.
 
-The engine does not know what a paper says. It numbers and dates them in one step (lua/commands/rulebook_versions.lua), keeps
-the last twenty, and tells cheaply which one is the latest. What an edition of a rulebook is, rules/editions.py
-knows; it works on either archive.
+The engine does not know what a paper says. It numbers and dates them in one step
+(lua/commands/rulebook_versions.lua), keeps the last twenty, and tells cheaply which one is the latest. What an
+edition of a rulebook is, rules/editions.py knows; it works on either archive.
 
 Laws (tests/engines/redis/test_rulebook_versions.py):
   - two papers never get the same number, however many are added at once;
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.engines.redis import keys
 from headgate.engines.redis.errors import failure, not_ours
-from headgate.engines.redis.protocol import Question, command
+from headgate.engines.redis.protocol import RedisRequest, command
 from headgate.engines.redis.script_assembly import bare
 from headgate.errors import CorruptState
 
@@ -39,13 +39,15 @@ class _Asked:
         self.where = engine.topology.text
         self.text = f"Redis at {engine.topology.text} ({self.key.decode()})"
 
-    def add(self, paper: str, expected: int | None) -> Question:
+    def add(self, paper: str, expected: int | None) -> RedisRequest:
         script = bare("rulebook_versions")
         said = "" if expected is None else expected
-        return Question(command("EVALSHA", script.sha, 1, self.key, said, KEPT, paper.encode()), script, self.key)
+        return RedisRequest(
+            command("EVALSHA", script.sha, 1, self.key, said, KEPT, paper.encode()), script, self.key
+        )
 
-    def ask(self, verb: str, *fields: str | int) -> Question:
-        return Question(command(verb, self.key, *fields), None, self.key)
+    def ask(self, verb: str, *fields: str | int) -> RedisRequest:
+        return RedisRequest(command(verb, self.key, *fields), None, self.key)
 
     def corrupt(self) -> Exception:
         """That the key holds something else: plain commands do not say which one it is."""
@@ -65,7 +67,7 @@ class _Asked:
         return sorted((int(field) for field in reply if field.isdigit()), reverse=True)
 
 
-class Archive:
+class RedisVersionStore:
     """The papers, asked for through an engine that somebody else opens and closes."""
 
     def __init__(self, engine: RedisEngine) -> None:
@@ -73,7 +75,7 @@ class Archive:
         self._engine = engine
         self.text: str = self._asked.text
 
-    def _ask(self, question: Question) -> Any:
+    def _ask(self, question: RedisRequest) -> Any:
         try:
             return self._engine.ask(question)
         except CorruptState as error:
@@ -96,7 +98,7 @@ class Archive:
         return self._asked.versions(self._ask(self._asked.ask("HKEYS")))
 
 
-class AsyncArchive:
+class AsyncRedisVersionStore:
     """The same, awaited."""
 
     def __init__(self, engine: AsyncRedisEngine) -> None:
@@ -104,7 +106,7 @@ class AsyncArchive:
         self._engine = engine
         self.text: str = self._asked.text
 
-    async def _ask(self, question: Question) -> Any:
+    async def _ask(self, question: RedisRequest) -> Any:
         try:
             return await self._engine.ask(question)
         except CorruptState as error:

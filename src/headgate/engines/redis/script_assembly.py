@@ -19,7 +19,10 @@ _COMMANDS = _PACKAGE / "lua" / "commands"
 # A source tree has the models here, and nginx a link to them; a wheel has them once, where nginx finds them.
 _MODELS = next(
     folder
-    for folder in (_PACKAGE / "lua" / "algorithms", _PACKAGE / "nginx" / "lib" / "resty" / "headgate" / "algorithms")
+    for folder in (
+        _PACKAGE / "lua" / "algorithms",
+        _PACKAGE / "nginx" / "lib" / "resty" / "headgate" / "algorithms",
+    )
     if folder.is_dir()
 )
 

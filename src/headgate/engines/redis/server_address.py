@@ -20,7 +20,7 @@ from headgate.lazy import lazy_property
 
 
 @dataclass(frozen=True, eq=False)
-class Address:
+class ServerAddress:
     """One server. Never prints the password."""
 
     host: str = "localhost"
@@ -31,7 +31,7 @@ class Address:
     db: int = 0
 
     @classmethod
-    def read(cls, url: str) -> Address:
+    def read(cls, url: str) -> ServerAddress:
         """The address in a redis://, rediss:// or unix:// URL; ValueError if there is none."""
         found: dict[str, Any] = parse_url(url)
         password, username = found.get("password"), found.get("username")
@@ -45,12 +45,12 @@ class Address:
             found.get("db", 0),
         )
 
-    def at(self, host: str, port: int) -> Address:
+    def at(self, host: str, port: int) -> ServerAddress:
         """Another server that lets us in the same way."""
         return replace(self, host=host, port=port, path=None)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Address) and self._place == other._place
+        return isinstance(other, ServerAddress) and self._place == other._place
 
     def __hash__(self) -> int:
         return self._hash

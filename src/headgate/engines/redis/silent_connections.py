@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 
 from headgate.engines.redis import protocol
-from headgate.engines.redis.async_connection import Connection
-from headgate.engines.redis.errors import Trouble
+from headgate.engines.redis.async_connection import AsyncConnection
+from headgate.engines.redis.errors import RedisError
 
 LINGER_S = 30.0  # that late replies are awaited for callers who left, once their connection was given up
 MAX_LINGERING = 16  # connections to one server on which late replies are awaited at once
@@ -24,22 +24,22 @@ MAX_LINGERING = 16  # connections to one server on which late replies are awaite
 _PING = protocol.command("PING")
 
 
-class LingeringConnections:
+class SilentConnections:
     """The connections of one channel that are read for late replies only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._ends: dict[Connection, asyncio.Future[None]] = {}  # the oldest first
+        self._ends: dict[AsyncConnection, asyncio.Future[None]] = {}  # the oldest first
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: AsyncConnection) -> None:
         """Read on until the last reply has come, for LINGER_S at most."""
         end = self._ends[connection] = self._loop.create_future()
         timer = self._loop.call_later(LINGER_S, connection.connection_lost, None)
 
-        def ended(trouble: Trouble | None = None) -> None:
+        def ended(trouble: RedisError | None = None) -> None:
             timer.cancel()
             self._ends.pop(connection, None)
             if not end.done():

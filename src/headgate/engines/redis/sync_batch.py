@@ -8,15 +8,15 @@ from threading import Lock, RLock, get_ident, main_thread
 from typing import Any, NamedTuple
 
 from headgate.engines.redis import protocol
-from headgate.engines.redis.errors import Forgot, Late, Lost, Trouble
+from headgate.engines.redis.errors import ConnectionLost, NoScript, RedisError, TimedOut
 from headgate.engines.redis.pool_state import PoolWaiter
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.script_assembly import Script
 from headgate.engines.redis.sync_connection import SyncConnection
 
 NOT_YET: Any = object()  # a server's reply may be None
 
-Take = tuple[Questions, str, int]
+Take = tuple[RequestBuilder, str, int]
 Abandoned = Callable[[Any], object]  # gets the reply of a caller that left before it came
 
 
@@ -62,7 +62,7 @@ class SyncRequest(PoolWaiter):
             first, left = self.reply is NOT_YET, self.left
             if first:
                 self.reply = reply
-        if first and left and not isinstance(reply, Trouble):
+        if first and left and not isinstance(reply, RedisError):
             self.abandoned(reply)
         self.wake()
 
@@ -71,7 +71,7 @@ class SyncRequest(PoolWaiter):
         if self.abandoned is not None:
             with lock:
                 self.left, reply = True, self.reply
-            if reply is not NOT_YET and not isinstance(reply, Trouble):
+            if reply is not NOT_YET and not isinstance(reply, RedisError):
                 self.abandoned(reply)
 
 
@@ -84,7 +84,7 @@ class Joint(NamedTuple):
     script: Script | None  # to be loaded here if the server does not know it
 
 
-class RoundTrip:
+class SyncBatch:
     """A batch on its way. `run` sends it and hands out the replies; after an interruption another thread can
     run it on, if it is `resumable`."""
 
@@ -132,18 +132,18 @@ class RoundTrip:
         """Run on in place of one who was interrupted; the connection is of no use after that."""
         try:
             self.run(deadline_at)
-        except (Late, Lost) as trouble:
+        except (TimedOut, ConnectionLost) as trouble:
             for request in self._batch:
                 request.answer(trouble, self._lock)
         finally:
             self.connection.close()
 
     def _hand_out(self, joint: Joint, replies: list[Any]) -> None:
-        if isinstance(replies[-1], Forgot) and joint.script is not None:
+        if isinstance(replies[-1], NoScript) and joint.script is not None:
             load = joint.script.load + joint.packed
             self._forgotten = [*self._forgotten, joint._replace(packed=load, replies=2, script=None)]
             return
-        reply = replies[0] if isinstance(replies[0], Trouble) else replies[-1]
+        reply = replies[0] if isinstance(replies[0], RedisError) else replies[-1]
         facts = [reply] if joint.requests[0].take is None else protocol.each_facts(reply, len(joint.requests))
         for request, answer in zip(joint.requests, facts, strict=True):
             request.answer(answer, self._lock)
@@ -152,7 +152,7 @@ class RoundTrip:
 def _joined(batch: Sequence[SyncRequest]) -> list[Joint]:
     """Join the requests into questions: takes under one limit become one."""
     joints: list[Joint] = []
-    takes: dict[Questions, list[SyncRequest]] = {}
+    takes: dict[RequestBuilder, list[SyncRequest]] = {}
     for request in batch:
         if request.take is None:
             joints.append(Joint((request,), request.packed, request.replies, None))

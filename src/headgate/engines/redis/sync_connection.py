@@ -20,8 +20,8 @@ from typing import Any
 
 import hiredis
 
-from headgate.engines.redis.errors import Late, Lost, Said, Trouble, Unreached, said
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, TimedOut, said
+from headgate.engines.redis.server_address import ServerAddress
 
 _CHUNK = 4096  # a decision's reply is about 100 bytes, and recv makes room for all that it may get
 _LARGE_CHUNK = 16_384  # the same where many are read at once
@@ -35,7 +35,7 @@ class SyncConnection:
         *("closed", "due_at", "timeout", "torn", "used"),
     )
 
-    def __init__(self, address: Address, connect_timeout: float, timeout: float) -> None:
+    def __init__(self, address: ServerAddress, connect_timeout: float, timeout: float) -> None:
         self.closed: bool = False
         self.used: bool = False
         self.torn: bool = False  # whether bytes may have been lost between the socket and whoever reads next
@@ -44,9 +44,9 @@ class SyncConnection:
         try:
             self._sock = sock = address.connect(connect_timeout)
         except TimeoutError as error:
-            raise Unreached(f"{address.text} did not take the connection in time") from error
+            raise ConnectFailed(f"{address.text} did not take the connection in time") from error
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be a host's
-            raise Unreached(str(error)) from error
+            raise ConnectFailed(str(error)) from error
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         if self._tls is None:
             sock.settimeout(None)
@@ -61,8 +61,8 @@ class SyncConnection:
                 self.exchange(words, time.monotonic() + timeout)
         except BaseException as error:
             self.close()
-            if isinstance(error, Lost):
-                raise Unreached(str(error)) from error
+            if isinstance(error, ConnectionLost):
+                raise ConnectFailed(str(error)) from error
             raise
 
     def set_timeout(self, timeout: float) -> None:
@@ -91,10 +91,10 @@ class SyncConnection:
                 if reply is False:
                     reply = self._read_on(deadline_at)
         except (BlockingIOError, TimeoutError) as error:
-            raise Late("no reply in time") from error
+            raise TimedOut("no reply in time") from error
         except (OSError, hiredis.ProtocolError) as error:
-            raise Lost(str(error)) from error
-        if reply.__class__ is not list and isinstance(reply, Said):
+            raise ConnectionLost(str(error)) from error
+        if reply.__class__ is not list and isinstance(reply, ServerError):
             raise reply
         return reply
 
@@ -112,7 +112,7 @@ class SyncConnection:
     def _next_piece(self) -> Any:
         chunk = self._recv(_CHUNK)
         if not chunk:
-            raise Lost("the server closed the connection")
+            raise ConnectionLost("the server closed the connection")
         self._feed(chunk)
         return self._gets()
 
@@ -124,7 +124,7 @@ class SyncConnection:
             self.send(packed)
             while len(replies) < count:
                 self.receive(replies, deadline_at)
-        except (Late, Lost) as trouble:
+        except (TimedOut, ConnectionLost) as trouble:
             self.close()
             replies += [trouble] * (count - len(replies))
         return replies
@@ -135,9 +135,9 @@ class SyncConnection:
         try:
             self._sendall(packed)
         except (BlockingIOError, TimeoutError) as error:
-            raise Late("no reply in time") from error
+            raise TimedOut("no reply in time") from error
         except OSError as error:
-            raise Lost(str(error)) from error
+            raise ConnectionLost(str(error)) from error
         self.torn = False
 
     def receive(self, replies: list[Any], deadline_at: float, at_once: bool = False) -> None:
@@ -147,7 +147,7 @@ class SyncConnection:
             if not at_once and not (self._tls is not None and self._tls.pending()):
                 left = deadline_at - time.monotonic()
                 if left <= 0 or not self._poll(ceil(left * 1000)):
-                    raise Late("no reply in time")
+                    raise TimedOut("no reply in time")
             self.torn = True
             try:
                 chunk = self._recv(_LARGE_CHUNK)
@@ -155,15 +155,15 @@ class SyncConnection:
                 self.torn = False  # nothing was read
                 raise
             if not chunk:
-                raise Lost("the server closed the connection")
+                raise ConnectionLost("the server closed the connection")
             self._feed(chunk)
             while (reply := self._gets()) is not False:
                 replies.append(reply)
             self.torn = False
         except (BlockingIOError, TimeoutError) as error:
-            raise Late("no reply in time") from error
+            raise TimedOut("no reply in time") from error
         except (OSError, hiredis.ProtocolError) as error:
-            raise Lost(str(error)) from error
+            raise ConnectionLost(str(error)) from error
 
     @property
     def alive(self) -> bool:
@@ -184,12 +184,12 @@ class SyncConnection:
         finally:
             self._tls.settimeout(timeout)
 
-    def farewell(self) -> Unreached:
+    def farewell(self) -> ConnectFailed:
         """Why the server hung up before it was asked anything."""
         try:
-            return Unreached(str(self._next_piece()))
-        except (OSError, Trouble, hiredis.ProtocolError) as error:
-            return Unreached(str(error))
+            return ConnectFailed(str(self._next_piece()))
+        except (OSError, RedisError, hiredis.ProtocolError) as error:
+            return ConnectFailed(str(error))
 
     def hang_up(self) -> None:
         """End the connection, also for another thread that may be reading from it."""

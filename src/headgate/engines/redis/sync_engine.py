@@ -14,23 +14,23 @@ from itertools import repeat
 from threading import Lock
 from typing import Any
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import deadline_of, within
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback.membership import TTL_US
 from headgate.engines.port import Meter, Slot
 from headgate.engines.quota_ledger import Told
 from headgate.engines.redis import cross_slot, keys, protocol, redirects
-from headgate.engines.redis.errors import Forgot, Trouble, failure, not_charged
-from headgate.engines.redis.overrides import Listing, OverrideQuestions, RedisOverrides
-from headgate.engines.redis.protocol import Question, Questions
+from headgate.engines.redis.errors import NoScript, RedisError, failure, not_charged
+from headgate.engines.redis.overrides import Listing, OverrideRequestBuilder, RedisOverrides
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.quota_ledger import RedisLedger
-from headgate.engines.redis.server_address import Address
-from headgate.engines.redis.sync_late_replies import SyncAbandoned
+from headgate.engines.redis.server_address import ServerAddress
+from headgate.engines.redis.sync_late_replies import SyncLateReplies
 from headgate.engines.redis.sync_pool import ConnectionPool
 from headgate.engines.redis.topology import Topology, topology
 from headgate.engines.url_options import PATIENT
@@ -53,23 +53,23 @@ class RedisEngine:
         self.deadline: float = deadline
         self.topology: Topology = topology(url)
         self._told: dict[str, Told] = {}
-        self._pools: dict[Address, ConnectionPool] = {}
+        self._pools: dict[ServerAddress, ConnectionPool] = {}
         only = None if self.topology.moves else self.topology.node(b"")
         self.only: ConnectionPool | None = None if only is None else self.pool(only)
         self._looking = Lock()
         self._crew: ThreadPoolExecutor | None = None  # for questions that go to several servers
-        self._abandoned = SyncAbandoned(self._ask_patiently)
+        self._abandoned = SyncLateReplies(self._ask_patiently)
         on_fork(self.forget)
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> RedisMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> RedisMeter:
         return RedisMeter(self, limit, name, terms)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> RedisSlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> RedisSlotMeter:
         return RedisSlotMeter(self, limit, name, terms)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
         now_us, deadline = self.clock.now_us(), deadline_of(meter for meter, _, _ in charges)
         ask = within(self.ask, deadline)
@@ -78,25 +78,25 @@ class RedisEngine:
         flow = cross_slot.decide_by_slot(ask, self.ask_all, asked, patience_us, now_us, commit, deadline)
         try:
             return run(flow)
-        except Trouble as trouble:
+        except RedisError as trouble:
             raise self._failure(trouble) from trouble
 
     def take(
-        self, only: ConnectionPool, questions: Questions, key: str, cost: int, deadline: float | None = None
-    ) -> Facts:
+        self, only: ConnectionPool, questions: RequestBuilder, key: str, cost: int, deadline: float | None = None
+    ) -> Outcome:
         """A take of a limit that is not a calendar's, of the only server there is."""
         seconds = self.deadline if deadline is None else min(deadline, self.deadline)
         by, hurried = time.monotonic() + seconds, seconds < self.deadline
         try:
-            facts: Facts = (only.take_in_turn if hurried else only.take)(questions, key, cost, by)
+            facts: Outcome = (only.take_in_turn if hurried else only.take)(questions, key, cost, by)
             return facts
-        except Trouble as trouble:
+        except RedisError as trouble:
             if not not_charged(trouble):
                 raise self._failure(trouble) from trouble
-            forgot = isinstance(trouble, Forgot)
+            forgot = isinstance(trouble, NoScript)
         return protocol.facts(self._ask_around(questions.decide(key, cost, None, 0), by, forgot))
 
-    def ask(self, question: Question, deadline: float | None = None) -> Any:
+    def ask(self, question: RedisRequest, deadline: float | None = None) -> Any:
         """One question, one reply; in so many seconds, at most the engine's own deadline.
 
         A place, slot or ticket is given back if its reply comes when the caller has left.
@@ -110,15 +110,15 @@ class RedisEngine:
                 if question.matters:
                     return self._ask_for_sure(pool, question, by)
                 return (pool.ask_in_turn if hurried else pool.ask)(question.packed, by)
-            except Trouble as trouble:
+            except RedisError as trouble:
                 if not not_charged(trouble):
                     self.topology.suspect(pool.address)
                     raise self._failure(trouble) from trouble
                 # Asked a second time before it is loaded, a script would never be, where a reply takes long.
-                forgot = isinstance(trouble, Forgot)
+                forgot = isinstance(trouble, NoScript)
         return self._ask_around(question, by, forgot)
 
-    def _ask_for_sure(self, pool: ConnectionPool, question: Question, by: float, for_now: bool = False) -> Any:
+    def _ask_for_sure(self, pool: ConnectionPool, question: RedisRequest, by: float, for_now: bool = False) -> Any:
         """One question whose reply is heard, also if the caller has left."""
         packed = _ASKING + question.packed if for_now else question.packed
         hook = partial(self._abandoned.left, question) if question.matters else None
@@ -126,19 +126,19 @@ class RedisEngine:
         self._abandoned.note(question, reply)
         return reply
 
-    def _ask_around(self, question: Question, by: float, forgot: bool) -> Any:
+    def _ask_around(self, question: RedisRequest, by: float, forgot: bool) -> Any:
         """The long way: scripts to be loaded, servers that have changed places."""
 
-        def send(address: Address, sent: Question, for_now: bool) -> Any:
+        def send(address: ServerAddress, sent: RedisRequest, for_now: bool) -> Any:
             return self._ask_for_sure(self.pool(address), sent, by, for_now)
 
         try:
             discover = partial(self._discover, question.tag, by)
             return run(redirects.answered(self.topology, discover, send, time.sleep, question, by, forgot))
-        except Trouble as trouble:
+        except RedisError as trouble:
             raise self._failure(trouble) from trouble
 
-    def _ask_patiently(self, question: Question) -> Any:
+    def _ask_patiently(self, question: RedisRequest) -> Any:
         """One question for which nobody waits: a slow server may take longer than the engine's deadline."""
         return self._ask_around(question, time.monotonic() + max(self.deadline, GIVE_BACK_S), False)
 
@@ -151,22 +151,22 @@ class RedisEngine:
             finally:
                 self._looking.release()
 
-    def ask_everywhere(self, question: Question) -> None:
+    def ask_everywhere(self, question: RedisRequest) -> None:
         """The same question of every server there is."""
         try:
             self._discover(b"", time.monotonic() + self.deadline)
             for address in self.topology.servers:
                 self.pool(address).ask(question.packed, time.monotonic() + self.deadline)
-        except Trouble as trouble:
+        except RedisError as trouble:
             raise self._failure(trouble) from trouble
 
     def overrides(self, rule: str) -> RedisOverrides:
-        questions = OverrideQuestions(rule, self.prefix)
+        questions = OverrideRequestBuilder(rule, self.prefix)
 
         def listing() -> Listing:
             try:
                 self._discover(b"", time.monotonic() + self.deadline)
-            except Trouble as trouble:
+            except RedisError as trouble:
                 raise self._failure(trouble) from trouble
             return Listing(questions, self.topology, self._ask_at, self.ask_all)
 
@@ -176,16 +176,16 @@ class RedisEngine:
         known = self._told.setdefault(name, Told())
         return RedisLedger(self.ask, known, self.prefix, limit, name, ttl_us, grace_us)
 
-    def _ask_at(self, address: Address, question: Question) -> Any:
+    def _ask_at(self, address: ServerAddress, question: RedisRequest) -> Any:
         return self.pool(address).ask_in_turn(question.packed, time.monotonic() + self.deadline)
 
-    def ask_all(self, questions: Sequence[Question], deadlines: Sequence[float | None] = ()) -> list[Any]:
+    def ask_all(self, questions: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()) -> list[Any]:
         """Several questions at once, of several servers; trouble stands in the place of a reply."""
         if self._crew is None:
             self._crew = ThreadPoolExecutor(16, "headgate-asks")
         return list(self._crew.map(self._tried, questions, deadlines or repeat(None)))
 
-    def _tried(self, question: Question, deadline: float | None) -> Any:
+    def _tried(self, question: RedisRequest, deadline: float | None) -> Any:
         try:
             return self.ask(question, deadline)
         except (CorruptState, EngineUnavailable) as error:
@@ -195,7 +195,7 @@ class RedisEngine:
         address = self.topology.node(tag)
         return None if address is None else self.pool(address)
 
-    def pool(self, address: Address) -> ConnectionPool:
+    def pool(self, address: ServerAddress) -> ConnectionPool:
         pool = self._pools.get(address)
         if pool is None:
             pool = self._pools.setdefault(address, ConnectionPool(address, self.deadline))
@@ -216,7 +216,7 @@ class RedisEngine:
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
-    def _failure(self, trouble: Trouble) -> EngineUnavailable | CorruptState:
+    def _failure(self, trouble: RedisError) -> EngineUnavailable | CorruptState:
         return failure(self.topology.text, self.prefix, trouble, self.topology.instead, self.topology.without_tls)
 
     def set_deadline(self, seconds: float) -> None:
@@ -256,22 +256,22 @@ def _halfway(by: float) -> float:
 class RedisMeter:
     """The engine's hand on one limit."""
 
-    def __init__(self, engine: RedisEngine, limit: Limit, name: str, terms: Terms | None = None) -> None:
+    def __init__(self, engine: RedisEngine, limit: Limit, name: str, terms: ChargeOptions | None = None) -> None:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions: Questions = Questions(limit, name, engine.prefix, terms)
+        self.questions: RequestBuilder = RequestBuilder(limit, name, engine.prefix, terms)
         self._ask = within(engine.ask, deadline_of([self]))
         self._take = within(engine.take, deadline_of([self]))
         self._now_us = engine.clock.now_us
         self._only = None if self.questions.calendar or self.questions.ruled else engine.only
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         if patience_us is None and self._only is not None:
             return self._take(self._only, self.questions, key, cost)
         return run(redirects.decide(self._ask, self.questions, key, cost, patience_us, self._now_us()))
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return run(redirects.refund(self._ask, self.questions, key, units, receipt, cancel, self._now_us()))
 
     def retune(self, key: str) -> None:
@@ -285,14 +285,14 @@ class RedisMeter:
 class RedisSlotMeter:
     """The engine's hand on the slots of one limit."""
 
-    def __init__(self, engine: RedisEngine, limit: Slots, name: str, terms: Terms | None = None) -> None:
+    def __init__(self, engine: RedisEngine, limit: Slots, name: str, terms: ChargeOptions | None = None) -> None:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions: Questions = Questions(limit, name, engine.prefix)
+        self.questions: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
         self._ask = within(engine.ask, deadline_of([self]))
 
-    def free(self, key: str) -> Facts:
+    def free(self, key: str) -> Outcome:
         return protocol.facts(self._ask(self.questions.slots("peek", key)))
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:

@@ -14,39 +14,39 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from headgate.engines.pending_cancellations import MAX_PLACES, StuckPlaces
+from headgate.engines.pending_cancellations import MAX_PLACES, PendingCancellations
 from headgate.engines.redis.background_thread import BackgroundThread
 from headgate.engines.redis.cancellations import given
-from headgate.engines.redis.protocol import Question
+from headgate.engines.redis.protocol import RedisRequest
 from headgate.errors import CorruptState, EngineUnavailable
 
 
-class SyncAbandoned:
+class SyncLateReplies:
     """Undoes replies to threads that have left. `ask` is the engine's, and notes cancelled places."""
 
-    def __init__(self, ask: Callable[[Question], Any]) -> None:
+    def __init__(self, ask: Callable[[RedisRequest], Any]) -> None:
         self._ask = ask
         self.start_afresh()
 
     def start_afresh(self) -> None:
         """In a forked child: what is stuck is the parent's."""
         self._lock = Lock()
-        self._stuck: StuckPlaces[Question] = StuckPlaces()
+        self._stuck: PendingCancellations[RedisRequest] = PendingCancellations()
         self._work: deque[Callable[[], None]] = deque(maxlen=MAX_PLACES)  # for the next thread
         self._threads: list[BackgroundThread] = []
 
-    def left(self, question: Question, reply: Any) -> None:
+    def left(self, question: RedisRequest, reply: Any) -> None:
         """Give back what a reply brings for a caller that has left."""
         self.note(question, reply)
         if question.undo is not None:
             self._in_background(partial(self._ask_each, question.undo(reply)))
 
-    def _ask_each(self, questions: Sequence[Question]) -> None:
+    def _ask_each(self, questions: Sequence[RedisRequest]) -> None:
         for question in questions:
             with suppress(CorruptState, EngineUnavailable):  # then it ends by itself, as if this process had died
                 self._ask(question)
 
-    def note(self, question: Question, reply: Any) -> None:
+    def note(self, question: RedisRequest, reply: Any) -> None:
         """Try those again that a place was built on. Also if it gave nothing: what was built on it may have been
         given back meanwhile, for threads do not come here in the order in which the server answered them."""
         if self._work:

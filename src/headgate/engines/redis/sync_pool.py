@@ -29,12 +29,12 @@ from typing import Any
 
 from headgate.engines.redis import protocol
 from headgate.engines.redis.background_thread import BackgroundThread
-from headgate.engines.redis.errors import Late, Lost, Said, Trouble, Unreached
+from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, TimedOut
 from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolUser
-from headgate.engines.redis.protocol import Questions
-from headgate.engines.redis.server_address import Address
+from headgate.engines.redis.protocol import RequestBuilder
+from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.silent_connections import LINGER_S, MAX_LINGERING
-from headgate.engines.redis.sync_batch import NOT_YET, Abandoned, RoundTrip, SyncRequest
+from headgate.engines.redis.sync_batch import NOT_YET, Abandoned, SyncBatch, SyncRequest
 from headgate.engines.redis.sync_connection import SyncConnection
 
 POOL_SIZE = 2  # connections to each server: while one is being read, another can be written
@@ -49,7 +49,7 @@ INTERRUPTED = "the thread that asked was interrupted"
 class ConnectionPool:
     """The connections to one server, and the queue of those who wait for one."""
 
-    def __init__(self, address: Address, deadline: float) -> None:
+    def __init__(self, address: ServerAddress, deadline: float) -> None:
         self.address = address
         self.deadline = deadline  # seconds; may be changed: a connection learns of it when it is used next
         self._lock = RLock()  # a signal handler may ask, too
@@ -66,14 +66,14 @@ class ConnectionPool:
             if entry.connection is not None:
                 entry.connection.close()
 
-    def take(self, questions: Questions, key: str, cost: int, deadline_at: float) -> Any:
+    def take(self, questions: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
         """A take of a limit that is not a calendar's; its facts. Raises Trouble."""
         if self._state.waiting:
             return self.take_in_turn(questions, key, cost, deadline_at)
         reply = self._ask_alone(b"", deadline_at, questions, key, cost)
         return self.take_in_turn(questions, key, cost, deadline_at) if reply is NOT_YET else protocol.facts(reply)
 
-    def take_in_turn(self, questions: Questions, key: str, cost: int, deadline_at: float) -> Any:
+    def take_in_turn(self, questions: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
         """The same, behind those who wait, and by any deadline."""
         return self._wait(SyncRequest((questions, key, cost), b"", 1, deadline_at))
 
@@ -98,7 +98,7 @@ class ConnectionPool:
         self,
         packed: bytes,
         deadline_at: float,
-        questions: Questions | None = None,
+        questions: RequestBuilder | None = None,
         key: str = "",
         cost: int = 0,
     ) -> Any:
@@ -122,7 +122,7 @@ class ConnectionPool:
                 connection.due_at = deadline_at
                 reply = connection.exchange(packed, deadline_at)
                 whole = True
-        except Said:
+        except ServerError:
             whole = True
             raise
         finally:
@@ -150,7 +150,7 @@ class ConnectionPool:
                 else:
                     left = request.deadline_at - time.monotonic()
                     if left <= 0:
-                        raise Late("no reply in time")
+                        raise TimedOut("no reply in time")
                     request.wakeup.acquire(True, left if left < WAKE_S else WAKE_S)
                     if request.reply is not NOT_YET:
                         break
@@ -159,7 +159,7 @@ class ConnectionPool:
                     turn = waits and self._has_turn(request)
                     forgotten = 0 if waits or not self._state.is_forgotten(request) else forgotten + 1
                 if forgotten > FORGOTTEN_WAKES:
-                    raise Lost(INTERRUPTED)
+                    raise ConnectionLost(INTERRUPTED)
         except BaseException:
             request.leave(self._lock)
             raise
@@ -171,7 +171,7 @@ class ConnectionPool:
                 with self._lock:
                     self._state.leave(request)
                 self._wake()
-        if isinstance(request.reply, Trouble):
+        if isinstance(request.reply, RedisError):
             raise request.reply
         return request.reply
 
@@ -194,9 +194,9 @@ class ConnectionPool:
         entry: PoolEntry = request.entry  # type: ignore[assignment]
         connection: SyncConnection = entry.connection
         batch: list[SyncRequest] = []
-        trip: RoundTrip | None = None
+        trip: SyncBatch | None = None
         whole = False
-        trouble: Trouble | None = None
+        trouble: RedisError | None = None
         try:
             # The look lets other threads run, too: those that ask meanwhile travel in this round trip.
             dead = not connection.alive
@@ -212,10 +212,10 @@ class ConnectionPool:
                 return
             if connection.timeout != self.deadline:
                 connection.set_timeout(self.deadline)
-            trip = RoundTrip(connection, batch, self._lock)
+            trip = SyncBatch(connection, batch, self._lock)
             trip.run(request.deadline_at)
             whole = True
-        except (Late, Lost) as error:
+        except (TimedOut, ConnectionLost) as error:
             trouble = error
         finally:
             if not whole:
@@ -228,16 +228,20 @@ class ConnectionPool:
                         self._state.put_back(batch)
                 else:
                     for each in batch:
-                        each.answer(trouble or Lost(INTERRUPTED), self._lock)
+                        each.answer(trouble or ConnectionLost(INTERRUPTED), self._lock)
             if self._state.waiting:
                 self._wake()
 
     def _runs_on(
-        self, leader: SyncRequest, trip: RoundTrip | None, batch: list[SyncRequest], trouble: Trouble | None
+        self, leader: SyncRequest, trip: SyncBatch | None, batch: list[SyncRequest], trouble: RedisError | None
     ) -> bool:
         """A round trip ended early; whether another thread waits for the replies that may still come."""
         awaited = any(request.abandoned is not None for request in batch)
-        if trip is None or not trip.resumable or not (trouble is None or (awaited and isinstance(trouble, Late))):
+        if (
+            trip is None
+            or not trip.resumable
+            or not (trouble is None or (awaited and isinstance(trouble, TimedOut)))
+        ):
             return False
         until = leader.deadline_at + (LINGER_S if awaited else 0.0)
         leader.runs_on = thread = BackgroundThread(trip.run_to_the_end, until)
@@ -277,13 +281,13 @@ class ConnectionPool:
             thread.start()
         except RuntimeError as error:  # the process has as many as it may have
             entry.opening = None
-            raise Unreached(f"no thread could be started to connect: {error}") from error
+            raise ConnectFailed(f"no thread could be started to connect: {error}") from error
 
     def _connect(self, entry: PoolEntry) -> None:
         try:
             connection = SyncConnection(self.address, max(CONNECT_TIMEOUT_S, self.deadline), self.deadline)
         except Exception as error:
-            trouble = error if isinstance(error, Trouble) else Unreached(str(error))
+            trouble = error if isinstance(error, RedisError) else ConnectFailed(str(error))
             with self._lock:
                 entry.opening = None
                 waiting, self._state.waiting[:] = tuple(self._state.waiting), []

@@ -32,7 +32,7 @@ class Kept(NamedTuple):
     at_us: int
 
 
-class Keep:
+class DiskCache:
     """Keeps the last good paper that came from `origin`, such as an engine's URL and prefix.
 
     `path`: the file; unless given, one in the cache folder, named by the origin without its login.

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.version import LARGEST, Edition
+from headgate.rules.distribution.version import LARGEST, RulebookVersion
 
 SETTLE_US = 200_000
 TRIES = 3
@@ -107,7 +107,7 @@ class Published(Protocol):
     text: str
 
     def stamp(self) -> tuple[int, int]: ...
-    def current(self) -> Edition | None: ...
+    def current(self) -> RulebookVersion | None: ...
 
 
 class PushedSource:

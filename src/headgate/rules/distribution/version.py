@@ -33,7 +33,7 @@ _unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edition:
+class RulebookVersion:
     """See above. `rolled_back_to`: the edition where this text was published first, if it is not new."""
 
     version: int
@@ -65,7 +65,7 @@ class Edition:
         return _json(asdict(self))
 
     @classmethod
-    def read(cls, raw: str | bytes) -> Edition:
+    def read(cls, raw: str | bytes) -> RulebookVersion:
         """The edition that stands there as JSON; InvalidRule says why it is none."""
         try:
             found = json.loads(raw)
@@ -118,9 +118,9 @@ def draft(
     )
 
 
-def published(draft: str, version: int, at_us: int) -> Edition:
+def published(draft: str, version: int, at_us: int) -> RulebookVersion:
     """The edition that a draft has become."""
-    return Edition(version=version, at_us=at_us, **json.loads(draft))
+    return RulebookVersion(version=version, at_us=at_us, **json.loads(draft))
 
 
 def _json(value: dict[str, Any]) -> str:

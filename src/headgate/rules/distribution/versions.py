@@ -22,16 +22,16 @@ from typing import Any, Protocol
 from headgate.errors import InvalidRule
 from headgate.flow import Flow, arun, run
 from headgate.rules.distribution import version as distribution_version
-from headgate.rules.distribution.version import Edition
+from headgate.rules.distribution.version import RulebookVersion
 
 Stamp = tuple[int, int]
 
 
-class Overtaken(InvalidRule):
+class VersionConflict(InvalidRule):
     """Another edition is in force than whoever pushes expected."""
 
 
-class Archive(Protocol):
+class VersionStore(Protocol):
     """Where editions lie: what is asked of it answers at once, or is awaited."""
 
     text: str
@@ -46,10 +46,10 @@ class Archive(Protocol):
     def versions(self) -> Callable[[], Any]: ...
 
 
-class Editions:
+class RulebookVersions:
     """The published rulebooks of one archive."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: VersionStore) -> None:
         self._archive = archive
         self.text: str = archive.text
 
@@ -62,14 +62,19 @@ class Editions:
         author: str,
         note: str = "",
         expected: int | None = None,
-    ) -> Edition:
+    ) -> RulebookVersion:
         """Publish a rulebook; if `expected` is given, only if that is the edition in force (0: none is)."""
         draft = distribution_version.draft(text, document, format=format, author=author, note=note)
         return run(_push(self._archive, draft, expected))
 
     def rollback(
-        self, to: int | None = None, *, author: str, note: str = "", anew: Callable[[Edition], str] | None = None
-    ) -> Edition:
+        self,
+        to: int | None = None,
+        *,
+        author: str,
+        note: str = "",
+        anew: Callable[[RulebookVersion], str] | None = None,
+    ) -> RulebookVersion:
         """Publish an earlier text anew: that of edition `to`, or of the one before. `anew` works its document out
         again; without it, that too is the earlier one."""
         return run(_rollback(self._archive, to, author, note, anew))
@@ -83,22 +88,22 @@ class Editions:
         stamp: Stamp = self._archive.stamp()
         return stamp
 
-    def current(self) -> Edition | None:
+    def current(self) -> RulebookVersion | None:
         return run(_current(self._archive))
 
-    def get(self, version: int) -> Edition | None:
+    def get(self, version: int) -> RulebookVersion | None:
         """That edition, if it is still kept."""
         return run(_get(self._archive, version))
 
-    def history(self) -> list[Edition]:
+    def history(self) -> list[RulebookVersion]:
         """All that are kept, newest first."""
         return run(_history(self._archive))
 
 
-class AsyncEditions:
+class AsyncRulebookVersions:
     """The same, awaited."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: VersionStore) -> None:
         self._archive = archive
         self.text: str = archive.text
 
@@ -111,7 +116,7 @@ class AsyncEditions:
         author: str,
         note: str = "",
         expected: int | None = None,
-    ) -> Edition:
+    ) -> RulebookVersion:
         draft = distribution_version.draft(text, document, format=format, author=author, note=note)
         return await arun(_push(self._archive, draft, expected))
 
@@ -121,8 +126,8 @@ class AsyncEditions:
         *,
         author: str,
         note: str = "",
-        anew: Callable[[Edition], Awaitable[str]] | None = None,
-    ) -> Edition:
+        anew: Callable[[RulebookVersion], Awaitable[str]] | None = None,
+    ) -> RulebookVersion:
         return await arun(_rollback(self._archive, to, author, note, anew))
 
     async def version(self) -> int:
@@ -132,33 +137,33 @@ class AsyncEditions:
         stamp: Stamp = await self._archive.stamp()
         return stamp
 
-    async def current(self) -> Edition | None:
+    async def current(self) -> RulebookVersion | None:
         return await arun(_current(self._archive))
 
-    async def get(self, version: int) -> Edition | None:
+    async def get(self, version: int) -> RulebookVersion | None:
         return await arun(_get(self._archive, version))
 
-    async def history(self) -> list[Edition]:
+    async def history(self) -> list[RulebookVersion]:
         return await arun(_history(self._archive))
 
 
-def _push(archive: Archive, draft: str, expected: int | None) -> Flow[Edition]:
+def _push(archive: VersionStore, draft: str, expected: int | None) -> Flow[RulebookVersion]:
     added, version, at_us = yield partial(archive.add, draft, expected)
     if added:
         return distribution_version.published(draft, version, at_us)
     if not version:
-        raise Overtaken(f"Edition {expected} was expected, but no rulebook is published in {archive.text}.")
+        raise VersionConflict(f"Edition {expected} was expected, but no rulebook is published in {archive.text}.")
     newer = yield from _get(archive, version)
     by = f", by {newer.author}" + (f" ({newer.note})" if newer.note else "") if newer else ""
-    raise Overtaken(
+    raise VersionConflict(
         f"The rulebook in force is edition {version}{by}, not {expected}: somebody was faster. "
         "Look at what it says, and push again."
     )
 
 
 def _rollback(
-    archive: Archive, to: int | None, author: str, note: str, anew: Callable[[Edition], Any] | None
-) -> Flow[Edition]:
+    archive: VersionStore, to: int | None, author: str, note: str, anew: Callable[[RulebookVersion], Any] | None
+) -> Flow[RulebookVersion]:
     current = yield from _current(archive)
     if current is None:
         raise InvalidRule(f"There is nothing to roll back: no rulebook is published in {archive.text}.")
@@ -177,7 +182,7 @@ def _rollback(
     return (yield from _push(archive, draft, current.version))
 
 
-def _current(archive: Archive) -> Flow[Edition | None]:
+def _current(archive: VersionStore) -> Flow[RulebookVersion | None]:
     seen: Stamp | None = None
     while True:
         stamp = yield archive.stamp
@@ -191,12 +196,12 @@ def _current(archive: Archive) -> Flow[Edition | None]:
         seen = stamp
 
 
-def _get(archive: Archive, version: int) -> Flow[Edition | None]:
+def _get(archive: VersionStore, version: int) -> Flow[RulebookVersion | None]:
     raw = yield partial(archive.paper, version)
     if raw is None:
         return None
     try:
-        found = Edition.read(raw)
+        found = RulebookVersion.read(raw)
     except InvalidRule as error:
         raise InvalidRule(f"Edition {version} in {archive.text}: {error}") from None
     if found.version != version:
@@ -204,9 +209,9 @@ def _get(archive: Archive, version: int) -> Flow[Edition | None]:
     return found
 
 
-def _history(archive: Archive) -> Flow[list[Edition]]:
+def _history(archive: VersionStore) -> Flow[list[RulebookVersion]]:
     """One by one: twenty large books are no single answer."""
-    found: list[Edition] = []
+    found: list[RulebookVersion] = []
     for version in (yield archive.versions):
         kept = yield from _get(archive, version)
         if kept is not None:

@@ -27,10 +27,10 @@ from weakref import ref
 from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock, SystemClock
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
-from headgate.rules.distribution.disk_cache import Keep
+from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.source import FileSource, Paper, PushedSource, Source
 
-__all__ = ["begin", "FileSource", "Paper", "PushedSource", "Source", "Watch"]
+__all__ = ["begin", "FileSource", "Paper", "PushedSource", "Source", "RulebookWatcher"]
 
 Book = TypeVar("Book")
 
@@ -44,7 +44,7 @@ _never = object()
 _SPANS = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
 
 
-class Watch(Generic[Book]):
+class RulebookWatcher(Generic[Book]):
     """Looks at a source for its owner.
 
     load        makes a book of a paper, or raises InvalidRule
@@ -60,7 +60,7 @@ class Watch(Generic[Book]):
         load: Callable[[Paper], Book],
         on_change: Callable[[Book], object],
         *,
-        keep: Keep | None = None,
+        keep: DiskCache | None = None,
         interval: float = INTERVAL,
         clock: Clock | None = None,
     ) -> None:
@@ -214,12 +214,12 @@ class Watch(Generic[Book]):
         return kept.paper, book
 
 
-def begin(source: Source, load: Callable[[Paper], Book], keep: Keep | None = None) -> Book:
+def begin(source: Source, load: Callable[[Paper], Book], keep: DiskCache | None = None) -> Book:
     """The book to start with, for one who will not watch."""
-    return Watch(source, load, lambda _: None, keep=keep).begin()
+    return RulebookWatcher(source, load, lambda _: None, keep=keep).begin()
 
 
-def _watching(owner: ref[Watch[Any]], end: Event, interval: float) -> None:
+def _watching(owner: ref[RulebookWatcher[Any]], end: Event, interval: float) -> None:
     while not end.wait(interval):
         watch = owner()
         if watch is None:

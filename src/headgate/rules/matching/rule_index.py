@@ -38,7 +38,7 @@ class Waiting:
         self.tests: tuple[Test, ...] = tuple(test for test in tests if (spots := _spots(test)) and all(spots))
 
 
-class Index:
+class RuleIndex:
     """Finds the entries that a call may concern."""
 
     __slots__ = ("_always", "_ends", "_tree", "_whole", "passed")
@@ -89,7 +89,7 @@ class Index:
             _walk(self._tree, attributes, row, into)
 
 
-Place = tuple[int, ...] | Index
+Place = tuple[int, ...] | RuleIndex
 
 
 class _Node:
@@ -177,7 +177,7 @@ def _arrive(place: Place, attributes: Mapping[str, str], row: Row, into: list[in
 
 def _settled(entries: list[Waiting]) -> Place:
     if len(entries) > CROWD and sum(bool(entry.tests) for entry in entries) > CROWD:
-        return Index(entries)
+        return RuleIndex(entries)
     return tuple(entry.number for entry in entries)
 
 

@@ -28,20 +28,20 @@ import msgspec
 
 from headgate.algorithms.decision import ALLOWED, RETRY_AFTER_US
 from headgate.algorithms.limit import SECOND
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
-from headgate.engines.memory.engine import LocalEngine
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError
 from headgate.http.client_ip import UNIX
 from headgate.http.headers import Fields
 from headgate.http.refusal_body import PROBLEM, REASONS
 from headgate.limit_syntax import parse
 from headgate.rules.distribution.version import LARGEST
-from headgate.rules.distribution.versions import Overtaken
+from headgate.rules.distribution.versions import VersionConflict
 from headgate.rules.lookup import NoSuchRule
 from headgate.service.admin import audit_log, schema
-from headgate.service.admin.handlers import Desk
+from headgate.service.admin.handlers import AdminHandlers
 from headgate.service.admin.openapi import description
-from headgate.service.admin.request import Asked, Broken, Busy, NotHere, NotSo
+from headgate.service.admin.request import AdminRequest, Broken, Busy, NotHere, NotSo
 from headgate.service.admin.routes import FORMATS, QUERIES, ROUTES, TEXT, Route
 from headgate.service.asgi import Answer, Answers, Refused, Request, encoded
 from headgate.service.check_schema import NAME, VALUE
@@ -51,7 +51,7 @@ from headgate.service.settings import Settings
 PACE = "10/s burst 20"
 SHORT = 40  # characters of a number in a query
 _STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
-    (Overtaken, 412),
+    (VersionConflict, 412),
     (NoSuchRule, 404),
     (NotHere, 404),
     (NotSo, 409),
@@ -69,11 +69,11 @@ _etag = re.compile(r'(?:W/)?"?([0-9]{1,15})"?')
 class Admin:
     """The application that granian runs at the admin address."""
 
-    def __init__(self, limiter: AsyncRuledLimiter, settings: Settings, token: str) -> None:
-        self._desk = Desk(limiter, settings)
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, token: str) -> None:
+        self._desk = AdminHandlers(limiter, settings)
         self._token = token.encode()
         self._most = settings.body
-        self._pace = LocalEngine().meter(parse(PACE), "admin")
+        self._pace = MemoryEngine().meter(parse(PACE), "admin")
         self._encode = msgspec.json.Encoder().encode
         self._description = description()
         self._routes = [(route.pattern, route, self._desk.verb(route.verb)) for route in ROUTES]
@@ -95,7 +95,7 @@ class Admin:
         most = LARGEST if route.asked is TEXT else None if route.asked is None else self._most
         return most, partial(self._answer, route, verb, asked)
 
-    async def _answer(self, route: Route, verb: Any, asked: Asked, request: Request) -> Answer:
+    async def _answer(self, route: Route, verb: Any, asked: AdminRequest, request: Request) -> Answer:
         read = self._readers.get(route.asked)
         asked = asked._replace(body=request.body if read is None else read(request.body))
         try:
@@ -167,7 +167,7 @@ class Admin:
         return status, told, self._encode(trouble)
 
 
-def _asked(request: Request, route: Route, path: dict[str, str]) -> Asked:
+def _asked(request: Request, route: Route, path: dict[str, str]) -> AdminRequest:
     """All of it but its body."""
     for name, value in path.items():
         if len(value) > _LONGEST.get(name, VALUE):
@@ -176,7 +176,7 @@ def _asked(request: Request, route: Route, path: dict[str, str]) -> Asked:
     author = audit_log.author_of(request.field(audit_log.AUTHOR.encode())) if route.changes else ""
     expected = _expected(query, request.field(b"if-match")) if "expected" in route.queries else None
     form = _format(request.field(b"content-type")) if route.asked is TEXT else ""
-    return Asked(path, query, None, form, expected, author, request.client or UNIX)
+    return AdminRequest(path, query, None, form, expected, author, request.client or UNIX)
 
 
 def _query(text: str, route: Route) -> dict[str, str]:

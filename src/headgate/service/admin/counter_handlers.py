@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from headgate.algorithms.limit import UNLIMITED
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines.overrides import checked, joined
 from headgate.errors import InvalidCharge
 from headgate.flow import arun
@@ -25,8 +25,8 @@ from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema
 from headgate.service.admin.audit_log import changed
-from headgate.service.admin.engine_clients import Lines
-from headgate.service.admin.request import Asked, Busy, NotHere, NotSo
+from headgate.service.admin.engine_clients import EngineClients
+from headgate.service.admin.request import AdminRequest, Busy, NotHere, NotSo
 
 TOP = 20  # keys that are told unless more are asked for
 LISTED = 1000  # overrides
@@ -35,27 +35,27 @@ LONGEST = 30.0  # seconds that a walk through the keys may take
 Meant = tuple[Rule, str, list[Count]]
 
 
-class Counts:
-    def __init__(self, limiter: AsyncRuledLimiter, lines: Lines) -> None:
+class CounterHandlers:
+    def __init__(self, limiter: AsyncRuleLimiter, lines: EngineClients) -> None:
         self._limiter, self._lines = limiter, lines
         self._walking = asyncio.Lock()
         self._walk: Walk | None = None
         self._matcher: Matcher | None = None
 
-    async def overrides(self, asked: Asked) -> schema.AllOwnLimits:
+    async def overrides(self, asked: AdminRequest) -> schema.AllOwnLimits:
         rule, top = self._rule(asked.path["rule"]), asked.top(LISTED)
         found = [each async for each in self._limiter.overrides(rule.name).list(top + 1)]
         rows = [schema.OwnLimits(rule.name, key, text) for key, text in sorted(found[:top])]
         return schema.AllOwnLimits(rule.name, len(found) <= top, rows)
 
-    async def override(self, asked: Asked) -> schema.OwnLimits:
+    async def override(self, asked: AdminRequest) -> schema.OwnLimits:
         rule, key = self._rule(asked.path["rule"]), asked.path["key"]
         text = await self._limiter.overrides(rule.name).get(key)
         if text is None:
             raise NotHere(f"{key} has no limit of its own.")
         return schema.OwnLimits(rule.name, key, text)
 
-    async def set_override(self, asked: Asked) -> schema.OwnLimits:
+    async def set_override(self, asked: AdminRequest) -> schema.OwnLimits:
         rule, wanted = self._rule(asked.path["rule"]), asked.body
         key, limits, _ = checked(asked.path["key"], wanted.limits, wanted.ttl)
         own = self._limiter.overrides(rule.name)
@@ -67,7 +67,7 @@ class Counts:
         changed("override set", asked.author, asked.remote, **told)
         return schema.OwnLimits(rule.name, key, text)
 
-    async def unset_override(self, asked: Asked) -> schema.Unset:
+    async def unset_override(self, asked: AdminRequest) -> schema.Unset:
         rule, key = self._rule(asked.path["rule"]), asked.path["key"]
         own = self._limiter.overrides(rule.name)
         before = await own.get(key)
@@ -76,7 +76,7 @@ class Counts:
         changed("override unset", asked.author, asked.remote, rule=rule.name, key=key, before=before)
         return schema.Unset(rule.name, key, before)
 
-    async def keys(self, asked: Asked) -> schema.Keys:
+    async def keys(self, asked: AdminRequest) -> schema.Keys:
         rule, top = asked.query.get("rule") or None, asked.top(TOP)
         if self._walking.locked():
             raise Busy("Somebody else is walking through the keys: one walk at a time.")
@@ -101,7 +101,7 @@ class Counts:
         if self._walk is not None:
             self._walk.stopped = True
 
-    async def peek(self, asked: Asked) -> schema.Peeked:
+    async def peek(self, asked: AdminRequest) -> schema.Peeked:
         wanted = asked.body
         if wanted.rule is None:
             ruled = await self._limiter.peek(_attributes(wanted), wanted.cost)
@@ -112,7 +112,7 @@ class Counts:
         decision = await arun(manual_calls.peeking(self._lines.engine, key, counts, cost))
         return schema.Peeked(decision.allowed, False, [_verdict(rule.name, each) for each in decision.verdicts])
 
-    async def reset(self, asked: Asked) -> schema.WasReset:
+    async def reset(self, asked: AdminRequest) -> schema.WasReset:
         meant, left_out = self._meant(asked.body, every=True)
         forgotten = []
         for rule, key, counts in meant:
@@ -123,7 +123,7 @@ class Counts:
             forgotten.append(schema.Forgotten(rule.name, key, names))
         return schema.WasReset(forgotten, left_out)
 
-    async def refund(self, asked: Asked) -> schema.WasRefunded:
+    async def refund(self, asked: AdminRequest) -> schema.WasRefunded:
         units = asked.body.cost
         meant, left_out = self._meant(asked.body, every=False)
         rooms = []

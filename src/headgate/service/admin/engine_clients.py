@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.engines import url_options
-from headgate.engines.memory.async_engine import AwaitedEngine
+from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 PATIENCE = 5.0  # seconds that a server may take
 
 
-class Lines:
-    def __init__(self, limiter: AsyncRuledLimiter, settings: Settings) -> None:
+class EngineClients:
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings) -> None:
         self._engine: Any = limiter.engine
         self._url, self._prefix = settings.engine, settings.prefix
         self._opened: dict[str, AsyncRedisEngine] = {}
-        self.remote: bool = not isinstance(limiter.engine, AwaitedEngine)  # whether a server counts
+        self.remote: bool = not isinstance(limiter.engine, AsyncMemoryEngine)  # whether a server counts
 
     @property
     def engine(self) -> Any:

@@ -10,30 +10,30 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 import headgate
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.admin import schema
-from headgate.service.admin.counter_handlers import Counts
-from headgate.service.admin.engine_clients import Lines
-from headgate.service.admin.request import Asked
-from headgate.service.admin.rule_handlers import SAMPLE, Books
+from headgate.service.admin.counter_handlers import CounterHandlers
+from headgate.service.admin.engine_clients import EngineClients
+from headgate.service.admin.request import AdminRequest
+from headgate.service.admin.rule_handlers import SAMPLE, RuleHandlers
 from headgate.service.settings import Settings
 
-Verb = Callable[[Asked], Awaitable[msgspec.Struct]]
+Verb = Callable[[AdminRequest], Awaitable[msgspec.Struct]]
 
 
-class Desk:
-    def __init__(self, limiter: AsyncRuledLimiter, settings: Settings) -> None:
+class AdminHandlers:
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings) -> None:
         self._limiter, self._settings = limiter, settings
-        self._lines = Lines(limiter, settings)
-        self._counts = Counts(limiter, self._lines)
-        self._rooms = Books(limiter, settings, self._lines), self._counts, self
+        self._lines = EngineClients(limiter, settings)
+        self._counts = CounterHandlers(limiter, self._lines)
+        self._rooms = RuleHandlers(limiter, settings, self._lines), self._counts, self
         self._since = time.monotonic()
 
     def verb(self, name: str) -> Verb:
         found: Verb = next(getattr(room, name) for room in self._rooms if hasattr(room, name))
         return found
 
-    async def status(self, asked: Asked) -> schema.Status:
+    async def status(self, asked: AdminRequest) -> schema.Status:
         limiter, engine = self._limiter, self._limiter.engine
         watch = limiter.watch
         paper = None if watch is None else watch.paper

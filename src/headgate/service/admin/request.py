@@ -11,7 +11,7 @@ from headgate.operations.publish_rulebook import Problem
 MOST = 10_000  # rows in one answer
 
 
-class Asked(NamedTuple):
+class AdminRequest(NamedTuple):
     path: dict[str, str]
     query: dict[str, str]
     body: Any  # what the route says: a struct, or the bytes of a rulebook

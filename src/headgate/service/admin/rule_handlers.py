@@ -12,25 +12,25 @@ import asyncio
 import msgspec
 
 from headgate.enforcement.open_rulebook import PUSHED
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.flow import arun
 from headgate.operations import compare_rulebooks, publish_rulebook
 from headgate.operations.publish_rulebook import Published, book_of, judged, pushing, rolling_back
 from headgate.rules import load, serialization
-from headgate.rules.distribution.version import Edition
-from headgate.rules.distribution.versions import AsyncEditions
+from headgate.rules.distribution.version import RulebookVersion
+from headgate.rules.distribution.versions import AsyncRulebookVersions
 from headgate.rules.rule import Rulebook
 from headgate.service.admin import schema
 from headgate.service.admin.audit_log import changed
-from headgate.service.admin.engine_clients import Lines
-from headgate.service.admin.request import Asked, Broken, NotHere, NotSo
+from headgate.service.admin.engine_clients import EngineClients
+from headgate.service.admin.request import AdminRequest, Broken, NotHere, NotSo
 from headgate.service.settings import Settings
 
 SAMPLE = "the sample"
 
 
-class Books:
-    def __init__(self, limiter: AsyncRuledLimiter, settings: Settings, lines: Lines) -> None:
+class RuleHandlers:
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, lines: EngineClients) -> None:
         self._limiter, self._lines = limiter, lines
         self._source = settings.rules or SAMPLE
         # The URL of the server whose editions are followed; None: they are not.
@@ -38,7 +38,7 @@ class Books:
             settings.engine if settings.rules == PUSHED else settings.rules if "://" in settings.rules else None
         )
 
-    async def rules(self, asked: Asked) -> schema.Book:
+    async def rules(self, asked: AdminRequest) -> schema.Book:
         book, watch = self._limiter.rulebook, self._limiter.watch
         paper = None if watch is None else watch.paper
         if self._url is None:
@@ -51,7 +51,7 @@ class Books:
         rules, followed = len(await asyncio.to_thread(book_of, edition)), None if paper is None else paper.version
         return schema.Book(edition.text, edition.format, rules, editions.text, _edition(edition), followed)
 
-    async def validate(self, asked: Asked) -> schema.Judged:
+    async def validate(self, asked: AdminRequest) -> schema.Judged:
         book = await _judged(asked)
         old = self._limiter.rulebook
         if self._url is not None:
@@ -59,7 +59,7 @@ class Books:
         changes = _changes(await asyncio.to_thread(compare_rulebooks.compared, old, book))
         return schema.Judged(len(book), changes, list(book.located_warnings))
 
-    async def publish(self, asked: Asked) -> schema.Published:
+    async def publish(self, asked: AdminRequest) -> schema.Published:
         editions = self._editions()
         found = await arun(
             pushing(
@@ -75,14 +75,14 @@ class Books:
         )
         return await self._done("rules published", asked, found)
 
-    async def rollback(self, asked: Asked) -> schema.Published:
+    async def rollback(self, asked: AdminRequest) -> schema.Published:
         wanted, editions = asked.body, self._editions()
         flow = rolling_back(
             self._server(), editions, wanted.to, author=asked.author, note=wanted.note, work=asyncio.to_thread
         )
         return await self._done("rules rolled back", asked, await arun(flow))
 
-    async def _done(self, what: str, asked: Asked, found: Published) -> schema.Published:
+    async def _done(self, what: str, asked: AdminRequest, found: Published) -> schema.Published:
         edition, new, before, changes, warnings = found
         if new:
             told = {"before": before, "after": edition.version, "to": edition.rolled_back_to, "note": edition.note}
@@ -91,12 +91,12 @@ class Books:
                 await asyncio.to_thread(self._limiter.watch.look)
         return schema.Published(new, before or None, _edition(edition), _changes(changes), list(warnings))
 
-    async def history(self, asked: Asked) -> schema.History:
+    async def history(self, asked: AdminRequest) -> schema.History:
         editions = self._editions()
         found, in_force = await editions.history(), await editions.version()
         return schema.History(in_force or None, [_edition(each) for each in found])
 
-    async def edition(self, asked: Asked) -> schema.KeptEdition:
+    async def edition(self, asked: AdminRequest) -> schema.KeptEdition:
         editions, version = self._editions(), int(asked.path["version"])
         found = await editions.get(version)
         if found is None:
@@ -107,10 +107,10 @@ class Books:
     def _server(self) -> object:
         return self._lines.to(self._followed_url())
 
-    def _editions(self) -> AsyncEditions:
-        from headgate.engines.redis.rulebook_versions import AsyncArchive
+    def _editions(self) -> AsyncRulebookVersions:
+        from headgate.engines.redis.rulebook_versions import AsyncRedisVersionStore
 
-        return AsyncEditions(AsyncArchive(self._lines.to(self._followed_url())))
+        return AsyncRulebookVersions(AsyncRedisVersionStore(self._lines.to(self._followed_url())))
 
     def _followed_url(self) -> str:
         if self._url is None:
@@ -122,7 +122,7 @@ class Books:
         return self._url
 
 
-async def _judged(asked: Asked) -> Rulebook:
+async def _judged(asked: AdminRequest) -> Rulebook:
     found = await asyncio.to_thread(judged, lambda: load.parse(asked.body, format=asked.format))
     if isinstance(found, list):
         raise Broken(found)
@@ -134,7 +134,7 @@ def _written(book: Rulebook) -> tuple[str, str]:
     return msgspec.json.format(msgspec.json.encode(serialization.document(book)), indent=2).decode(), "json"
 
 
-def _edition(edition: Edition) -> schema.Edition:
+def _edition(edition: RulebookVersion) -> schema.Edition:
     return schema.Edition(**publish_rulebook.told(edition))
 
 

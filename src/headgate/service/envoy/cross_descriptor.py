@@ -24,7 +24,7 @@ from headgate.service.envoy.request import Question
 LIMITED, UNLIMITED, REPLACED, QUOTA = range(4)
 
 
-class Across:
+class CrossDescriptor:
     """A rulebook, as it looks at whole requests."""
 
     def __init__(self, book: Rulebook) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Facts
+from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Outcome
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.check_together import Together
@@ -27,7 +27,7 @@ from headgate.service.envoy.response import MANY, MOST, OK, Answers, Face, Wordi
 
 _FREE = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
 _ALL_PASS = RateLimitResponse(overall_code=OK).SerializeToString()
-_NOTHING: Facts = (True, 0, 0, 0, 0, 0, 0)
+_NOTHING: Outcome = (True, 0, 0, 0, 0, 0, 0)
 _double: Callable[[float], bytes] = Struct("<d").pack
 _SMALL = [bytes([number]) for number in range(128)]
 
@@ -57,7 +57,7 @@ class _Lines:
 
 _lines: dict[int, _Lines] = {}
 
-Row = tuple[_Lines | None, Facts | None]  # no lines: no rule applied
+Row = tuple[_Lines | None, Outcome | None]  # no lines: no rule applied
 
 
 def plain(wording: Wording, asked: Sequence[Question], answers: Answers) -> bytes | None:
@@ -91,7 +91,7 @@ class Known:
                 return
             self._rows.append((found[0], places[0] if found[0] else -1))
 
-    def plain(self, answers: Sequence[Facts]) -> bytes | None:
+    def plain(self, answers: Sequence[Outcome]) -> bytes | None:
         """The answer's bytes, as above."""
         if self._rows is None:
             return None
@@ -124,13 +124,14 @@ def _row(
 
 def _written(rows: Sequence[Row]) -> bytes | None:
     out = [_ALL_PASS]
-    spoke: tuple[_Lines, Facts] | None = None
+    spoke: tuple[_Lines, Outcome] | None = None
     least = 0.0
     for lines, facts in rows:
         if lines is None:
             out.append(_FREE)
             continue
-        # Facts that are more than a tuple have something to tell: a fallback, a lockout, a limit of the key's own.
+        # Outcome that are more than a tuple have something to tell: a fallback, a lockout, a limit of the key's
+        # own.
         if type(facts) is not tuple or not facts[ALLOWED] or facts[DELAY_US]:
             return None
         out.append(_status(lines, facts))
@@ -142,7 +143,7 @@ def _written(rows: Sequence[Row]) -> bytes | None:
     return b"".join(out)
 
 
-def _status(lines: _Lines, facts: Facts) -> bytes:
+def _status(lines: _Lines, facts: Outcome) -> bytes:
     until_us = facts[RESET_AFTER_US]
     if not until_us and lines.windowed is not None:
         until_us = reset_us(facts, lines.windowed)
@@ -156,7 +157,7 @@ def _status(lines: _Lines, facts: Facts) -> bytes:
     return b"\x12" + _varint(len(status)) + status
 
 
-def _say(out: list[bytes], lines: _Lines, facts: Facts) -> None:
+def _say(out: list[bytes], lines: _Lines, facts: Outcome) -> None:
     """The headers and the metadata of the limit that speaks for the call."""
     until = f";t={-(-facts[RESET_AFTER_US] // SECOND)}" if lines.timed else ""
     value = f"{lines.name};r={max(0, min(facts[REMAINING], lines.most))}{until}".encode()

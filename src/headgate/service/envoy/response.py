@@ -42,9 +42,9 @@ from headgate.algorithms.decision import (
     RESET_AFTER_US,
     RETRY_AFTER_US,
     Decision,
-    DegradedFacts,
-    Facts,
+    DegradedOutcome,
     Limited,
+    Outcome,
 )
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.leaky_bucket import LeakyBucket
@@ -53,8 +53,8 @@ from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.sliding_window import SlidingWindow
 from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
-from headgate.enforcement.call_plan import Ruling
-from headgate.enforcement.rule_decision import RuledDecision
+from headgate.enforcement.call_plan import CompiledRulebook
+from headgate.enforcement.rule_decision import RuleDecision
 from headgate.http.headers import headers, per_second, quota, window_seconds
 from headgate.rules.rule import Headers
 from headgate.service.envoy.messages import RateLimitResponse
@@ -64,8 +64,8 @@ OK, OVER_LIMIT = 1, 2
 MOST = 2**32 - 1
 MANY = 10_000  # faces that are remembered
 
-Answers = Sequence[RuledDecision | None]  # None: there is no limit, and nobody was asked
-Spoke = Sequence[tuple[RuledDecision, Decision]]
+Answers = Sequence[RuleDecision | None]  # None: there is no limit, and nobody was asked
+Spoke = Sequence[tuple[RuleDecision, Decision]]
 
 _UNKNOWN = 0
 _WORDS = {word: number for number, (word, _) in UNITS.items()}
@@ -86,7 +86,7 @@ class Wording(NamedTuple):
         return self.labels.get(rule or "", rule) if self.names else None
 
 
-def wording(ruling: Ruling, fields: bool = True, names: bool = True) -> Wording:
+def wording(ruling: CompiledRulebook, fields: bool = True, names: bool = True) -> Wording:
     """How a book is told: with header fields or without, with names or without."""
     labels = {rule.name: rule.label for rule in ruling.book.rules if rule.label is not None}
     return Wording(ruling.book.headers if fields else None, names, labels, ruling.closed)
@@ -102,7 +102,7 @@ def response(
     """The answer to a request. `spared`: places of quotas of which one has room."""
     told = RateLimitResponse(overall_code=OK)
     add = told.statuses.add
-    spoke: list[tuple[RuledDecision, Decision]] = []  # whose verdict is told, of each descriptor that has one
+    spoke: list[tuple[RuleDecision, Decision]] = []  # whose verdict is told, of each descriptor that has one
     for place, decision in enumerate(answers):
         if decision is None or not (parts := decision.parts or decision.beside):
             add(code=OK).limit_remaining = MOST if unlimited and unlimited[place] else 0
@@ -156,7 +156,7 @@ def _face(part: Decision) -> Face:
     return face
 
 
-def _spoke(decision: RuledDecision, parts: Sequence[Decision]) -> Decision:
+def _spoke(decision: RuleDecision, parts: Sequence[Decision]) -> Decision:
     if len(parts) > 1:
         for part in parts:
             if part.source is decision.source and part.rule == decision.rule:
@@ -184,14 +184,14 @@ def _fill(status: Any, question: Question, part: Decision, wording: Wording) -> 
     until.seconds, until.nanos = seconds, rest_us * 1000
 
 
-def reset_us(facts: Facts, limit: Limit) -> int:
+def reset_us(facts: Outcome, limit: Limit) -> int:
     """When the count will be as if never used; of a window that is, when it ends."""
     if facts[RESET_AFTER_US] or not isinstance(limit, FixedWindow):
         return facts[RESET_AFTER_US]
     return max(0, facts[MARK] - facts[AT_US])
 
 
-def _refused(told: Any, decision: RuledDecision, spoke: Spoke) -> None:
+def _refused(told: Any, decision: RuleDecision, spoke: Spoke) -> None:
     refusal = decision.refusal
     if refusal is not None and refusal.body is not None:
         told.raw_body = refusal.body.encode()
@@ -218,7 +218,7 @@ def _metadata(told: Any, spoke: Decision, made: Spoke, wording: Wording) -> None
             facts = part.facts
             if facts[DELAY_US] > delay_us:
                 delay_us = facts[DELAY_US]
-            if type(facts) is DegradedFacts:
+            if type(facts) is DegradedOutcome:
                 fields["degraded"].bool_value = True
         for part in decision.beside:
             if not part.facts[ALLOWED]:
@@ -229,7 +229,7 @@ def _metadata(told: Any, spoke: Decision, made: Spoke, wording: Wording) -> None
         told.dynamic_metadata.update({"shadow": list(shadows)})
 
 
-def _distance(spoke: tuple[RuledDecision, Decision]) -> tuple[int, float]:
+def _distance(spoke: tuple[RuleDecision, Decision]) -> tuple[int, float]:
     """Who speaks for the call: who refuses longest, or has the smallest share left; shadows last."""
     _, part = spoke
     facts = part.facts

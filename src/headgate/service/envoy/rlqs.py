@@ -53,7 +53,7 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.quota_grants import Assignment, spans, told
 from headgate.algorithms.quota_units import WHOLE, division
 from headgate.algorithms.slots import Slots
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.service.envoy.messages import RateLimitQuotaResponse, RateLimitQuotaUsageReports
 from headgate.service.envoy.request import Entry, attributes_of
@@ -78,7 +78,7 @@ class Quotas:
 
     def __init__(
         self,
-        limiter: AsyncRuledLimiter,
+        limiter: AsyncRuleLimiter,
         interval: float = 5.0,
         now: Callable[[], float] = time.monotonic,
         under_way: UnderWay | None = None,

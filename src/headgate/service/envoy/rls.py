@@ -32,23 +32,23 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
-from headgate.enforcement.call_plan import Ruling
-from headgate.enforcement.rule_decision import RuledDecision
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.call_plan import CompiledRulebook
+from headgate.enforcement.rule_decision import RuleDecision
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.service.envoy import response as envoy_response
-from headgate.service.envoy.cross_descriptor import LIMITED, QUOTA, UNLIMITED, Across
+from headgate.service.envoy.cross_descriptor import LIMITED, QUOTA, UNLIMITED, CrossDescriptor
 from headgate.service.envoy.fast_response import Known, plain
 from headgate.service.envoy.messages import RateLimitRequest
 from headgate.service.envoy.request import Question, questions
-from headgate.service.request_cache import LONG, Memory
+from headgate.service.request_cache import LONG, RequestCache
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = "ShouldRateLimit"
 PATH = f"/{SERVICE}/{METHOD}"
 _SHOWN = 300  # letters of an error that are told back
 
-Decisions = Sequence[RuledDecision]
+Decisions = Sequence[RuleDecision]
 
 
 class Found(NamedTuple):
@@ -70,16 +70,16 @@ class Context(Protocol):
 class RateLimits:
     """Answers Envoy's questions by a limiter."""
 
-    def __init__(self, limiter: AsyncRuledLimiter, *, fields: bool = True, names: bool = True) -> None:
+    def __init__(self, limiter: AsyncRuleLimiter, *, fields: bool = True, names: bool = True) -> None:
         self.limiter = limiter
         self._fields, self._names = fields, names
-        self._known: Memory[Known] = Memory()
+        self._known: RequestCache[Known] = RequestCache()
         self._follow(limiter.ruling)
 
-    def _follow(self, ruling: Ruling) -> None:
+    def _follow(self, ruling: CompiledRulebook) -> None:
         """What follows from the rulebook alone."""
         self._ruling = ruling
-        self._across = Across(ruling.book)
+        self._across = CrossDescriptor(ruling.book)
         self._wording = envoy_response.wording(ruling, self._fields, self._names)
 
     async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
@@ -141,7 +141,7 @@ class RateLimits:
             own, decided = await self._with_quotas([asked[place] for place in quotas], rest)
         else:
             own, decided = (), await self._decided(rest)
-        answers: list[RuledDecision | None] = [None] * len(asked)
+        answers: list[RuleDecision | None] = [None] * len(asked)
         for place, decision in zip((*quotas, *limited), (*own, *decided), strict=True):
             answers[place] = decision
         spared = quotas if any(decision.allowed for decision in own) else ()

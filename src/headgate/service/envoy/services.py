@@ -5,7 +5,7 @@ Needs the extra `envoy`. The worker imports this file only where that is install
 
 from __future__ import annotations
 
-from headgate.enforcement.rule_limiter import AsyncRuledLimiter
+from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.envoy import rlqs, rls
 from headgate.service.grpc_health import Health
 from headgate.service.grpc_server import Grpc
@@ -16,7 +16,7 @@ from headgate.service.settings import Address, Settings
 class EnvoyServices:
     """Envoy's services on one limiter."""
 
-    def __init__(self, limiter: AsyncRuledLimiter, settings: Settings, under_way: UnderWay) -> None:
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, under_way: UnderWay) -> None:
         self._limiter, self._settings, self._under_way = limiter, settings, under_way
         fields, names = settings.envoy_headers == "on", settings.envoy_names == "on"
         self.limits: rls.RateLimits = rls.RateLimits(limiter, fields=fields, names=names)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Receipt
 from headgate.algorithms.lockout import Lockout
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.redis import protocol
-from headgate.engines.redis.protocol import Questions
+from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.script_assembly import several, single
 from tests.nginx.engines.redis.redis_harness import Engine, Gate
 
@@ -36,18 +36,18 @@ def engine(gate: Gate) -> Engine:
 
 
 @pytest.fixture(scope="module")
-def questions(engine: Engine) -> dict[str, Questions]:
+def questions(engine: Engine) -> dict[str, RequestBuilder]:
     found = {}
     for name, (_, said) in RULES.items():
         given: dict[str, Any] = dict(said)
         if "lockout" in given:
             given["lockout"] = Lockout(*given["lockout"])
-        found[name] = Questions(engine.limits[name], name, "hg", Terms(name, **given))
+        found[name] = RequestBuilder(engine.limits[name], name, "hg", ChargeOptions(name, **given))
     return found
 
 
 @given(charges=CHARGES, commit=st.sampled_from([0, 1, 2]))
-def test_together(engine: Engine, questions: dict[str, Questions], charges: Any, commit: int) -> None:
+def test_together(engine: Engine, questions: dict[str, RequestBuilder], charges: Any, commit: int) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
     said = protocol.together(asked, None, 0, commit)
     assert said.script is not None
@@ -65,7 +65,7 @@ def test_together(engine: Engine, questions: dict[str, Questions], charges: Any,
 
 
 @given(charges=st.lists(st.tuples(st.sampled_from(["plain", "too"]), KEYS, COSTS), min_size=1, max_size=6))
-def test_together_where_all_are_alike(engine: Engine, questions: dict[str, Questions], charges: Any) -> None:
+def test_together_where_all_are_alike(engine: Engine, questions: dict[str, RequestBuilder], charges: Any) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
     said = protocol.together(asked, None, 0)
     script = single("take_together", "token_bucket")
@@ -75,7 +75,7 @@ def test_together_where_all_are_alike(engine: Engine, questions: dict[str, Quest
 
 
 @given(name=st.sampled_from(["plain", "other", "log", "shadow"]), key=KEYS, cost=COSTS)
-def test_a_take(engine: Engine, questions: dict[str, Questions], name: str, key: str, cost: int) -> None:
+def test_a_take(engine: Engine, questions: dict[str, RequestBuilder], name: str, key: str, cost: int) -> None:
     found = bytes.fromhex(engine.about("take", (name, key, cost)))
     said = questions[name].decide(key, cost, None, 0).packed
     if cost != 1:  # Python says beside a cost that it has no patience
@@ -88,7 +88,7 @@ def test_a_take(engine: Engine, questions: dict[str, Questions], name: str, key:
     name=st.sampled_from(["plain", "other", "log"]), key=KEYS, cost=st.integers(1, 9), at_us=st.integers(0, 2**52)
 )
 def test_a_refund(
-    engine: Engine, questions: dict[str, Questions], name: str, key: str, cost: int, at_us: int
+    engine: Engine, questions: dict[str, RequestBuilder], name: str, key: str, cost: int, at_us: int
 ) -> None:
     facts = [1, 3, 0, 70, 80, at_us, at_us + 5]
     found = engine.about("packed_refund", (name, key, cost), facts=facts)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headgate.algorithms.lockout import Lockout
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
@@ -90,7 +90,7 @@ def test_a_lockout_is_pythons(gate: Gate, server: RedisServer) -> None:
     allowed, remaining, retry_us, *_ = engine.take("login", "ada")
     assert (allowed, remaining) == (-3, 0)
     assert 599_000_000 < retry_us <= 600_000_000
-    terms = Terms("login", lockout=Lockout(*lockout))
+    terms = ChargeOptions("login", lockout=Lockout(*lockout))
     there = RedisEngine(server.url).meter(parse("1/day"), "login", terms)
     facts = there.decide("ada", 1)
     assert facts[0] is False

@@ -2,10 +2,18 @@
 
 import pytest
 
-from headgate.engines.redis.errors import Elsewhere, Forgot, NotNow, Replica, WrongType, failure, said
+from headgate.engines.redis.errors import (
+    ClusterBusy,
+    NoScript,
+    ReadOnlyReplica,
+    Redirected,
+    WrongType,
+    failure,
+    said,
+)
 from tests.nginx.engines.redis.redis_harness import Gate
 
-AGAIN = {Forgot: "forgot", Elsewhere: "elsewhere", NotNow: "not_now", Replica: "replica"}
+AGAIN = {NoScript: "forgot", Redirected: "elsewhere", ClusterBusy: "not_now", ReadOnlyReplica: "replica"}
 SAID = [
     *("NOSCRIPT No matching script. Please use EVAL.", "READONLY You can't write against a read only replica."),
     *(
@@ -42,7 +50,7 @@ def test_what_is_said(gate: Gate, text: str) -> None:
     there, here = said(text), gate.ask("said", text=text)
     assert here["kind"] == ("corrupt" if isinstance(there, WrongType) else "refused")
     assert here.get("again") == AGAIN.get(type(there))
-    if isinstance(there, Elsewhere):
+    if isinstance(there, Redirected):
         found = (here["for_now"], here["slot"], here["host"], here["port"])
         assert found == (there.for_now, there.slot, there.host, there.port)
 

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.engines import url_options
-from headgate.engines.redis.server_address import Address
-from headgate.engines.redis.topology import Cluster, One, Sentinels, topology
+from headgate.engines.redis.server_address import ServerAddress
+from headgate.engines.redis.topology import ClusterTopology, SentinelTopology, SingleServer, topology
 from headgate.errors import InvalidRule
 from tests.engines.redis.test_topology import BAD
 from tests.engines.test_url_parts import PARTS
 from tests.nginx.engines.redis.redis_harness import Gate, Trouble
 
 
-def python_address(address: Address) -> dict[str, Any]:
+def python_address(address: ServerAddress) -> dict[str, Any]:
     login = address.login
     said: dict[str, Any] = {"db": address.db, "text": address.text, "tls": address.tls is not None}
     said["user"], said["password"] = (login[0] if len(login) == 2 else None), login[-1] if login else None
@@ -34,13 +34,13 @@ def python(url: str) -> Any:
     plain, chosen = url_options.split_for_rulebook(url)
     around = (chosen.deadline, chosen.fallback, chosen.nodes, chosen.patience, chosen.denial_cache)
     match topology(plain):
-        case One() as one:
+        case SingleServer() as one:
             only = one.node(b"")
             assert only is not None
             return "one", around, [python_address(only)]
-        case Cluster() as cluster:
+        case ClusterTopology() as cluster:
             return "cluster", around, [python_address(seed) for seed in cluster._seeds]
-        case Sentinels() as found:
+        case SentinelTopology() as found:
             watchers = [python_address(watcher) for watcher in found._watchers]
             template = found._template
             return "sentinel", around, watchers, found._name, template.login, template.db

@@ -1,7 +1,7 @@
 -- What the tests ask of the engine on a shared dict, inside a real nginx: a line of JSON for each question.
 --
 -- A question names hands by an id; the first that names it says what it is. Answers are texts: a line of numbers for
--- each Facts (the eighth is "overflow" where it is so), or "trouble KIND TEXT".
+-- each Outcome (the eighth is "overflow" where it is so), or "trouble KIND TEXT".
 
 local clock = require "resty.headgate.clock"
 local shared = require "resty.headgate.engines.shared.engine"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.redis.protocol import numbers
 from tests.servers import DrivenClock, Nginx
 
@@ -26,7 +26,7 @@ _HTTP = """
 """
 
 
-class Facts(NamedTuple):
+class Outcome(NamedTuple):
     """What the engine answers, as it is on the wire: -1 is never, -3 is locked out."""
 
     allowed: int
@@ -43,7 +43,7 @@ class Trouble(Exception):
     """No decision; the text is `KIND SENTENCE`."""
 
 
-_terms: dict[int, Terms] = {}  # one object for each rule, and an id of a dead one may come again
+_terms: dict[int, ChargeOptions] = {}  # one object for each rule, and an id of a dead one may come again
 
 
 class Hand(NamedTuple):
@@ -51,7 +51,7 @@ class Hand(NamedTuple):
 
     limit: Limit
     name: str
-    terms: Terms = Terms("plain")
+    terms: ChargeOptions = ChargeOptions("plain")
 
     @property
     def said(self) -> dict[str, Any]:
@@ -128,20 +128,20 @@ class Place:
         commit: bool = True,
         deadline: float = 5,
         busy: float = 0,
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         """`busy`: seconds for which the worker computes first, while its cached clock stands still."""
         said = [_charge(*charge) for charge in charges]
         text = self.ask("decide", charges=said, commit=int(commit), deadline=deadline, busy=busy)
         return [facts(line) for line in text.split("\n")]
 
-    def take(self, hand: Hand, key: str = "key", cost: int = 1) -> Facts:
+    def take(self, hand: Hand, key: str = "key", cost: int = 1) -> Outcome:
         return self.decide([(hand, key, cost)])[0]
 
-    def refund(self, hand: Hand, key: str, cost: int, taken: Facts) -> Facts:
+    def refund(self, hand: Hand, key: str, cost: int, taken: Outcome) -> Outcome:
         said = " ".join(map(str, taken[:7])) + (" overflow" if taken.overflow else "")
         return facts(self.ask("refund", charge=_charge(hand, key, cost), facts=said))
 
-    def acquire(self, hand: Hand, key: str = "key", busy: float = 0) -> Facts:
+    def acquire(self, hand: Hand, key: str = "key", busy: float = 0) -> Outcome:
         return facts(self.ask("acquire", charge=_charge(hand, key, 1), busy=busy))
 
     def renew(self, hand: Hand, fence: int, key: str = "key") -> bool:
@@ -175,9 +175,9 @@ class Place:
         self.nginx.stop()
 
 
-def facts(line: str) -> Facts:
+def facts(line: str) -> Outcome:
     words = line.split()
-    return Facts._make([*map(int, words[:7]), words[7:] == ["overflow"]])
+    return Outcome._make([*map(int, words[:7]), words[7:] == ["overflow"]])
 
 
 def _charge(hand: Hand, key: str, cost: int) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout
 from headgate.algorithms.slots import Slots
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 from tests.nginx.engines.shared.shared_harness import Hand, Place, Trouble
 from tests.nginx.engines.shared.test_parity import wire
@@ -62,7 +62,7 @@ def test_it_is_told_once_in_ten_seconds(small: Place) -> None:
 def test_a_count_is_kept_as_ever(text: str, small: Place) -> None:
     """In a full dict a state is written in place, whatever it says; and so is the count that is shared."""
     clock = ManualClock(BASE_US)
-    local = LocalEngine(clock)
+    local = MemoryEngine(clock)
     hand, meter = Hand(parse(text), "kept"), local.meter(parse(text), "kept")
     small.use(hand)
     assert small.take(hand, "old") == wire(meter.decide("old", 1))
@@ -92,7 +92,7 @@ def test_a_log_that_cannot_grow_keeps_what_it_has(small: Place) -> None:
 def test_a_state_of_more_digits_finds_room(text: str, small: Place) -> None:
     """Some of these names are so long that one digit more would be too much for where they lie."""
     clock = ManualClock(BASE_US)
-    hand, meter = Hand(parse(text), "digits"), LocalEngine(clock).meter(parse(text), "digits")
+    hand, meter = Hand(parse(text), "digits"), MemoryEngine(clock).meter(parse(text), "digits")
     keys = ["x" * length for length in range(60)]
     small.use(hand)
     for key in keys:
@@ -167,7 +167,7 @@ def test_all_or_none_holds_without_room(small: Place) -> None:
 
 
 def test_a_lockout_without_room_locks_nobody_out(small: Place) -> None:
-    login = Hand(parse("1/minute"), "login", Terms("login", lockout=Lockout(2, 60 * SECOND, 60 * SECOND)))
+    login = Hand(parse("1/minute"), "login", ChargeOptions("login", lockout=Lockout(2, 60 * SECOND, 60 * SECOND)))
     small.use(login)
     small.take(login, "old")
     small.take(login, "old")

@@ -13,16 +13,16 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from headgate.algorithms import ALGORITHMS, decision
-from headgate.algorithms.decision import ALLOWED, LockedFacts, Receipt
+from headgate.algorithms.decision import ALLOWED, LockedOutcome, Receipt
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.lockout import Lockout
 from headgate.algorithms.sliding_log import SlidingLog
 from headgate.clock import ManualClock
-from headgate.engines.charge_options import Terms
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.charge_options import ChargeOptions
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse, parse_all
-from tests.nginx.engines.shared.shared_harness import Facts, Hand, Place
+from tests.nginx.engines.shared.shared_harness import Hand, Outcome, Place
 from tests.parity.walks import FIRST_US, LAST_US, Step, Walker
 from tests.servers import BASE_US
 
@@ -32,15 +32,15 @@ DAY_S = 86_400
 
 QUICK = Lockout(2, 2 * SECOND, 3 * SECOND)
 SLOW = Lockout(3, 10 * SECOND, SECOND)
-PLAIN = Terms("plain")
+PLAIN = ChargeOptions("plain")
 RULES = [
     (PLAIN, "4/s burst 3"),
-    (Terms("silent"), "5/s log; 7/3s"),
-    (Terms("shadow", aside=True), "3/s; 4/2s fixed"),
-    (Terms("login", lockout=QUICK), "2/s"),
-    (Terms("both", lockout=SLOW), "3/s; 5/2s sliding"),
-    (Terms("tenant"), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
-    (Terms("beside", aside=True, lockout=QUICK), "2/s fixed; 3/s log"),
+    (ChargeOptions("silent"), "5/s log; 7/3s"),
+    (ChargeOptions("shadow", aside=True), "3/s; 4/2s fixed"),
+    (ChargeOptions("login", lockout=QUICK), "2/s"),
+    (ChargeOptions("both", lockout=SLOW), "3/s; 5/2s sliding"),
+    (ChargeOptions("tenant"), "6/s queue 2; 7/day fixed in Asia/Shanghai; 9/s smooth"),
+    (ChargeOptions("beside", aside=True, lockout=QUICK), "2/s fixed; 3/s log"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_it_walks_with_python(name: str, place: Place) -> None:
                 place.forget(hand, "key")
             elif step.receipt is not None:
                 cost, at_us, reset_after_us, delay_us, mark, _ = step.receipt
-                taken = Facts(1, 0, 0, reset_after_us, delay_us, at_us, mark)
+                taken = Outcome(1, 0, 0, reset_after_us, delay_us, at_us, mark)
                 assert place.refund(hand, "key", cost, taken) == wire(step.facts), step
                 given += step.given
             else:
@@ -99,7 +99,7 @@ def test_it_walks_with_python(name: str, place: Place) -> None:
 def test_several_charges_are_decided_as_python_decides_them(seed: int, place: Place) -> None:
     rng = random.Random(seed)
     clock = ManualClock(BASE_US)
-    local = LocalEngine(clock)
+    local = MemoryEngine(clock)
     use_zones(place, [parse("7/day fixed in Asia/Shanghai")])
     seen: set[object] = set()
     keys = (f"user=anna{seed}", f"user=bob{seed}")  # a lockout is its rule's, and the rules are the same
@@ -124,7 +124,7 @@ def test_several_charges_are_decided_as_python_decides_them(seed: int, place: Pl
         here = local.decide_all(meters, None, commit)
         assert place.decide(charges, commit=commit) == [wire(facts) for facts in here], parts
         seen.update((facts[ALLOWED], type(facts)) for facts in here)
-    assert {(False, LockedFacts), (True, tuple), (False, tuple)} <= seen
+    assert {(False, LockedOutcome), (True, tuple), (False, tuple)} <= seen
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_name_is_bounded_and_no_key_looks_like_another(place: Place) -> None:
 
 def test_a_changed_limit_hands_out_nothing(place: Place) -> None:
     """The pace that a state was written at is kept with it, so units are carried over, and not time."""
-    local = LocalEngine(ManualClock(BASE_US))
+    local = MemoryEngine(ManualClock(BASE_US))
     for text, cost in (
         ("4/minute", 3),
         ("8/hour", 0),
@@ -193,7 +193,7 @@ def unresolved(limit: Limit) -> Limit:
     return parse(limit.text) if limit.algorithm == "fixed_window" else limit
 
 
-def wire(facts: decision.Facts) -> Facts:
+def wire(facts: decision.Outcome) -> Outcome:
     allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = facts
-    said = -3 if isinstance(facts, LockedFacts) else int(allowed)
-    return Facts(said, remaining, -1 if retry_us is None else retry_us, reset_us, delay_us, at_us, mark)
+    said = -3 if isinstance(facts, LockedOutcome) else int(allowed)
+    return Outcome(said, remaining, -1 if retry_us is None else retry_us, reset_us, delay_us, at_us, mark)

@@ -8,7 +8,7 @@ import pytest
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.slots import Slots
 from headgate.engines.memory.slot_table import SlotTable
-from tests.nginx.engines.shared.shared_harness import Facts, Hand, Place
+from tests.nginx.engines.shared.shared_harness import Hand, Outcome, Place
 from tests.nginx.engines.shared.test_parity import wire
 from tests.servers import BASE_US
 
@@ -87,7 +87,7 @@ def test_a_thousand_slots_and_no_more(place: Place) -> None:
 def test_two_workers_hand_out_each_slot_once() -> None:
     hand = Hand(Slots(100, 600), "both")
 
-    def ask(_: int) -> list[Facts]:
+    def ask(_: int) -> list[Outcome]:
         with_own = Place.__new__(Place)
         with_own.nginx, with_own._line, with_own.clock = place.nginx, None, None
         found = [with_own.acquire(hand) for _ in range(40)]

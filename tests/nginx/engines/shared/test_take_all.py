@@ -2,7 +2,7 @@
 
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.limit_syntax import parse
 from tests.nginx.engines.shared.shared_harness import Hand, Place
 from tests.servers import BASE_US
@@ -29,7 +29,7 @@ def test_several_keys_are_charged_at_once(place: Place) -> None:
 
 
 def test_what_is_only_told_leaves_no_trace(place: Place) -> None:
-    terms = Terms("told", lockout=Lockout(1, SECOND, SECOND))
+    terms = ChargeOptions("told", lockout=Lockout(1, SECOND, SECOND))
     hand = Hand(parse("1/minute"), "told", terms)
     for _ in range(3):
         told = place.decide([(hand, "a", 1)], commit=False)[0]
@@ -43,8 +43,8 @@ def test_what_is_only_told_leaves_no_trace(place: Place) -> None:
 def test_an_aside_keeps_its_own_verdict(place: Place) -> None:
     """A shadow that refuses is in nobody's way; one that passes is charged though the live rule refuses."""
     live = Hand(parse("2/minute"), "live")
-    tight = Hand(parse("1/minute"), "tight", Terms("tight", aside=True))
-    wide = Hand(parse("9/minute"), "wide aside", Terms("wide", aside=True))
+    tight = Hand(parse("1/minute"), "tight", ChargeOptions("tight", aside=True))
+    wide = Hand(parse("9/minute"), "wide aside", ChargeOptions("wide", aside=True))
     asked = [(live, "a", 1), (tight, "a", 1), (wide, "a", 1)]
     assert [[one.allowed for one in place.decide(asked)] for _ in range(3)] == [[1, 1, 1], [1, 0, 1], [0, 0, 1]]
     assert place.take(wide, "a", 0).remaining == 6
@@ -52,7 +52,7 @@ def test_an_aside_keeps_its_own_verdict(place: Place) -> None:
 
 
 def test_who_is_refused_too_often_is_locked_out(place: Place) -> None:
-    hand = Hand(parse("1/s"), "login", Terms("login", lockout=Lockout(3, 10 * SECOND, 60 * SECOND)))
+    hand = Hand(parse("1/s"), "login", ChargeOptions("login", lockout=Lockout(3, 10 * SECOND, 60 * SECOND)))
     assert [place.take(hand, "eve").allowed for _ in range(4)] == [1, 0, 0, -3]
     place.at(BASE_US + 30 * SECOND)
     locked = place.take(hand, "eve")
@@ -63,8 +63,8 @@ def test_who_is_refused_too_often_is_locked_out(place: Place) -> None:
 
 
 def test_a_refusal_of_another_rule_is_not_counted(place: Place) -> None:
-    locks = Hand(parse("9/s"), "locks", Terms("locks", lockout=Lockout(1, SECOND, 60 * SECOND)))
-    other = Hand(parse("1/minute"), "other", Terms("other"))
+    locks = Hand(parse("9/s"), "locks", ChargeOptions("locks", lockout=Lockout(1, SECOND, 60 * SECOND)))
+    other = Hand(parse("1/minute"), "other", ChargeOptions("other"))
     assert [[one.allowed for one in place.decide([(locks, "a", 1), (other, "a", 1)])] for _ in range(3)] == [
         [1, 1],
         [1, 0],

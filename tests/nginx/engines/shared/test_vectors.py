@@ -10,7 +10,7 @@ import pytest
 
 from headgate import Charge
 from headgate.algorithms.limit import Limit
-from tests.nginx.engines.shared.shared_harness import Facts, Hand, Place
+from tests.nginx.engines.shared.shared_harness import Hand, Outcome, Place
 from tests.recorded import nginx, replay_engines
 from tests.recorded.vectors import Case, read
 
@@ -20,7 +20,7 @@ VECTORS = Path(__file__).parents[3] / "vectors"
 class Decision(NamedTuple):
     """As much of one as the replay looks at."""
 
-    verdicts: Sequence[Facts]
+    verdicts: Sequence[Outcome]
 
     @property
     def allowed(self) -> bool:

@@ -15,7 +15,7 @@
 -- limit. Slots are slots of a share, too; who has one keeps it until it is released, whatever Redis does meanwhile. A
 -- slot that Redis gave without our hearing of it is lost until its ttl.
 --
--- Facts that were found so are `degraded`: "local" if a share was charged, which can be given back, and true otherwise.
+-- Outcome that were found so are `degraded`: "local" if a share was charged, which can be given back, and true otherwise.
 -- The share that gave something stands on its charge (charge.share), so refunds and releases go to whoever gave it.
 --
 -- What is admitted. Redis's counts and the shares' counts know nothing of each other, and each keeps its own: a share
@@ -165,7 +165,7 @@ function Fallback:decide(charges, commit, deadline)
   return around(self, charges, commit, deadline)
 end
 
--- The same of one charge, as the engine behind has it: its Facts.
+-- The same of one charge, as the engine behind has it: its Outcome.
 function Fallback:take(charge, deadline)
   local breakers = self.breakers
   if not breakers.calm then return around(self, { charge }, 1, deadline)[1] end

@@ -7,7 +7,7 @@
 --   spring     X-RateLimit-Remaining, -Burst-Capacity, -Replenish-Rate, -Requested-Tokens
 --   off        none of these; Retry-After is there on refusals in every form
 --
--- A verdict is { rule = a plate's rule, limit = a plate's limit, facts = Facts, cost = n }. Who calls hands over those
+-- A verdict is { rule = a plate's rule, limit = a plate's limit, facts = Outcome, cost = n }. Who calls hands over those
 -- that are live and limited: in a list (put), or the only one and its facts beside it (put_one). Of a locked out rule
 -- (-3) the facts are told as those of any refusal.
 --

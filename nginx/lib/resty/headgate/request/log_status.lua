@@ -15,10 +15,10 @@
 
 local M = {}
 
--- Facts of a shadow that refuses without being asked, because its key is missing.
+-- Outcome of a shadow that refuses without being asked, because its key is missing.
 M.DENIED = { 0, 0, -1, 0, 0, 0, 0 }
 
--- `asides`: the Facts of what was decided aside, in a list; nil if nothing was.
+-- `asides`: the Outcome of what was decided aside, in a list; nil if nothing was.
 function M.status(allowed, delayed, asides)
   if not allowed then return "REJECTED" end
   if delayed then return "DELAYED" end

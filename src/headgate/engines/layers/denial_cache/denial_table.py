@@ -22,11 +22,11 @@ from headgate.algorithms.decision import (
     REMAINING,
     RESET_AFTER_US,
     RETRY_AFTER_US,
-    ApartFacts,
-    DegradedFacts,
-    Facts,
-    LockedFacts,
-    OverriddenFacts,
+    CrossSlotOutcome,
+    DegradedOutcome,
+    LockedOutcome,
+    Outcome,
+    OverriddenOutcome,
 )
 from headgate.algorithms.limit import EXACT, SECOND, Limit, whole
 
@@ -40,7 +40,7 @@ class Denial(NamedTuple):
 
     limits: tuple[Limit, ...]
     costs: tuple[int, ...]
-    facts: tuple[Facts, ...]
+    facts: tuple[Outcome, ...]
     asked_us: int
     until_us: int
     key: str  # of the count that refuses longest: what is given back to it ends the refusal
@@ -53,7 +53,7 @@ class Drawer(dict[Any, Denial]):
     __slots__ = ("__weakref__",)
 
 
-class Denials:
+class DenialTable:
     """The table.
 
     Whatever is given back to a key begins a new era for it, and a refusal holds only in the era in which it was
@@ -93,7 +93,7 @@ class Denials:
 
     def recall(
         self, drawer: Drawer, place: Hashable, limits: tuple[Limit, ...], costs: tuple[int, ...], now_us: int
-    ) -> list[Facts] | None:
+    ) -> list[Outcome] | None:
         """The refusal of these charges as it stands now, if one holds."""
         held = drawer.get(place)
         if held is None:
@@ -115,13 +115,13 @@ class Denials:
         drawer: Drawer,
         place: Hashable,
         charges: Sequence[tuple[Limit, str, int]],
-        facts: Sequence[Facts],
+        facts: Sequence[Outcome],
         asked_us: int,
         eras: Sequence[object],
     ) -> None:
         """Keep a refusal, if it is one; the eras are those of the charges' keys before they were asked."""
         refused = [i for i, one in enumerate(facts) if not one[ALLOWED]]
-        if not refused or any(isinstance(one, DegradedFacts) for one in facts):
+        if not refused or any(isinstance(one, DegradedOutcome) for one in facts):
             return
         longest = max(refused, key=lambda i: _wait_us(facts[i]))
         limits, keys, costs = zip(*charges, strict=True)
@@ -157,23 +157,23 @@ class Denials:
         return len(self._oldest_first)
 
 
-def _wait_us(facts: Facts) -> int:
+def _wait_us(facts: Outcome) -> int:
     wait_us = facts[RETRY_AFTER_US]
     return EXACT if wait_us is None else wait_us
 
 
-def _aged(facts: Facts, by_us: int) -> Facts:
+def _aged(facts: Outcome, by_us: int) -> Outcome:
     """The same facts some time later."""
     wait_us = facts[RETRY_AFTER_US]
     if wait_us is not None and not facts[ALLOWED]:
         wait_us = max(1, wait_us - by_us)
     reset_us = max(0, facts[RESET_AFTER_US] - by_us)
     later = facts[ALLOWED], facts[REMAINING], wait_us, reset_us, facts[DELAY_US], facts[AT_US] + by_us, facts[MARK]
-    if isinstance(facts, OverriddenFacts):
-        told = OverriddenFacts(later)
+    if isinstance(facts, OverriddenOutcome):
+        told = OverriddenOutcome(later)
         told.limit = facts.limit
         return told
-    return type(facts)(later) if isinstance(facts, ApartFacts | LockedFacts) else later
+    return type(facts)(later) if isinstance(facts, CrossSlotOutcome | LockedOutcome) else later
 
 
 def _discard(drawer: Drawer, place: Hashable, denial: Denial) -> None:

@@ -38,14 +38,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from headgate.algorithms.decision import ALLOWED, Facts, LockedFacts, Receipt
+from headgate.algorithms.decision import ALLOWED, LockedOutcome, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.denial_cache.denial_table import Denials
+from headgate.engines.layers.denial_cache.denial_table import DenialTable
 from headgate.engines.port import (
     AsyncEngine,
     AsyncLedger,
@@ -60,14 +60,14 @@ from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
 
 
-class _Memo:
+class _DenialCache:
     """What both engines have: the table, and the clock it is asked by."""
 
     inner: Any
 
     def __init__(self, entries: int, clock: Clock | None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.denials: Denials = Denials(entries)
+        self.denials: DenialTable = DenialTable(entries)
         on_fork(self.forget)
 
     @property
@@ -93,7 +93,7 @@ class _Memo:
 class _Hand:
     """What both meters have: the drawer of their name, and what may be kept in it."""
 
-    def __init__(self, memo: _Memo, limit: Limit, name: str, terms: Terms | None) -> None:
+    def __init__(self, memo: _DenialCache, limit: Limit, name: str, terms: ChargeOptions | None) -> None:
         self.limit = limit
         self.name = name
         self.terms = terms
@@ -105,15 +105,15 @@ class _Hand:
         self._aside = terms is not None and terms.aside
         self.through: bool = self._locks or self._aside  # together with others it is always asked
 
-    def _remember(self, key: str, cost: int, facts: Facts, asked_us: int, era: object) -> None:
+    def _remember(self, key: str, cost: int, facts: Outcome, asked_us: int, era: object) -> None:
         """Keep a refusal."""
         if not self._locks:
             self._denials.remember(self._drawer, key, [(self.limit, key, cost)], [facts], asked_us, [era])
-        elif isinstance(facts, LockedFacts):  # whatever it costs
+        elif isinstance(facts, LockedOutcome):  # whatever it costs
             self._denials.remember(self._drawer, key, [(self.limit, key, 1)], [facts], asked_us, [era])
 
 
-class MemoEngine(_Memo):
+class DenialCacheEngine(_DenialCache):
     """Repeats refusals by itself, and asks the engine behind it everything else."""
 
     inner: Engine
@@ -122,22 +122,22 @@ class MemoEngine(_Memo):
         super().__init__(entries, clock)
         self.inner = inner
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> MemoMeter:
-        return MemoMeter(self, self.inner.meter(limit, name, terms), terms)
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> DenialCacheMeter:
+        return DenialCacheMeter(self, self.inner.meter(limit, name, terms), terms)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> SlotMeter:
         return self.inner.slots(limit, name, terms)
 
-    def overrides(self, rule: str) -> MemoOverrides:
-        return MemoOverrides(self.inner.overrides(rule), self.denials)
+    def overrides(self, rule: str) -> DenialCacheOverrides:
+        return DenialCacheOverrides(self.inner.overrides(rule), self.denials)
 
     def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
         return self.inner.assignments(limit, name, ttl_us, grace_us)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
-        own = [(_own(meter, MemoMeter), key, cost) for meter, key, cost in charges]
+    ) -> list[Outcome]:
+        own = [(_own(meter, DenialCacheMeter), key, cost) for meter, key, cost in charges]
         return run(_together(self, self.inner.decide_all, own, patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
@@ -147,14 +147,14 @@ class MemoEngine(_Memo):
         self.inner.close()
 
 
-class MemoMeter(_Hand):
+class DenialCacheMeter(_Hand):
     """The denial cache's hand on one limit."""
 
-    def __init__(self, memo: MemoEngine, meter: Meter, terms: Terms | None) -> None:
+    def __init__(self, memo: DenialCacheEngine, meter: Meter, terms: ChargeOptions | None) -> None:
         super().__init__(memo, meter.limit, meter.name, terms)
         self.meter = meter
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         if patience_us is not None or not cost or self._aside:
             return self.meter.decide(key, cost, patience_us)
         now_us, denials, drawer = self._now_us(), self._denials, self._drawer
@@ -166,7 +166,7 @@ class MemoMeter(_Hand):
             self._remember(key, cost, facts, now_us, era)
         return facts
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         with self._ends(key):
             return self.meter.refund(key, units, receipt, cancel)
 
@@ -179,7 +179,7 @@ class MemoMeter(_Hand):
             self.meter.reset(key)
 
 
-class AsyncMemoEngine(_Memo):
+class AsyncDenialCacheEngine(_DenialCache):
     """The same, awaited."""
 
     inner: AsyncEngine
@@ -188,22 +188,22 @@ class AsyncMemoEngine(_Memo):
         super().__init__(entries, clock)
         self.inner = inner
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncMemoMeter:
-        return AsyncMemoMeter(self, self.inner.meter(limit, name, terms), terms)
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncDenialCacheMeter:
+        return AsyncDenialCacheMeter(self, self.inner.meter(limit, name, terms), terms)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncSlotMeter:
         return self.inner.slots(limit, name, terms)
 
-    def overrides(self, rule: str) -> AsyncMemoOverrides:
-        return AsyncMemoOverrides(self.inner.overrides(rule), self.denials)
+    def overrides(self, rule: str) -> AsyncDenialCacheOverrides:
+        return AsyncDenialCacheOverrides(self.inner.overrides(rule), self.denials)
 
     def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncLedger:
         return self.inner.assignments(limit, name, ttl_us, grace_us)
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
-        own = [(_own(meter, AsyncMemoMeter), key, cost) for meter, key, cost in charges]
+    ) -> list[Outcome]:
+        own = [(_own(meter, AsyncDenialCacheMeter), key, cost) for meter, key, cost in charges]
         return await arun(_together(self, self.inner.decide_all, own, patience_us, commit))
 
     def shard(self, key: str) -> Hashable:
@@ -213,14 +213,14 @@ class AsyncMemoEngine(_Memo):
         await self.inner.close()
 
 
-class AsyncMemoMeter(_Hand):
+class AsyncDenialCacheMeter(_Hand):
     """The same hand, awaited."""
 
-    def __init__(self, memo: AsyncMemoEngine, meter: AsyncMeter, terms: Terms | None) -> None:
+    def __init__(self, memo: AsyncDenialCacheEngine, meter: AsyncMeter, terms: ChargeOptions | None) -> None:
         super().__init__(memo, meter.limit, meter.name, terms)
         self.meter = meter
 
-    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         if patience_us is not None or not cost or self._aside:
             return await self.meter.decide(key, cost, patience_us)
         now_us, denials, drawer = self._now_us(), self._denials, self._drawer
@@ -232,7 +232,7 @@ class AsyncMemoMeter(_Hand):
             self._remember(key, cost, facts, now_us, era)
         return facts
 
-    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         with self._ends(key):
             return await self.meter.refund(key, units, receipt, cancel)
 
@@ -245,10 +245,10 @@ class AsyncMemoMeter(_Hand):
             await self.meter.reset(key)
 
 
-class MemoOverrides:
+class DenialCacheOverrides:
     """The engine's overrides of one rule; what is changed ends what is remembered of its key."""
 
-    def __init__(self, inner: Any, denials: Denials) -> None:
+    def __init__(self, inner: Any, denials: DenialTable) -> None:
         self.get: Any = inner.get
         self.list: Any = inner.list
         self._inner = inner
@@ -265,10 +265,10 @@ class MemoOverrides:
             return done
 
 
-class AsyncMemoOverrides:
+class AsyncDenialCacheOverrides:
     """The same, awaited."""
 
-    def __init__(self, inner: Any, denials: Denials) -> None:
+    def __init__(self, inner: Any, denials: DenialTable) -> None:
         self.get: Any = inner.get
         self.list: Any = inner.list
         self._inner = inner
@@ -285,7 +285,7 @@ class AsyncMemoOverrides:
             return done
 
 
-M = TypeVar("M", MemoMeter, AsyncMemoMeter)
+M = TypeVar("M", DenialCacheMeter, AsyncDenialCacheMeter)
 
 
 def _own(meter: object, kind: type[M]) -> M:
@@ -295,16 +295,16 @@ def _own(meter: object, kind: type[M]) -> M:
 
 
 def _together(
-    memo: _Memo,
+    memo: _DenialCache,
     decide_all: Callable[..., Any],
     charges: Sequence[tuple[M, str, int]],
     patience_us: int | None,
     commit: bool,
-) -> Flow[list[Facts]]:
+) -> Flow[list[Outcome]]:
     """Charges decided together: recalled together, or asked together and remembered together."""
     ask = partial(decide_all, [(meter.meter, key, cost) for meter, key, cost in charges], patience_us, commit)
     costs = tuple(cost for _, _, cost in charges)
-    facts: list[Facts]
+    facts: list[Outcome]
     if patience_us is not None or not commit or not all(costs) or any(meter.through for meter, _, _ in charges):
         facts = yield ask
         return facts

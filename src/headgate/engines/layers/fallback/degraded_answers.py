@@ -20,21 +20,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, MARK, DegradedFacts, Facts
+from headgate.algorithms.decision import ALLOWED, MARK, DegradedOutcome, Outcome
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock, SystemClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback.description import local_law
 from headgate.engines.layers.fallback.limit_share import Place
 from headgate.engines.layers.fallback.membership import Roll
-from headgate.engines.layers.fallback.settlement import Asked, Shares
+from headgate.engines.layers.fallback.settlement import Asked, Settlement
 from headgate.engines.url_options import FALLBACKS, Instead
 from headgate.errors import EngineUnavailable, InvalidRule
 
 OURS = -(2**60)  # marks of a fallback's facts are this and below
 
 
-class Answers(Shares):
+class Answers(Settlement):
     """The answers without an engine."""
 
     members: Any  # of one spelling or the other
@@ -58,7 +58,7 @@ class Answers(Shares):
         self._settle_us = settle_us
         super().__init__(inner, members, clock or SystemClock(), round(deadline * SECOND), remembered)
 
-    def instead_of(self, terms: Terms | None) -> Instead | None:
+    def instead_of(self, terms: ChargeOptions | None) -> Instead | None:
         """What is done for charges on these terms. Members are joined when the first of them is local."""
         if terms is not None and terms.aside:
             return "allow"
@@ -91,7 +91,7 @@ class Answers(Shares):
         place: Place = self.members.place
         return place
 
-    def laws(self, limit: Limit, nodes: int, terms: Terms | None = None) -> Iterator[tuple[str, str]]:
+    def laws(self, limit: Limit, nodes: int, terms: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
         chosen = self.fallback if terms is None or terms.fallback is None else terms.fallback
         if chosen is None or (terms is not None and terms.aside):
             return
@@ -109,7 +109,7 @@ class Answers(Shares):
         patience_us: int | None,
         commit: bool = True,
         why: EngineUnavailable | None = None,
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         """The fallback's own answer; the failure itself, if a charge has no fallback."""
         for meter, _, _ in asked:
             if meter.instead is None:
@@ -122,11 +122,11 @@ class Answers(Shares):
             self.owe(asked)
         return self.degraded_by(asked, answers)
 
-    def as_it_stands(self, meter: Any, key: str) -> Facts:
+    def as_it_stands(self, meter: Any, key: str) -> Outcome:
         """A peek without the engine."""
         return ours(self._undegraded([(meter, key, 0)], None)[0])
 
-    def _undegraded(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Facts]:
+    def _undegraded(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Outcome]:
         shared = [each for each in asked if each[0].shares]
         charged = commit and self.others_pass(asked)
         return self.beside(asked, self.by_share(shared, patience_us, charged))
@@ -135,10 +135,10 @@ class Answers(Shares):
         """Whether a call that its shares let pass does pass."""
         return all(meter.shares or meter.instead == "allow" for meter, _, _ in asked)
 
-    def beside(self, asked: Sequence[Asked], shared: Sequence[Facts]) -> list[Facts]:
+    def beside(self, asked: Sequence[Asked], shared: Sequence[Outcome]) -> list[Outcome]:
         """The answers to all charges, given those of the shares: for charges that are local, in their order."""
         now_us, judged = self.clock.now_us(), iter(shared)
-        passes: Facts = (True, 0, 0, 0, 0, now_us, 0)
+        passes: Outcome = (True, 0, 0, 0, 0, now_us, 0)
         return [
             next(judged, passes)
             if meter.shares
@@ -148,7 +148,7 @@ class Answers(Shares):
             for meter, key, _ in asked
         ]
 
-    def degraded_by(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> list[Facts]:
+    def degraded_by(self, asked: Sequence[Asked], answers: Sequence[Outcome]) -> list[Outcome]:
         self.shard_of(asked[0][1]).tally("degraded")
         return [ours(facts) for facts in answers]
 
@@ -164,9 +164,9 @@ class Answers(Shares):
         return words.get(only, "Doing what each rule says")
 
 
-def all_pass(answers: Sequence[Facts]) -> bool:
+def all_pass(answers: Sequence[Outcome]) -> bool:
     return all(facts[ALLOWED] for facts in answers)
 
 
-def ours(facts: Facts) -> Facts:
-    return DegradedFacts((*facts[:MARK], OURS - facts[MARK]))
+def ours(facts: Outcome) -> Outcome:
+    return DegradedOutcome((*facts[:MARK], OURS - facts[MARK]))

@@ -19,12 +19,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, AT_US, MARK, DegradedFacts, Facts
+from headgate.algorithms.decision import ALLOWED, AT_US, MARK, DegradedOutcome, Outcome
 from headgate.algorithms.slots import Slots, renewed_us
 from headgate.engines.layers.fallback.breaker import CLOSED, SETTLING
 from headgate.engines.layers.fallback.flows import Fallback
 from headgate.engines.layers.fallback.limit_share import share
-from headgate.engines.memory.engine import LocalSlotMeter
+from headgate.engines.memory.engine import MemorySlotMeter
 from headgate.engines.port import Slot
 from headgate.engines.url_options import Instead
 from headgate.flow import Flow
@@ -42,9 +42,9 @@ class FallbackSlots:
         self._number = engine.number(self.limit, self.name)
         self._now_us = engine.clock.now_us
 
-    def freeing(self, key: str) -> Flow[Facts]:
+    def freeing(self, key: str) -> Flow[Outcome]:
         self._engine.used()
-        facts: Facts | None = yield from self._engine.trying(key, partial(self.meter.free, key))
+        facts: Outcome | None = yield from self._engine.trying(key, partial(self.meter.free, key))
         return self._free_here(key) if facts is None else facts
 
     def acquiring(self, key: str, ticket: int | None, wait: bool) -> Flow[Slot]:
@@ -119,19 +119,19 @@ class FallbackSlots:
         if done is None:
             self._engine.shard_of(key).tally("lost_resets")
 
-    def _here(self) -> LocalSlotMeter | None:
+    def _here(self) -> MemorySlotMeter | None:
         """The share of these slots; None if this member has none."""
         if self.instead != "local":
             return None
         part = share(self.limit, *self._engine.members.place)
         return self._engine.local.slots(part, self.name) if isinstance(part, Slots) else None
 
-    def _free_here(self, key: str) -> Facts:
+    def _free_here(self, key: str) -> Outcome:
         here, now_us = self._here(), self._now_us()
         if here is not None:
-            return DegradedFacts(here.free(key))
+            return DegradedOutcome(here.free(key))
         if self.instead == "allow":
-            return DegradedFacts((True, 0, 0, 0, 0, now_us, 0))
+            return DegradedOutcome((True, 0, 0, 0, 0, now_us, 0))
         return self._refusal(key, now_us)
 
     def _acquire_here(self, key: str, ticket: int | None, wait: bool) -> Slot:
@@ -150,8 +150,8 @@ class FallbackSlots:
         if facts[ALLOWED]:
             expires_us = renewed_us(self.limit, now_us)
             engine.leases.keep((key, self._number, facts[MARK]), (now_us, expires_us, None))
-        return Slot(DegradedFacts(facts), ticket)
+        return Slot(DegradedOutcome(facts), ticket)
 
-    def _refusal(self, key: str, now_us: int) -> Facts:
+    def _refusal(self, key: str, now_us: int) -> Outcome:
         facts = self._engine.refusal(self._engine.shard_of(key), now_us)
-        return DegradedFacts((*facts[:MARK], 1))  # the next in line
+        return DegradedOutcome((*facts[:MARK], 1))  # the next in line

@@ -3,7 +3,7 @@
     FallbackEngine(engine, fallback="local", members=Members(...))
 
 stands around an engine. While that answers, calls go straight through, and only the last facts of each count are
-remembered. When it does not, the fallback answers, with DegradedFacts; flows.py tells how, and the laws.
+remembered. When it does not, the fallback answers, with DegradedOutcome; flows.py tells how, and the laws.
 Here are the two spellings: a straight way and the long one, which is a flow.
 """
 
@@ -15,11 +15,11 @@ import threading
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback.degraded_slots import FallbackSlots
 from headgate.engines.layers.fallback.flows import (
@@ -30,7 +30,7 @@ from headgate.engines.layers.fallback.flows import (
     has_no_fallback,
     inside,
 )
-from headgate.engines.layers.fallback.membership import AsyncMembers, Members
+from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
 from headgate.engines.layers.fallback.settlement import Asked
 from headgate.engines.layers.fallback.shard import Shard, Tag
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, Slot, SlotMeter
@@ -50,36 +50,36 @@ class FallbackEngine(Fallback):
     remembered  how many counts' last facts are kept for the start of a share
     """
 
-    members: Members
+    members: Membership
 
     def __init__(
         self,
         inner: Engine,
         *,
         fallback: Instead | None = "local",
-        members: Members | None = None,
+        members: Membership | None = None,
         clock: Clock | None = None,
         settle_us: int = SETTLE_US,
         deadline: float = DEADLINE,
         remembered: int = REMEMBERED,
     ) -> None:
-        super().__init__(inner, fallback, members or Members(), clock, settle_us, deadline, remembered)
+        super().__init__(inner, fallback, members or Membership(), clock, settle_us, deadline, remembered)
         self._settlers: set[Hashable] = set()
         on_fork(self.forget)
         if fallback == "local":
             self.share_from_now_on()
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> FallbackMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> FallbackMeter:
         return FallbackMeter(self, self.inner.meter(limit, name, terms), terms)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> SlotMeter:
         inner: SlotMeter = self.inner.slots(limit, name, terms)
         instead = self.instead_of(terms)
         return inner if instead is None else FallbackSlotMeter(self, inner, instead)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         self.used()
         return run(self.deciding(_own(charges, FallbackMeter), patience_us, commit))
 
@@ -122,40 +122,40 @@ class FallbackEngine(Fallback):
 class AsyncFallbackEngine(Fallback):
     """The same, awaited. See FallbackEngine."""
 
-    members: AsyncMembers
+    members: AsyncMembership
 
     def __init__(
         self,
         inner: AsyncEngine,
         *,
         fallback: Instead | None = "local",
-        members: AsyncMembers | None = None,
+        members: AsyncMembership | None = None,
         clock: Clock | None = None,
         settle_us: int = SETTLE_US,
         deadline: float = DEADLINE,
         remembered: int = REMEMBERED,
     ) -> None:
-        super().__init__(inner, fallback, members or AsyncMembers(), clock, settle_us, deadline, remembered)
+        super().__init__(inner, fallback, members or AsyncMembership(), clock, settle_us, deadline, remembered)
         self._settlers: dict[Hashable, asyncio.Task[None]] = {}
         on_fork(self.forget)
         if fallback == "local":
             self.share_from_now_on()
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncFallbackMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncFallbackMeter:
         return AsyncFallbackMeter(self, self.inner.meter(limit, name, terms), terms)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncSlotMeter:
         inner: AsyncSlotMeter = self.inner.slots(limit, name, terms)
         instead = self.instead_of(terms)
         return inner if instead is None else AsyncFallbackSlotMeter(self, inner, instead)
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
+    ) -> list[Outcome]:
         self.used()
         asked = _own(charges, AsyncFallbackMeter)
         if has_no_fallback(asked):
-            straight: list[Facts] = await self.inner.decide_all(inside(asked), patience_us, commit)
+            straight: list[Outcome] = await self.inner.decide_all(inside(asked), patience_us, commit)
             return straight
         return await arun(self.deciding(asked, patience_us, commit))
 
@@ -195,7 +195,7 @@ class AsyncFallbackEngine(Fallback):
 class _Hand:
     """What both meters have: what stands in for the engine's hand on one limit."""
 
-    def __init__(self, engine: Fallback, meter: Any, terms: Terms | None) -> None:
+    def __init__(self, engine: Fallback, meter: Any, terms: ChargeOptions | None) -> None:
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
@@ -216,27 +216,27 @@ class _Hand:
 class FallbackMeter(_Hand):
     """The engine's hand on one limit, and the share that stands in for it."""
 
-    def __init__(self, engine: FallbackEngine, meter: Meter, terms: Terms | None) -> None:
+    def __init__(self, engine: FallbackEngine, meter: Meter, terms: ChargeOptions | None) -> None:
         super().__init__(engine, meter, terms)
         self._engine = engine
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         if self.instead is None:
-            straight: Facts = self._ask(key, cost, patience_us)
+            straight: Outcome = self._ask(key, cost, patience_us)
             return straight
         engine = self._engine
         shard = self._known(self._shard(key)) or engine.shard_of(key)
         if not shard.straight:
             return run(engine.deciding([(self, key, cost)], patience_us))[0]
         try:
-            facts: Facts = self._ask(key, cost, patience_us)
+            facts: Outcome = self._ask(key, cost, patience_us)
         except EngineUnavailable as why:
             return engine.unanswered(shard, (self, key, cost), patience_us, why)
         if self.shares:
             self._keep((key, self._number), (facts, self._now_us()))
         return facts
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return run(self._engine.refunding(self, key, units, receipt, cancel))
 
     def retune(self, key: str) -> None:
@@ -249,28 +249,28 @@ class FallbackMeter(_Hand):
 class AsyncFallbackMeter(_Hand):
     """The same hand, awaited."""
 
-    def __init__(self, engine: AsyncFallbackEngine, meter: AsyncMeter, terms: Terms | None) -> None:
+    def __init__(self, engine: AsyncFallbackEngine, meter: AsyncMeter, terms: ChargeOptions | None) -> None:
         super().__init__(engine, meter, terms)
         self._engine = engine
 
-    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         engine = self._engine
         engine.used()
         if self.instead is None:
-            straight: Facts = await self._ask(key, cost, patience_us)
+            straight: Outcome = await self._ask(key, cost, patience_us)
             return straight
         shard = self._known(self._shard(key)) or engine.shard_of(key)
         if not shard.straight:
             return (await arun(engine.deciding([(self, key, cost)], patience_us)))[0]
         try:
-            facts: Facts = await self._ask(key, cost, patience_us)
+            facts: Outcome = await self._ask(key, cost, patience_us)
         except EngineUnavailable as why:
             return engine.unanswered(shard, (self, key, cost), patience_us, why)
         if self.shares:
             self._keep((key, self._number), (facts, self._now_us()))
         return facts
 
-    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return await arun(self._engine.refunding(self, key, units, receipt, cancel))
 
     async def retune(self, key: str) -> None:
@@ -283,7 +283,7 @@ class AsyncFallbackMeter(_Hand):
 class FallbackSlotMeter(FallbackSlots):
     """The engine's hand on the slots of one limit, and the share that stands in for it."""
 
-    def free(self, key: str) -> Facts:
+    def free(self, key: str) -> Outcome:
         return run(self.freeing(key))
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
@@ -305,7 +305,7 @@ class FallbackSlotMeter(FallbackSlots):
 class AsyncFallbackSlotMeter(FallbackSlots):
     """The same, awaited."""
 
-    async def free(self, key: str) -> Facts:
+    async def free(self, key: str) -> Outcome:
         return await arun(self.freeing(key))
 
     async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:

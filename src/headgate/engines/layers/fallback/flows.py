@@ -33,7 +33,7 @@ from functools import partial
 from itertools import count as numbers
 from typing import Any
 
-from headgate.algorithms.decision import REMAINING, DegradedFacts, Facts, Receipt
+from headgate.algorithms.decision import REMAINING, DegradedOutcome, Outcome, Receipt
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock
 from headgate.engines.deadlines import deadline_of, set_deadline
@@ -147,7 +147,9 @@ class Fallback(Answers):
 
     # Deciding.
 
-    def deciding(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> Flow[list[Facts]]:
+    def deciding(
+        self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True
+    ) -> Flow[list[Outcome]]:
         """The long way of a decision: something failed before, or is owed, or there are several charges."""
         if has_no_fallback(asked):
             return (yield from self._asking(asked, patience_us, commit))
@@ -161,7 +163,7 @@ class Fallback(Answers):
             return self.instead(asked, patience_us, commit)
         shared = [each for each in asked if each[0].shares]
         hurry_us = self._hurry_us(asked)
-        passed: list[Facts] = []
+        passed: list[Outcome] = []
         try:
             for meter, key, _ in shared:
                 told = yield from self.tell(self.shard_of(key), meter.tag(key), hurry_us=hurry_us)
@@ -204,30 +206,30 @@ class Fallback(Answers):
             self.give_back(shared, passed)
         return answers
 
-    def unanswered(self, shard: Shard, asked: Asked, patience_us: int | None, why: EngineUnavailable) -> Facts:
+    def unanswered(self, shard: Shard, asked: Asked, patience_us: int | None, why: EngineUnavailable) -> Outcome:
         """The short way ended without an answer."""
         self.failed(shard, ASK, why)
         return self.instead([asked], patience_us, why=why)[0]
 
-    def _asking(self, asked: Sequence[Asked], patience_us: int | None, commit: bool) -> Flow[list[Facts]]:
+    def _asking(self, asked: Sequence[Asked], patience_us: int | None, commit: bool) -> Flow[list[Outcome]]:
         if len(asked) == 1 and commit:
             meter, key, cost = asked[0]
             return [(yield partial(meter.meter.decide, key, cost, patience_us))]
-        answers: list[Facts] = yield partial(self.inner.decide_all, inside(asked), patience_us, commit)
+        answers: list[Outcome] = yield partial(self.inner.decide_all, inside(asked), patience_us, commit)
         return answers
 
-    def answered(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> None:
+    def answered(self, asked: Sequence[Asked], answers: Sequence[Outcome]) -> None:
         if self.shares:
             self.remember(asked, answers)
 
-    def _silent(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> set[Shard]:
+    def _silent(self, asked: Sequence[Asked], answers: Sequence[Outcome]) -> set[Shard]:
         """The parts that gave no answer, and were asked only for what is aside. Nobody waited long for that, so it
         tells neither that they are there nor that they are gone."""
-        if not any(isinstance(facts, DegradedFacts) for facts in answers):
+        if not any(isinstance(facts, DegradedOutcome) for facts in answers):
             return set()
         told: dict[bool, set[Shard]] = {True: set(), False: set()}
         for (_, key, _), facts in zip(asked, answers, strict=True):
-            told[isinstance(facts, DegradedFacts)].add(self.shard_of(key))
+            told[isinstance(facts, DegradedOutcome)].add(self.shard_of(key))
         return told[True] - told[False]
 
     def _hurry_us(self, asked: Sequence[Asked]) -> int | None:
@@ -296,21 +298,21 @@ class Fallback(Answers):
 
     # The other verbs.
 
-    def refunding(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Facts]:
+    def refunding(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Outcome]:
         if receipt.mark <= OURS:
             return self._refund_here(meter, key, units, receipt._replace(mark=OURS - receipt.mark), cancel)
         step = partial(meter.meter.refund, key, units, receipt, cancel)
         if meter.instead is None:
-            told: Facts = yield step
+            told: Outcome = yield step
             return told
-        facts: Facts | None = yield from self.trying(key, step)
+        facts: Outcome | None = yield from self.trying(key, step)
         if facts is None:
             self.shard_of(key).tally("lost_refunds")
             return self.as_it_stands(meter, key)
         self.answered([(meter, key, 0)], [facts])
         return facts
 
-    def _refund_here(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Facts:
+    def _refund_here(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Outcome:
         shard = self.shard_of(key)
         count = shard.counts.get(meter.tag(key))
         if count is None or receipt.at_us < count.since_us:
@@ -373,7 +375,7 @@ def inside(asked: Sequence[Asked]) -> list[tuple[Any, str, int]]:
     return [(meter.meter, key, cost) for meter, key, cost in asked]
 
 
-def _passes(asked: Sequence[Asked], answers: Sequence[Facts]) -> bool:
+def _passes(asked: Sequence[Asked], answers: Sequence[Outcome]) -> bool:
     """Whether the engine charged those that are not aside."""
     return all_pass([facts for (meter, _, _), facts in zip(asked, answers, strict=True) if not _aside(meter)])
 

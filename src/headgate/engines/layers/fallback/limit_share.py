@@ -34,7 +34,7 @@ from fractions import Fraction
 from math import nextafter
 from typing import Any
 
-from headgate.algorithms.decision import REMAINING, RETRY_AFTER_US, Facts
+from headgate.algorithms.decision import REMAINING, RETRY_AFTER_US, Outcome
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import SECOND, Limit
@@ -97,7 +97,7 @@ def fresh(limit: Any) -> int:
     return amount
 
 
-def held(limit: Limit, facts: Facts) -> int:
+def held(limit: Limit, facts: Outcome) -> int:
     """How many units the count still holds, from what it answers to a peek; rounded up."""
     if isinstance(limit, Smooth):
         return -(-(facts[RETRY_AFTER_US] or 0) // max(1, int(limit.interval_us)))

@@ -1,8 +1,8 @@
 """Who else shares the limits: counted while the engine answers, remembered when it does not.
 
-Every process is a member. It says so every second, in one sorted set on the server (lua/commands/membership.lua), and
-is told how many are alive and how many of them come before it: its rank. A member that was silent for five seconds
-is dead. What was heard last is what stands when nobody answers any more.
+Every process is a member. It says so every second, in one sorted set on the server (lua/commands/membership.lua),
+and is told how many are alive and how many of them come before it: its rank. A member that was silent for five
+seconds is dead. What was heard last is what stands when nobody answers any more.
 
 A count that falls is believed after five beats only: a server that came back empty has to hear from everybody
 first, and in the meantime nobody should think itself alone. A member that has never heard anything goes by the
@@ -105,7 +105,7 @@ def _new_id() -> str:
     return str(secrets.randbelow(2**48) + 1)
 
 
-class Members(Roll):
+class Membership(Roll):
     """Beats in a thread of its own, which ends with close or with its owner."""
 
     def __init__(
@@ -191,7 +191,7 @@ class Members(Roll):
             self.start(after=self._every / 4)
 
 
-def _beating(owner: ref[Members], end: threading.Event, pause: float, every: float) -> None:
+def _beating(owner: ref[Membership], end: threading.Event, pause: float, every: float) -> None:
     while not end.wait(pause):
         members = owner()
         if members is None:
@@ -201,7 +201,7 @@ def _beating(owner: ref[Members], end: threading.Event, pause: float, every: flo
         pause = every
 
 
-class AsyncMembers(Roll):
+class AsyncMembership(Roll):
     """Beats on the event loop where it is used, by a timer that ends with close, its owner or its loop."""
 
     def __init__(
@@ -275,7 +275,7 @@ class AsyncMembers(Roll):
             self._timer = loop.call_later(self._every, _beat_on, ref(self), loop)
 
 
-def _beat_on(owner: ref[AsyncMembers], loop: asyncio.AbstractEventLoop) -> None:
+def _beat_on(owner: ref[AsyncMembership], loop: asyncio.AbstractEventLoop) -> None:
     members = owner()
     if members is not None:
         members._tick(loop)

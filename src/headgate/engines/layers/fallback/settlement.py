@@ -17,21 +17,21 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.clock import Clock
 from headgate.engines.layers.fallback.breaker import ASK, Way
 from headgate.engines.layers.fallback.limit_share import fresh, share, units
 from headgate.engines.layers.fallback.membership import Roll
 from headgate.engines.layers.fallback.shard import Count, Recent, Shard, Tag
-from headgate.engines.memory.engine import LocalEngine
+from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import Flow
 
 Asked = tuple[Any, str, int]  # a meter of ours, a key, a cost
 
 
-class Shares:
+class Settlement:
     """What this process keeps of the engine's parts and counts."""
 
     def __init__(self, inner: Any, members: Roll, clock: Clock, deadline_us: int, remembered: int) -> None:
@@ -40,14 +40,14 @@ class Shares:
         self.clock = clock
         self.settle_us = 0  # until anybody shares
         self.hurry_us: int = deadline_us // 4
-        self.recent: Recent[tuple[Facts, int]] = Recent(remembered)
+        self.recent: Recent[tuple[Outcome, int]] = Recent(remembered)
         self.shards: dict[Hashable, Shard] = {}
         self.drop_all()
 
     def drop_all(self) -> None:
         self.recent.clear()
         self.shards.clear()
-        self.local: LocalEngine = LocalEngine(self.clock)
+        self.local: MemoryEngine = MemoryEngine(self.clock)
 
     def shard_of(self, key: str) -> Shard:
         name = self.inner.shard(key)
@@ -56,17 +56,17 @@ class Shares:
     def failed(self, shard: Shard, way: Way, why: BaseException) -> None:
         raise NotImplementedError
 
-    def remember(self, asked: Sequence[Asked], answers: Sequence[Facts]) -> None:
+    def remember(self, asked: Sequence[Asked], answers: Sequence[Outcome]) -> None:
         """What the engine said last, of counts that may be shared."""
         now_us = self.clock.now_us()
         for (meter, key, _), facts in zip(asked, answers, strict=True):
             if meter.shares:
                 self.recent.keep(meter.tag(key), (facts, now_us))
 
-    def refusal(self, shard: Shard, now_us: int) -> Facts:
+    def refusal(self, shard: Shard, now_us: int) -> Outcome:
         return False, 0, shard.breaker.next_probe_us(now_us), 0, 0, now_us, 0
 
-    def by_share(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Facts]:
+    def by_share(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Outcome]:
         """Judge by the shares alone; nothing is owed yet. What a share can never hold, the whole limit may: then
         the wait ends when the engine is probed next."""
         answers = self._judged(asked, patience_us, commit)
@@ -77,7 +77,7 @@ class Shares:
                 answers[place] = allowed, remaining, wait_us, reset_us, delay_us, at_us, mark
         return answers
 
-    def _judged(self, asked: Sequence[Asked], patience_us: int | None, commit: bool) -> list[Facts]:
+    def _judged(self, asked: Sequence[Asked], patience_us: int | None, commit: bool) -> list[Outcome]:
         if not asked:
             return []
         counts = [self._count(meter, key) for meter, key, _ in asked]
@@ -159,7 +159,7 @@ class Shares:
             if count is not None and cost:
                 shard.owe(tag, count, cost)
 
-    def give_back(self, asked: Sequence[Asked], passed: Sequence[Facts]) -> None:
+    def give_back(self, asked: Sequence[Asked], passed: Sequence[Outcome]) -> None:
         """What the shares admitted, and the engine did not."""
         for (meter, key, cost), facts in zip(asked, passed, strict=False):
             count = self.shard_of(key).counts.get(meter.tag(key))
@@ -179,7 +179,7 @@ class Shares:
             return True
         ask, key, asked_us = count.asked.meter.decide, count.key, self.clock.now_us()
         counted = count.asked.terms is not None and count.asked.terms.lockout is not None
-        facts: Facts | None = None if there and not counted else (yield partial(ask, key, 0))
+        facts: Outcome | None = None if there and not counted else (yield partial(ask, key, 0))
         if hurry_us is not None and self.clock.now_us() - asked_us > hurry_us:
             return tag not in shard.owing  # or somebody else has told it meanwhile
         owed = shard.take_owed(tag)

@@ -19,11 +19,11 @@ from collections.abc import Hashable
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from headgate.algorithms.decision import AT_US, RESET_AFTER_US, Facts
+from headgate.algorithms.decision import AT_US, RESET_AFTER_US, Outcome
 from headgate.algorithms.limit import SECOND
 from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING, Breaker, Phase, Way
 from headgate.engines.layers.fallback.limit_share import held
-from headgate.engines.memory.engine import LocalMeter
+from headgate.engines.memory.engine import MemoryMeter
 
 _LOOKED_AT = 2  # old counts examined for each new one
 _UNJUDGED_US = SECOND  # that a new count lives at least: others may be made before it is judged with them
@@ -73,16 +73,16 @@ class Count:
 
     __slots__ = ("asked", "key", "meter", "owed", "since_us", "told", "until_us")
 
-    def __init__(self, asked: Any, key: str, meter: LocalMeter, now_us: int) -> None:
+    def __init__(self, asked: Any, key: str, meter: MemoryMeter, now_us: int) -> None:
         self.asked: Any = asked
         self.key: str = key
-        self.meter: LocalMeter = meter
+        self.meter: MemoryMeter = meter
         self.since_us: int = now_us
         self.until_us: int = now_us + _UNJUDGED_US
         self.owed: int = 0
         self.told: bool = True  # nothing that the engine does not know
 
-    def judged(self, facts: Facts) -> None:
+    def judged(self, facts: Outcome) -> None:
         self.until_us = max(self.until_us, facts[AT_US] + facts[RESET_AFTER_US])
 
     def take_owed(self) -> int:

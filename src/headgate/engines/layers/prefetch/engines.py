@@ -50,23 +50,23 @@ from threading import current_thread
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from headgate.algorithms.decision import Facts, Receipt
+from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit, whole
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
-from headgate.engines.charge_options import Terms
+from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.prefetch.hot_keys import Counter, Hold, Leases
-from headgate.engines.layers.prefetch.prefetched_units import Shelf, Stock, bound
-from headgate.engines.layers.prefetch.return_thread import LEAST_US, LeaseWatcher
+from headgate.engines.layers.prefetch.hot_keys import Counter, Hold, HotKeys
+from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits, Shelf, bound
+from headgate.engines.layers.prefetch.return_thread import LEAST_US, ReturnThread
 from headgate.engines.memory.engine import Decide
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
 
-__all__ = ["AsyncLeaseEngine", "LeaseEngine", "bound", "law"]
+__all__ = ["AsyncPrefetchEngine", "PrefetchEngine", "bound", "law"]
 
 HOLD_US = 100_000
 _log = logging.getLogger("headgate")
@@ -95,18 +95,18 @@ class _Lending:
     def __init__(self, hold_us: int | None, units: int | None, clock: Clock | None) -> None:
         self.clock: Clock = clock or SystemClock()
         self._hold = None if hold_us is None else Hold.checked(hold_us, units)
-        self._leases = Leases()
+        self._leases = HotKeys()
 
-    def _held(self, limit: Limit, terms: Terms | None) -> Hold | None:
+    def _held(self, limit: Limit, terms: ChargeOptions | None) -> Hold | None:
         """How units of this limit are held; None if they are not."""
         return self._said(terms) if bound(limit) and (terms is None or terms.plain) else None
 
-    def _said(self, terms: Terms | None) -> Hold | None:
+    def _said(self, terms: ChargeOptions | None) -> Hold | None:
         if terms is None:
             return self._hold
         return None if terms.prefetch is None else Hold.checked(*terms.prefetch)
 
-    def laws(self, limit: Limit, nodes: int, terms: Terms | None = None) -> Iterator[tuple[str, str]]:
+    def laws(self, limit: Limit, nodes: int, terms: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
         said = self._said(terms)
         if said is None:
             return
@@ -141,7 +141,7 @@ class _Lending:
 class ExactMeter:
     """A hand on a limit that is not prefetched, in either spelling: the verbs are those of the inner meter."""
 
-    def __init__(self, meter: Any, terms: Terms | None) -> None:
+    def __init__(self, meter: Any, terms: ChargeOptions | None) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
         self.terms = terms
@@ -152,7 +152,7 @@ class ExactMeter:
         self.reset: Any = meter.reset
 
 
-class LeaseEngine(_Lending):
+class PrefetchEngine(_Lending):
     """Around an engine: hands out units of hot keys that were fetched ahead. Thread-safe.
 
     hold_us   how long units may be held; None: not at all, unless a rule's terms say so
@@ -166,12 +166,12 @@ class LeaseEngine(_Lending):
     ) -> None:
         super().__init__(hold_us, units, clock)
         self.inner = inner
-        self._meters: WeakValueDictionary[tuple[str, str], LeaseMeter] = WeakValueDictionary()
-        self._watcher: LeaseWatcher | None = None
+        self._meters: WeakValueDictionary[tuple[str, str], PrefetchMeter] = WeakValueDictionary()
+        self._watcher: ReturnThread | None = None
         self._warned = False
         on_fork(self.forget)
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> Meter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Meter:
         hold = self._held(limit, terms)
         if hold is None:
             return ExactMeter(self.inner.meter(limit, name, terms), terms)
@@ -179,20 +179,20 @@ class LeaseEngine(_Lending):
             latest = self._meters.get((limit.algorithm, name))
             if latest is None or latest.limit.text != limit.text or latest.terms is not terms:
                 shelf = latest.shelf if latest else self._leases.shelf()
-                latest = LeaseMeter(self, self.inner.meter(limit, name, terms), terms, shelf, hold)
+                latest = PrefetchMeter(self, self.inner.meter(limit, name, terms), terms, shelf, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
     def counter(self, meter: Meter, shelf: Shelf, hold: Hold) -> Counter:
         return Counter(self._leases, shelf, meter, hold, self.clock, self._ready, self._watch, run)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> SlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> SlotMeter:
         return self.inner.slots(limit, name, terms)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
-        return self.inner.decide_all(_inside(charges, LeaseMeter), patience_us, commit)
+    ) -> list[Outcome]:
+        return self.inner.decide_all(_inside(charges, PrefetchMeter), patience_us, commit)
 
     def give_back_expired(self) -> int | None:
         """Give back what has expired; how many microseconds until there is more to do, if anything is held."""
@@ -205,7 +205,7 @@ class LeaseEngine(_Lending):
         try:
             with self._leases.lock:
                 if self._watcher is None or not self._watcher.is_alive():
-                    watcher = LeaseWatcher(self)
+                    watcher = ReturnThread(self)
                     watcher.start()
                     self._watcher, self._warned = watcher, False
         except RuntimeError as error:  # the process has as many as it may have
@@ -215,14 +215,14 @@ class LeaseEngine(_Lending):
             return False
         return True
 
-    def _watch(self, stock: Stock) -> None:
+    def _watch(self, stock: PrefetchedUnits) -> None:
         """If no thread can be started by now, later calls for the key give back what is left, or close does."""
         if self._ready():
             with self._leases.lock:
                 if self._watcher is not None and self._leases.next_is(stock):
                     self._watcher.wake.set()
 
-    def watched_by(self, watcher: LeaseWatcher, leaving: bool = False) -> bool:
+    def watched_by(self, watcher: ReturnThread, leaving: bool = False) -> bool:
         """Whether that thread is to go on; one that leaves is let go only if nothing is held."""
         with self._leases.lock:
             if leaving and self._watcher is watcher and not self._leases.held:
@@ -245,10 +245,12 @@ class LeaseEngine(_Lending):
         self.inner.close()
 
 
-class LeaseMeter:
+class PrefetchMeter:
     """The prefetching engine's hand on one limit."""
 
-    def __init__(self, engine: LeaseEngine, meter: Meter, terms: Terms | None, shelf: Shelf, hold: Hold) -> None:
+    def __init__(
+        self, engine: PrefetchEngine, meter: Meter, terms: ChargeOptions | None, shelf: Shelf, hold: Hold
+    ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
         self.terms = terms
@@ -257,12 +259,12 @@ class LeaseMeter:
         self._counter = engine.counter(meter, shelf, hold)
         self.decide: Decide = self._counter.or_else(self._ask)
 
-    def _ask(self, key: str, cost: int, patience_us: int | None) -> Facts:
+    def _ask(self, key: str, cost: int, patience_us: int | None) -> Outcome:
         if patience_us is not None:
             return self.meter.decide(key, cost, patience_us)
         return run(self._counter.take(key, cost) if cost else self._counter.peek(key))
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return run(self._counter.refund(key, units, receipt, cancel))
 
     def retune(self, key: str) -> None:
@@ -272,7 +274,7 @@ class LeaseMeter:
         run(self._counter.reset(key))
 
 
-class AsyncLeaseEngine(_Lending):
+class AsyncPrefetchEngine(_Lending):
     """The same, awaited. Works from several event loops."""
 
     inner: AsyncEngine
@@ -287,11 +289,11 @@ class AsyncLeaseEngine(_Lending):
     ) -> None:
         super().__init__(hold_us, units, clock)
         self.inner = inner
-        self._meters: WeakValueDictionary[tuple[str, str], AsyncLeaseMeter] = WeakValueDictionary()
+        self._meters: WeakValueDictionary[tuple[str, str], AsyncPrefetchMeter] = WeakValueDictionary()
         self._under_way: set[asyncio.Task[Any]] = set()  # whoever waits for it, it is not broken off
         on_fork(self.forget)
 
-    def meter(self, limit: Limit, name: str, terms: Terms | None = None) -> AsyncMeter:
+    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncMeter:
         hold = self._held(limit, terms)
         if hold is None:
             return ExactMeter(self.inner.meter(limit, name, terms), terms)
@@ -299,29 +301,29 @@ class AsyncLeaseEngine(_Lending):
             latest = self._meters.get((limit.algorithm, name))
             if latest is None or latest.limit.text != limit.text or latest.terms is not terms:
                 shelf = latest.shelf if latest else self._leases.shelf()
-                latest = AsyncLeaseMeter(self, self.inner.meter(limit, name, terms), terms, shelf, hold)
+                latest = AsyncPrefetchMeter(self, self.inner.meter(limit, name, terms), terms, shelf, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
     def counter(self, meter: AsyncMeter, shelf: Shelf, hold: Hold) -> Counter:
         return Counter(self._leases, shelf, meter, hold, self.clock, lambda: True, self._watch, self._unbroken)
 
-    def slots(self, limit: Slots, name: str, terms: Terms | None = None) -> AsyncSlotMeter:
+    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncSlotMeter:
         return self.inner.slots(limit, name, terms)
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
-    ) -> list[Facts]:
-        return await self.inner.decide_all(_inside(charges, AsyncLeaseMeter), patience_us, commit)
+    ) -> list[Outcome]:
+        return await self.inner.decide_all(_inside(charges, AsyncPrefetchMeter), patience_us, commit)
 
     async def give_back_expired(self) -> None:
         for stock in self._leases.ended(self.clock.now_us()):
             await arun(self._leases.give_back(stock))
 
-    async def _watch(self, stock: Stock) -> None:
+    async def _watch(self, stock: PrefetchedUnits) -> None:
         self._look_at(stock, asyncio.get_running_loop())
 
-    def _look_at(self, stock: Stock, loop: asyncio.AbstractEventLoop) -> None:
+    def _look_at(self, stock: PrefetchedUnits, loop: asyncio.AbstractEventLoop) -> None:
         """A timer for each stock, on the loop that ordered it; what a loop that ended has left is found by
         the next. A timer may be early by the wall clock: then it is set again."""
         now_us = self.clock.now_us()
@@ -330,7 +332,7 @@ class AsyncLeaseEngine(_Lending):
         elif self._leases.due_us(now_us) == 0:
             self._in_background(loop.create_task(self.give_back_expired()))
 
-    async def _unbroken(self, flow: Flow[Facts]) -> Facts:
+    async def _unbroken(self, flow: Flow[Outcome]) -> Outcome:
         """Finish the flow even if its caller is cancelled, so that fetched units reach the shelf."""
         return await asyncio.shield(self._in_background(asyncio.create_task(arun(flow))))
 
@@ -354,11 +356,11 @@ class AsyncLeaseEngine(_Lending):
         await self.inner.close()
 
 
-class AsyncLeaseMeter:
+class AsyncPrefetchMeter:
     """The same hand, awaited."""
 
     def __init__(
-        self, engine: AsyncLeaseEngine, meter: AsyncMeter, terms: Terms | None, shelf: Shelf, hold: Hold
+        self, engine: AsyncPrefetchEngine, meter: AsyncMeter, terms: ChargeOptions | None, shelf: Shelf, hold: Hold
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
@@ -368,17 +370,17 @@ class AsyncLeaseMeter:
         self._counter = engine.counter(meter, shelf, hold)
         self._decide = self._counter.or_else(self._ask)
 
-    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Facts:
+    async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         answer = self._decide(key, cost, patience_us)
-        facts: Facts = answer if answer.__class__ is tuple else await answer
+        facts: Outcome = answer if answer.__class__ is tuple else await answer
         return facts
 
-    async def _ask(self, key: str, cost: int, patience_us: int | None) -> Facts:
+    async def _ask(self, key: str, cost: int, patience_us: int | None) -> Outcome:
         if patience_us is not None:
             return await self.meter.decide(key, cost, patience_us)
         return await arun(self._counter.take(key, cost) if cost else self._counter.peek(key))
 
-    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Facts:
+    async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
         return await arun(self._counter.refund(key, units, receipt, cancel))
 
     async def retune(self, key: str) -> None:

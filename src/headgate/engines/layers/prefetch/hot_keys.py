@@ -14,15 +14,15 @@ from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import whole
 from headgate.clock import Clock, nanoseconds
-from headgate.engines.layers.prefetch.prefetched_units import HOT, Demand, Shelf, Stock, bound
+from headgate.engines.layers.prefetch.prefetched_units import HOT, Demand, PrefetchedUnits, Shelf, bound
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import Flow
 
 
-class Leases:
+class HotKeys:
     """All that one engine holds, in the order in which it ends."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Leases:
         self.lock: Lock = Lock()
         self._handed_out = 0
         self.lost: int = 0
-        self._dues: list[tuple[int, int, Stock]] = []
+        self._dues: list[tuple[int, int, PrefetchedUnits]] = []
         for shelf in self._shelves:
             shelf.stocks.clear()
             shelf.demands.clear()
@@ -44,7 +44,7 @@ class Leases:
         self._shelves.add(shelf)
         return shelf
 
-    def put(self, stock: Stock, since_us: int, hold_us: int) -> bool:
+    def put(self, stock: PrefetchedUnits, since_us: int, hold_us: int) -> bool:
         """On the shelf, until it ends; whether it is there. The caller holds the lock."""
         if stock.shelf.demands.get(stock.key) is not stock.demand:
             # The key was reset meanwhile, before or after this charge: nobody knows.
@@ -60,10 +60,10 @@ class Leases:
         """Stocks that are still to end; those that were used up before their time are among them."""
         return len(self._dues)
 
-    def next_is(self, stock: Stock) -> bool:
+    def next_is(self, stock: PrefetchedUnits) -> bool:
         return bool(self._dues) and self._dues[0][-1] is stock
 
-    def end(self, shelf: Shelf, key: str, now_us: int) -> Stock | None:
+    def end(self, shelf: Shelf, key: str, now_us: int) -> PrefetchedUnits | None:
         """Off the shelf; the stock, if there is anything to give back. The caller holds the lock."""
         stock = shelf.stocks.pop(key, None)
         if stock is None:
@@ -77,7 +77,7 @@ class Leases:
         stock.demand.moving += 1
         return stock
 
-    def ended(self, now_us: int, *, closing: bool = False) -> list[Stock]:
+    def ended(self, now_us: int, *, closing: bool = False) -> list[PrefetchedUnits]:
         """What has to be given back at this instant: what has expired, or all there is."""
         ended, dues = [], self._dues
         with self.lock:
@@ -87,7 +87,7 @@ class Leases:
                     ended.append(stock)
         return ended
 
-    def give_back(self, stock: Stock) -> Flow[None]:
+    def give_back(self, stock: PrefetchedUnits) -> Flow[None]:
         """What is left of a stock that was ended. No answer is no caller's error: the limit refills by itself."""
         try:
             yield partial(stock.meter.refund, stock.key, stock.left, stock.receipt)
@@ -135,16 +135,16 @@ class Counter:
 
     def __init__(
         self,
-        leases: Leases,
+        leases: HotKeys,
         shelf: Shelf,
         meter: Any,
         hold: Hold,
         clock: Clock,
         ready: Callable[[], bool],
-        watch: Callable[[Stock], Any],
-        unbroken: Callable[[Flow[Facts]], Any],
+        watch: Callable[[PrefetchedUnits], Any],
+        unbroken: Callable[[Flow[Outcome]], Any],
     ) -> None:
-        self.leases: Leases = leases
+        self.leases: HotKeys = leases
         self.shelf: Shelf = shelf
         self.meter: Any = meter
         self._now, self._now_ns = clock.now_us, nanoseconds(clock)
@@ -171,7 +171,7 @@ class Counter:
 
         return decide
 
-    def _from_stock(self, key: str, cost: int) -> Facts | None:
+    def _from_stock(self, key: str, cost: int) -> Outcome | None:
         """What the tray does not hold, or does not hold any more."""
         with self.leases.lock:
             stock = self.shelf.stocks.get(key)
@@ -187,7 +187,7 @@ class Counter:
                 stock.lay_out()
             return facts
 
-    def take(self, key: str, cost: int) -> Flow[Facts]:
+    def take(self, key: str, cost: int) -> Flow[Outcome]:
         """What is not in stock: ask for it, and for more if the key is hot."""
         leases, shelf, now_us = self.leases, self.shelf, self._now()
         with leases.lock:
@@ -208,14 +208,14 @@ class Counter:
                 demand.moving -= 1
         if not extra:
             return (yield from self._fetch(key, cost, 0, demand))
-        facts: Facts = yield partial(self._unbroken, self._fetch(key, cost, extra, demand))
+        facts: Outcome = yield partial(self._unbroken, self._fetch(key, cost, extra, demand))
         return facts
 
-    def _fetch(self, key: str, cost: int, extra: int, demand: Demand) -> Flow[Facts]:
+    def _fetch(self, key: str, cost: int, extra: int, demand: Demand) -> Flow[Outcome]:
         leases, shelf, meter = self.leases, self.shelf, self.meter
         try:
             since_us = self._now()
-            facts: Facts = yield partial(meter.decide, key, cost + extra)
+            facts: Outcome = yield partial(meter.decide, key, cost + extra)
             leased = extra > 0 and facts[ALLOWED]
             if extra and not leased:
                 facts = yield partial(meter.decide, key, cost)
@@ -228,7 +228,7 @@ class Counter:
             demand.remaining = facts[REMAINING]
             if not leased:
                 return facts
-            stock = Stock(meter, key, facts, cost, extra, shelf, demand)
+            stock = PrefetchedUnits(meter, key, facts, cost, extra, shelf, demand)
             there = leases.put(stock, since_us, self._hold_us)
         if there:
             yield partial(self._watch, stock)
@@ -241,15 +241,15 @@ class Counter:
         # A multiple of the cost, so that calls of one cost leave nothing behind.
         return min(self._bound, units, demand.remaining // 2) // cost * cost
 
-    def peek(self, key: str) -> Flow[Facts]:
-        facts: Facts = yield partial(self.meter.decide, key, 0)
+    def peek(self, key: str) -> Flow[Outcome]:
+        facts: Outcome = yield partial(self.meter.decide, key, 0)
         with self.leases.lock:
             stock = self.shelf.stocks.get(key)
             if stock is None or not stock.held or not self._usable(stock, self._now()):
                 return facts
             return True, facts[REMAINING] + stock.held, 0, *facts[RESET_AFTER_US:]
 
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Facts]:
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Outcome]:
         """Into the stock that the units came from, never more than was taken from it; else into the count."""
         with self.leases.lock:
             stock = self.shelf.stocks.get(key)
@@ -260,7 +260,7 @@ class Counter:
                 if its_own and left <= min(stock.receipt.cost, self._bound):
                     stock.left = left
                     return stock.facts(left)
-        facts: Facts = yield partial(self.meter.refund, key, units, receipt, cancel)
+        facts: Outcome = yield partial(self.meter.refund, key, units, receipt, cancel)
         return facts
 
     def retune(self, key: str) -> Flow[None]:
@@ -277,6 +277,6 @@ class Counter:
             self.shelf.demands.pop(key, None)
         yield partial(self.meter.reset, key)
 
-    def _usable(self, stock: Stock, now_us: int) -> bool:
+    def _usable(self, stock: PrefetchedUnits, now_us: int) -> bool:
         """Prefetched under this very limit, and still in time."""
         return stock.meter is self.meter and stock.lasts(now_us)

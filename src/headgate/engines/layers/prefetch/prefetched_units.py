@@ -6,7 +6,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
-from headgate.algorithms.decision import AT_US, MARK, REMAINING, RESET_AFTER_US, Facts, Receipt
+from headgate.algorithms.decision import AT_US, MARK, REMAINING, RESET_AFTER_US, Outcome, Receipt
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.sliding_log import SlidingLog
@@ -78,7 +78,7 @@ class Demand:
         )
 
 
-class Stock:
+class PrefetchedUnits:
     """The extra units of one order, and what is left of them.
 
     Some are laid out on a tray, each as the facts of the call that will take it. list.pop is atomic, so whoever
@@ -104,7 +104,7 @@ class Stock:
     rate: int
 
     def __init__(
-        self, meter: Any, key: str, facts: Facts, cost: int, extra: int, shelf: Shelf, demand: Demand
+        self, meter: Any, key: str, facts: Outcome, cost: int, extra: int, shelf: Shelf, demand: Demand
     ) -> None:
         self.meter: Any = meter
         self.key: str = key
@@ -112,7 +112,7 @@ class Stock:
         self.demand: Demand = demand
         self.since_us = self.until_us = self.since_ns = self.until_ns = 0
         self.extra = self.left = extra  # left: those on the tray are not
-        self.tray: list[Facts] = []
+        self.tray: list[Outcome] = []
         self.calls: int = 0
         self.receipt: Receipt = Receipt.of(facts, cost + extra)
         self.told, self.at_us = facts[REMAINING], facts[AT_US]
@@ -161,7 +161,7 @@ class Stock:
                 self.left += 1
                 self.calls -= 1
 
-    def facts(self, left: int) -> Facts:
+    def facts(self, left: int) -> Outcome:
         """The facts of the call after which so many units are left."""
         return True, self.told + left, 0, self.end_us + -left * self.spread // self.rate, 0, self.at_us, self.mark
 
@@ -172,7 +172,7 @@ class Shelf:
     __slots__ = ("__weakref__", "demands", "stocks")
 
     def __init__(self) -> None:
-        self.stocks: dict[str, Stock] = {}
+        self.stocks: dict[str, PrefetchedUnits] = {}
         self.demands: OrderedDict[str, Demand] = OrderedDict()
 
     def demand(self, key: str, now_us: int) -> Demand:

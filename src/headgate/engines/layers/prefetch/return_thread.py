@@ -9,16 +9,16 @@ from weakref import ref
 from headgate.algorithms.limit import SECOND
 
 if TYPE_CHECKING:
-    from headgate.engines.layers.prefetch.engines import LeaseEngine
+    from headgate.engines.layers.prefetch.engines import PrefetchEngine
 
 LEAST_US = 1000  # nobody is woken more often
 IDLE_S = 5.0  # the thread ends when nothing was held for so long
 
 
-class LeaseWatcher(Thread):
+class ReturnThread(Thread):
     """Gives back in time what nobody asks for. It does not keep its engine alive."""
 
-    def __init__(self, engine: LeaseEngine) -> None:
+    def __init__(self, engine: PrefetchEngine) -> None:
         super().__init__(name="headgate-prefetch", daemon=True)
         wake = Event()
         self.wake: Event = wake

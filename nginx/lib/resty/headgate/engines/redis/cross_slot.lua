@@ -10,7 +10,7 @@
 -- commits everything, and they are as atomic as alone. An aside charge whose server gives no answer is in nobody's way:
 -- it is waited for promptly only, and its facts are degraded, unless nobody answered at all.
 --
--- Facts that were decided in several places say so: facts.apart.
+-- Outcome that were decided in several places say so: facts.apart.
 
 local cluster = require "resty.headgate.engines.redis.cluster"
 local questions = require "resty.headgate.engines.redis.commands"
@@ -65,7 +65,7 @@ local function until_when(group, by)
   return promptly < by and promptly or by
 end
 
--- Facts of each group; nil, and trouble in the other list, where there was no answer.
+-- Outcome of each group; nil, and trouble in the other list, where there was no answer.
 local function asked(engine, groups, of, mode, by)
   return at_once(groups, function(group)
     return engine:decide_together(group[of], mode, until_when(group, by))

@@ -194,7 +194,7 @@ local function joint(self, charges)
   return sha
 end
 
--- Facts for each of so many charges, of the one row that says that all of them pass.
+-- Outcome for each of so many charges, of the one row that says that all of them pass.
 local function all_passed(row, count)
   if #row ~= 1 + 4 * count then return nil, nil, no_decision() end
   local at_us, facts = row[1], {}
@@ -205,7 +205,7 @@ local function all_passed(row, count)
   return facts
 end
 
--- Facts for each; nil and the server's time where that lies outside of the calendar; or nil, nil and trouble. `pack`
+-- Outcome for each; nil and the server's time where that lies outside of the calendar; or nil, nil and trouble. `pack`
 -- is questions.alike, or questions.together.
 local function asked_together(self, pack, charges, sha, commit, by, at_us)
   local question = pack == questions.alike and joinable(self, charges, sha)

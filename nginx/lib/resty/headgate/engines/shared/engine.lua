@@ -78,7 +78,7 @@ function Engine:use(plate)
   self.spares = spares
 end
 
--- Facts of one charge; or nil and a Trouble.
+-- Outcome of one charge; or nil and a Trouble.
 function Engine:take(charge, deadline)
   local dict, hand = self.dict, charge.hand
   local own = self.bound[hand] or self:own(hand)
@@ -101,7 +101,7 @@ function Engine:take(charge, deadline)
   return first(joint.decide(self, { charge }, 1, deadline))
 end
 
--- Facts for each charge, in order; or nil and a Trouble. commit: 1, or 0 to be told only.
+-- Outcome for each charge, in order; or nil and a Trouble. commit: 1, or 0 to be told only.
 function Engine:decide(charges, commit, deadline)
   if commit == 1 and charges[2] == nil then
     local facts, trouble = self:take(charges[1], deadline)
@@ -146,7 +146,7 @@ function Engine:refund(charge, facts, deadline)
   end)
 end
 
--- A slot: Facts, whose mark is the fence; or nil and a Trouble.
+-- A slot: Outcome, whose mark is the fence; or nil and a Trouble.
 function Engine:acquire(charge, deadline)
   local own = self:own(charge.hand)
   local name = named(own.head, charge.key)

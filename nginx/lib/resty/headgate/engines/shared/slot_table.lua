@@ -102,7 +102,7 @@ local function restore(store, name, text, now_us)
   if not save(store, name, kept, now_us) then room.tell("the leases of " .. name .. " were lost") end
 end
 
--- Facts; nil if there is no room for the lease. The caller holds the lock, beside which `fences` stands in the dict.
+-- Outcome; nil if there is no room for the lease. The caller holds the lock, beside which `fences` stands in the dict.
 function M.acquire(dict, store, name, limit, now_us, fences)
   local kept = load(store, name, now_us)
   kept.fresh = max(kept.fresh, dict:get(fences) or 0)
