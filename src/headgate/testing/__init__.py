@@ -12,7 +12,7 @@ An engine of one's own is held to the port's promises by stories, each a functio
         clock = ManualClock()
         story(MyEngine(clock), clock)
 
-An engine that is awaited is told the same stories through `Blocking`.
+An engine that is awaited is told the same stories through `SyncAdapter`.
 """
 
 from headgate.clock import ManualClock

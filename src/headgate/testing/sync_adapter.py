@@ -19,7 +19,7 @@ T = TypeVar("T")
 class SyncAdapter:
     """The sync port over an async engine, for tests; close it to end its loop.
 
-    >>> engine = Blocking(open_async_engine("memory://"))
+    >>> engine = SyncAdapter(open_async_engine("memory://"))
     >>> Limiter("3/s", engine).take("ann").allowed, engine.close()
     (True, None)
     """
