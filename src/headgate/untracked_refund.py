@@ -42,7 +42,7 @@ def give_back(meter: Meter | AsyncMeter, key: str, units: int) -> Flow[tuple[Out
         receipt = _receipt(meter.limit, after, units if at_once else 1)
         if receipt is None:
             break
-        after = yield partial(meter.refund, key, receipt.cost, receipt)
+        after = yield partial(meter.refund, key, units if at_once else 1, receipt)
     return before, after
 
 
@@ -56,8 +56,10 @@ def _receipt(limit: Limit, facts: Outcome, units: int) -> Receipt | None:
         cell = (at_us + reset_us) // limit.cell_us - limit.cells
         return Receipt(units, cell * limit.cell_us, 0, 0, cell) if reset_us > 0 else None
     if isinstance(limit, Smooth):
-        # One more than is left: so that a warm-up prices the units itself, and does not believe ours.
-        price_us = shut_us + 1 if limit.warmup_us else min(shut_us, int(units * limit.interval_us))
+        if limit.warmup_us and shut_us:
+            # Half of a charge that began so much earlier: a warm-up prices a part itself, and does not believe us.
+            return Receipt(2 * units, at_us - shut_us, reset_us, 0, 2 * shut_us)
+        price_us = min(shut_us, int(units * limit.interval_us))
         given, _ = smooth.unmarked(limit, facts[MARK])
         return Receipt(units, at_us, reset_us, 0, smooth.marked(limit, price_us, given)) if shut_us else None
     return Receipt.of(facts, units)
