@@ -170,9 +170,9 @@ def _status(fields: bytes) -> int:
     return 200 if fields[0] == 0x88 else int(fields[2:5])
 
 
-def test_a_compiled_plate_is_as_large_as_is_said(tmp_path: Path) -> None:
+def test_a_compiled_bundle_has_the_stated_size(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "nginx.md").read_text("utf-8")
-    (told,) = re.findall(r"A compiled plate lies in it, too: (\d+) kB and more", page)
+    (told,) = re.findall(r"A compiled bundle lies in it, too:\s(\d+) kB and more", page)
     (tmp_path / "rules.json").write_text(json.dumps(book()))
     plate = tmp_path / "rules.plate.json"
     assert main(["rules", "compile", str(tmp_path / "rules.json"), "-o", str(plate)]) == 0
