@@ -1,6 +1,21 @@
-"""headgate decides, for every call, whether it may pass, be delayed or be refused.
+"""Rate limiting: headgate decides for every call whether it passes, waits or is refused.
 
-In one process, across a cluster through Redis or Valkey, and always by the same exact arithmetic.
+In one process, or across a cluster through Redis or Valkey, by the same exact arithmetic. Import public names from
+here; ARCHITECTURE.md says what each folder may depend on.
+
+    algorithms, lua        the algorithms, in Python and in Lua
+    engines                where decisions are atomic: memory, Redis, and layers around them
+    rules, enforcement     rulebooks, and limiters that follow them
+    limiter                Limiter and AsyncLimiter; guard, lease and reservation are what their verbs return
+    validation             checks engines, keys, costs and limits before an engine sees them
+    limiter_flows          wait, cancel and refund; slot_queue, slot_renewal and untracked_refund belong to them
+    limit_syntax, explain  limits from text, and in words
+    calendar, clock, flow  days of a time zone; time and sleep; steps that sync and async share
+    extras, lazy, errors   missing packages; lazy properties; all exceptions
+    http                   decisions as header fields and bodies
+    gateway, operations    files for nginx; an operator's actions
+    service, client, cli   the check service, its client, the command line
+    testing                the test kit
 """
 
 from headgate.algorithms.decision import Charge, Decision, Verdict
