@@ -153,7 +153,7 @@ def test_every_module_is_named() -> None:
 
 
 def test_every_option_is_named() -> None:
-    text = (LIB / "resty" / "headgate" / "assembly.lua").read_text("utf-8")
+    text = (LIB / "resty" / "headgate" / "gateway.lua").read_text("utf-8")
     known = set(re.findall(r'(\w+) = "(?:string|table|boolean)"', text))
     told = REFERENCE.split("## Options of init")[1].split("```")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", told, re.M)) == known

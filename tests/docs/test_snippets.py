@@ -91,12 +91,33 @@ def test_rulebooks_are_rulebooks(page: Path, tmp_path: Path) -> None:
                 (tmp_path / "rules.yaml").write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=lambda page: str(page.relative_to(ROOT)))
+LINKED = sorted({*PAGES, *ROOT.glob("*.md"), ROOT / "nginx" / "README.md"})
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     broken = [
         link for link in _link.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()
     ]
     assert not broken
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_anchors_are_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    broken = [
+        f"{link}#{anchor}"
+        for link, anchor in links
+        if anchor not in _anchors(page.parent / link if link else page)
+    ]
+    assert not broken
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_there_are_snippets() -> None:
