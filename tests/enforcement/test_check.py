@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.enforcement.call_plan import names_of
+from headgate.enforcement.call_plan import counter_names
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.errors import InvalidCharge, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
@@ -276,8 +276,8 @@ def test_a_case_has_counts_of_its_own_also_where_limits_are_the_same() -> None:
 
 def names(said: dict[str, Any], **call: str) -> list[str]:
     (rule,) = load.of({"rules": [said]}).rules
-    beside = [] if rule.candidate is None else names_of(rule, rule.candidate.of(call), candidate=True)
-    return names_of(rule, rule.limit.of(call)) + beside
+    beside = [] if rule.candidate is None else counter_names(rule, rule.candidate.of(call), candidate=True)
+    return counter_names(rule, rule.limit.of(call)) + beside
 
 
 def test_what_the_counts_of_cases_are_called() -> None:

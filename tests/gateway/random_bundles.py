@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.lockout import Lockout
-from headgate.enforcement.call_plan import cases_of, names_of, terms_of
+from headgate.enforcement.call_plan import cases_of, charge_options_of, counter_names
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.limit_syntax import parse_all
 from headgate.rules.condition import Test
@@ -69,9 +69,9 @@ def asked(book: Rulebook) -> list[RequestBuilder]:
     found = []
     for rule in book.rules:
         for candidate in (False, True):
-            terms = terms_of(rule, "candidate" if candidate else None)
+            terms = charge_options_of(rule, "candidate" if candidate else None)
             for _, limits in cases_of(rule, candidate):
-                names = names_of(rule, limits, candidate)
+                names = counter_names(rule, limits, candidate)
                 pairs: list[tuple[Limit, str]] = list(zip(limits, names, strict=True))
                 found += [RequestBuilder(limit, name, "hg", terms) for limit, name in pairs]
     return found

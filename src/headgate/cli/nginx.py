@@ -22,7 +22,7 @@ from headgate.cli.parser import Commands, Misuse, Parser, command, group, whole
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules.compile import compile_to
 from headgate.cli.rules.push import FORMATS
-from headgate.enforcement.split_limits import divisible
+from headgate.enforcement.split_limits import check_split_limits
 from headgate.engines import url_options
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.gateway import lua_library
@@ -81,7 +81,7 @@ def _add_choices(parser: Parser) -> None:
 
 
 def _conf(args: argparse.Namespace) -> Output:
-    book = divisible(load.read(args.rulebook))
+    book = check_split_limits(load.read(args.rulebook))
     print_warnings(book, as_json=args.json)  # it keeps them: nginx logs those of its plate
     path = _plate_of(args, Path(args.rulebook))
     gate = _gate(args, path, args.rulebook)
@@ -177,7 +177,7 @@ def _check(args: argparse.Namespace) -> Output:
         if not path.is_file():
             raise InvalidRule(f"{path} is not a file.")
         return _tested(args, program, ["-c", str(path.absolute())])
-    book = divisible(load.read(path))
+    book = check_split_limits(load.read(path))
     print_warnings(book, as_json=args.json)
     with TemporaryDirectory(prefix="headgate-nginx-") as folder:
         return _tested(args, program, _made(args, book, Path(folder)))

@@ -1,8 +1,12 @@
 """Limiters that follow a rulebook.
 
-decision   what was decided: the rule that spoke, how each stands, what was decided beside
-ruling     one rulebook at work: charges, the order in which they are asked, the decision
-dividing   what a split limit is for each process, and which cannot be split
-opening    where a rulebook comes from, and how it stays up to date
-limiter    the verbs, in two spellings
+rule_limiter     the verbs of RuleLimiter and AsyncRuleLimiter
+call_plan        a compiled rulebook: the charges of a call, the order in which they are decided, the decision
+check_together   several calls decided as one
+rule_decision    the decision: the rule that decided, the verdict of each rule, the shadow verdicts
+stored_decision  receipts, from which another process restores a decision
+held_slots       renews and releases the slots of a decision
+open_rulebook    loads a rulebook from code, a file or a server, and watches it
+split_limits     the share of a split limit for each process, and limits that cannot be split
+override_checks  refuses overrides that would have no effect
 """

@@ -1,19 +1,21 @@
-"""A rulebook at work: which charges a call makes, in which order they are asked, and the decision made of it.
+"""Compiles a rulebook, plans the charges of a call, and decides them in order.
 
-All rules that apply are decided together. What counts in this process (`where: node` and `split`) is charged
-first, then slots, then what is prefetched, then everything else in one question; whoever was charged before one
-refused gets it back. If something here refuses, no server is asked any more, except for shadows and candidates:
-they are decided in the same question as the others, keep what their own verdict says, and are never in the way.
+All rules that apply are decided together, in four stages. Rules that count in this process (`where: node` and
+`split`) are charged first, then slots, then prefetched rules, then everything else in one request. If a rule
+refuses, the charges of earlier stages are given back. Once one has refused, no further request is sent, except
+for shadows and candidates: they share the request of the others, are charged by their own verdict, and never
+refuse a call.
 
-    here        node, split      decided in this process
-    slots       "20 slots"       acquired, each by a question of its own; the caller releases them
-    prefetched  prefetch         nearly always decided in this process; gives back what another rule refused
-    there       everything else  one question to the engine
+    LOCAL       node, split      decided in this process
+    SLOTS       "20 slots"       acquired, each by its own request; the caller releases them
+    PREFETCHED  prefetch         nearly always decided in this process; refunded if another rule refuses
+    REMOTE      everything else  one request to the engine
 
-A call whose rules are all there is straight: one question, and its answers are the decision. Only the others take
-the long way, which is a flow.
+A call whose rules are all REMOTE is straight: one request, and its reply is the decision. Only the others need
+the flow of `decide`.
 
-A Ruling belongs to one rulebook. Another book is another Ruling, under the same names: counts carry over.
+A CompiledRulebook belongs to one rulebook. Another rulebook is compiled anew, under the same names: counters
+carry over.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
 from headgate.enforcement.rule_decision import CANDIDATE, SHADOW, Charged, Denied, Head, RuleDecision
-from headgate.enforcement.split_limits import divisible, even
+from headgate.enforcement.split_limits import check_split_limits, even_share
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback.limit_share import Place, fresh
 from headgate.engines.url_options import Options
@@ -38,111 +40,118 @@ from headgate.rules.match import Match, Matcher
 from headgate.rules.rule import Limits, Refusal, Rule, Rulebook
 from headgate.validation import check_zone
 
-HERE, SLOTS, PREFETCHED, THERE = range(4)
-MANY = 1000  # limits that callers brought along
+LOCAL, SLOTS, PREFETCHED, REMOTE = range(4)
+MAX_CALLER_LIMITS = 1000  # cached meters of limits that callers pass themselves
 
-# Where a rule's charges are decided, what heads each of them, and the meters.
-Hand = tuple[int, Head, list[Any]]
+# The stage that decides a rule's charges, their label, and the meters.
+BoundRule = tuple[int, Head, list[Any]]
 
 
 class CompiledRulebook:
-    """A rulebook, bound to an engine and to this process's own."""
+    """A rulebook whose limits are bound to an engine, and to the in-memory engine of this process."""
 
-    def __init__(self, book: Rulebook, engine: Any, local: Any, chosen: Options) -> None:
-        self.book: Rulebook = divisible(book)
+    def __init__(self, book: Rulebook, engine: Any, local: Any, options: Options) -> None:
+        self.book: Rulebook = check_split_limits(book)
         self.engine = engine
-        self.local = local  # the engine itself, if that is this process
-        self._chosen = chosen
-        # The engine waits as long as its most patient rule; only those with less patience say so themselves.
-        self.deadline: float = max(map(self._patience, book.rules), default=chosen.patience)
+        self.local = local  # the same as engine if that counts in this process
+        self._options = options
+        # The engine waits as long as its most patient rule; less patient rules set their own deadline.
+        self.deadline: float = max(map(self._patience, book.rules), default=options.patience)
         self.match: Callable[..., Sequence[Match]] = Matcher(book).match
-        if any(map(_shares, book.rules)) and hasattr(engine, "count_members"):
-            engine.count_members()  # before the first call: an outage may begin with it
+        if any(map(_needs_process_count, book.rules)) and hasattr(engine, "count_members"):
+            engine.count_members()  # before the first call: an outage may begin during that call
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in book.rules}
-        self.closed: frozenset[str] = frozenset(rule.name for rule in book.rules if _closed(rule))
-        self._hands: dict[tuple[str, int, str | None], Hand] = {}
-        self._divided: dict[tuple[str, int, str | None, Place], Hand] = {}
-        self._brought: dict[tuple[Limit, str], Any] = {}
+        self.closed: frozenset[str] = frozenset(rule.name for rule in book.rules if _never_allowed(rule))
+        self._bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
+        self._bound_shares: dict[tuple[str, int, str | None, Place], BoundRule] = {}
+        self._caller_meters: dict[tuple[Limit, str], Any] = {}
 
-    def call(self, attributes: Mapping[str, Any], cost: int | None) -> CallPlan:
-        """What a call asks."""
-        call = CallPlan(self)
-        hands = self._hands
+    def plan(self, attributes: Mapping[str, Any], cost: int | None) -> CallPlan:
+        """Returns the charges of a call under the rules that apply to it."""
+        plan = CallPlan(self)
+        bound_rules = self._bound_rules
         for match in self.match(attributes, cost):
             rule, key, limits, units, shadow, candidate, denied = match
             if denied is not None:
-                call.denied.append((len(call.charges), match))
-                call.straight = False
+                plan.denied.append((len(plan.charges), match))
+                plan.straight = False
                 continue
-            aside = SHADOW if shadow else None
-            call.add(hands.get((rule.name, id(limits), aside)) or self._hand(rule, limits, aside), key, units)
+            shadow_kind = SHADOW if shadow else None
+            plan.add(
+                bound_rules.get((rule.name, id(limits), shadow_kind))
+                or self._bound_rule(rule, limits, shadow_kind),
+                key,
+                units,
+            )
             if candidate:
-                call.add(self._hand(rule, candidate, CANDIDATE), key, units)
-        return call
+                plan.add(self._bound_rule(rule, candidate, CANDIDATE), key, units)
+        return plan
 
-    def _hand(self, rule: Rule, limits: Limits, aside: str | None) -> Hand:
-        known = self._hands.get((rule.name, id(limits), aside))
-        if known is None:
+    def _bound_rule(self, rule: Rule, limits: Limits, shadow_kind: str | None) -> BoundRule:
+        bound = self._bound_rules.get((rule.name, id(limits), shadow_kind))
+        if bound is None:
             if rule.where == "split" and rule.nodes is None:
-                return self._divided_hand(rule, limits, aside)
+                return self._bound_share(rule, limits, shadow_kind)
             nodes = None if rule.nodes is None else (rule.nodes, None)
-            known = self._hands[rule.name, id(limits), aside] = self._bound(rule, limits, aside, nodes)
-        return known
+            bound = self._bound_rules[rule.name, id(limits), shadow_kind] = self._bind(
+                rule, limits, shadow_kind, nodes
+            )
+        return bound
 
-    def _divided_hand(self, rule: Rule, limits: Limits, aside: str | None) -> Hand:
-        """Of a limit that is split among as many as there are at the moment."""
-        place = getattr(self.engine, "place", None)
-        nodes = (1, 0) if place is None else place()
-        tag = rule.name, id(limits), aside, nodes
-        known = self._divided.get(tag)
-        if known is None:
-            known = self._divided[tag] = self._bound(rule, limits, aside, nodes)
-        return known
+    def _bound_share(self, rule: Rule, limits: Limits, shadow_kind: str | None) -> BoundRule:
+        """Binds a limit that is split among the processes that are alive now."""
+        get_place = getattr(self.engine, "place", None)
+        nodes = (1, 0) if get_place is None else get_place()
+        cache_key = rule.name, id(limits), shadow_kind, nodes
+        bound = self._bound_shares.get(cache_key)
+        if bound is None:
+            bound = self._bound_shares[cache_key] = self._bind(rule, limits, shadow_kind, nodes)
+        return bound
 
-    def _bound(self, rule: Rule, limits: Limits, aside: str | None, nodes: Place | None) -> Hand:
+    def _bind(self, rule: Rule, limits: Limits, shadow_kind: str | None, nodes: Place | None) -> BoundRule:
         remote = self.local is not self.engine
-        here = rule.where != "cluster" and remote
-        engine = self.local if here else self.engine
-        names = names_of(rule, limits, aside == CANDIDATE)
+        local = rule.where != "cluster" and remote
+        engine = self.local if local else self.engine
+        names = counter_names(rule, limits, shadow_kind == CANDIDATE)
         if nodes is not None:
-            limits = tuple(even(limit, *nodes) for limit in limits)
-        head = rule.name, aside
-        patience = self._patience(rule, aside)
-        terms = terms_of(rule, aside, patience if patience < self.deadline else None)
+            limits = tuple(even_share(limit, *nodes) for limit in limits)
+        label = rule.name, shadow_kind
+        patience = self._patience(rule, shadow_kind)
+        charge_options = charge_options_of(rule, shadow_kind, patience if patience < self.deadline else None)
         if limits and isinstance(limits[0], Slots):
-            return SLOTS, head, [engine.slots(limits[0], names[0], terms)]
-        meters = [engine.meter(limit, name, terms) for limit, name in zip(limits, names, strict=True)]
-        prefetched = remote and terms.prefetch is not None
-        return HERE if here else PREFETCHED if prefetched else THERE, head, meters
+            return SLOTS, label, [engine.slots(limits[0], names[0], charge_options)]
+        meters = [engine.meter(limit, name, charge_options) for limit, name in zip(limits, names, strict=True)]
+        prefetched = remote and charge_options.prefetch is not None
+        return LOCAL if local else PREFETCHED if prefetched else REMOTE, label, meters
 
-    def _patience(self, rule: Rule, aside: str | None = None) -> float:
-        """How long a rule waits for an answer: what it says, or the engine's URL; less if there is a fallback, and
-        what is aside needs no answer."""
+    def _patience(self, rule: Rule, shadow_kind: str | None = None) -> float:
+        """Returns how long a rule waits for a reply: its deadline, or that of the URL; less with a fallback.
+        Shadows and candidates wait as if their fallback were allow."""
         if rule.deadline is not None:
             return rule.deadline
-        fallback = "allow" if aside else rule.fallback or self._chosen.fallback
-        return replace(self._chosen, fallback=fallback).patience
+        fallback = "allow" if shadow_kind else rule.fallback or self._options.fallback
+        return replace(self._options, fallback=fallback).patience
 
-    def brought(self, limit: Limit, name: str) -> Any:
-        """The hand on a limit that a caller brings along. They may bring many, so no more than some are known."""
-        meter = self._brought.get((limit, name))
+    def caller_meter(self, limit: Limit, name: str) -> Any:
+        """Returns the meter of a limit that a caller passes; the last MAX_CALLER_LIMITS at most are cached."""
+        meter = self._caller_meters.get((limit, name))
         if meter is None:
-            if len(self._brought) >= MANY:
-                self._brought.clear()
+            if len(self._caller_meters) >= MAX_CALLER_LIMITS:
+                self._caller_meters.clear()
             check_zone(limit)
-            meter = self._brought[limit, name] = self.engine.meter(limit, name)
+            meter = self._caller_meters[limit, name] = self.engine.meter(limit, name)
         return meter
 
-    def own_meter(self, charge: Charged, limit: Limit) -> Any:
-        """The hand on a limit of the key's own: a refund must go by the numbers of the charge."""
+    def override_meter(self, charge: Charged, limit: Limit) -> Any:
+        """Returns the meter of a key's override: a refund must go by the limit that decided the charge."""
         meter, _, _ = charge
         return self.engine.meter(limit, meter.name)
 
 
 class CallPlan:
-    """The charges of one call, and how they are decided."""
+    """The charges of one call, and the order in which they are decided."""
 
-    __slots__ = ("_known", "_places", "charges", "denied", "heads", "ruling", "straight")
+    __slots__ = ("_indices", "_stages", "charges", "denied", "heads", "ruling", "straight")
 
     def __init__(self, ruling: CompiledRulebook) -> None:
         self.ruling: CompiledRulebook = ruling
@@ -150,137 +159,142 @@ class CallPlan:
         self.heads: list[Head] = []
         self.denied: list[Denied] = []
         self.straight: bool = True
-        self._places: list[int] = []
-        self._known: dict[tuple[int, str], int] = {}
+        self._stages: list[int] = []
+        self._indices: dict[tuple[int, str], int] = {}
 
-    def add(self, hand: Hand, key: str, cost: int) -> None:
-        place, head, meters = hand
+    def add(self, bound: BoundRule, key: str, cost: int) -> None:
+        stage, label, meters = bound
         for meter in meters:
             self.charges.append((meter, key, cost))
-            self.heads.append(head)
-            self._places.append(place)
-        if place != THERE:
+            self.heads.append(label)
+            self._stages.append(stage)
+        if stage != REMOTE:
             self.straight = False
 
     def join(self, other: CallPlan) -> list[int]:
-        """Make the charges of another call as well; where each of them is now. Two on one count become one, for
-        an engine judges every charge of a question by the count as it stood before."""
-        places, known, charges = [], self._known, self.charges
-        for (meter, key, cost), head, place in zip(other.charges, other.heads, other._places, strict=True):
-            count = id(meter), key
-            at = known.get(count) if place in (HERE, THERE) else None
-            if at is None:
-                at = known[count] = len(charges)
+        """Adds the charges of another call, and returns the index of each. Two charges on one counter become one:
+        an engine decides every charge of a request by the counter's state before the request."""
+        indices, known_indices, charges = [], self._indices, self.charges
+        for (meter, key, cost), label, stage in zip(other.charges, other.heads, other._stages, strict=True):
+            counter = id(meter), key
+            index = known_indices.get(counter) if stage in (LOCAL, REMOTE) else None
+            if index is None:
+                index = known_indices[counter] = len(charges)
                 charges.append((meter, key, cost))
-                self.heads.append(head)
-                self._places.append(place)
+                self.heads.append(label)
+                self._stages.append(stage)
             else:
-                charges[at] = meter, key, charges[at][2] + cost
-            places.append(at)
+                charges[index] = meter, key, charges[index][2] + cost
+            indices.append(index)
         self.denied += other.denied
         self.straight = self.straight and other.straight
-        return places
+        return indices
 
-    def decision(self, answers: Sequence[Outcome | None], apart: bool = False) -> RuleDecision:
-        return RuleDecision(self.ruling, self.heads, self.charges, answers, self.denied, apart)
+    def decision(self, outcomes: Sequence[Outcome | None], several_requests: bool = False) -> RuleDecision:
+        return RuleDecision(self.ruling, self.heads, self.charges, outcomes, self.denied, several_requests)
 
     def decide(self, patience_us: int | None = None, commit: bool = True) -> Flow[RuleDecision]:
-        """The long way."""
-        answers, apart = yield from self.answered(patience_us, commit)
-        return self.decision(answers, apart)
+        """Decides the charges stage by stage."""
+        outcomes, several_requests = yield from self.outcomes(patience_us, commit)
+        return self.decision(outcomes, several_requests)
 
-    def answered(
+    def outcomes(
         self, patience_us: int | None = None, commit: bool = True
     ) -> Flow[tuple[Sequence[Outcome | None], bool]]:
-        """An answer for each charge, and whether they come from several places. Who is not asked, because
-        something here refused, has none."""
-        answers: list[Outcome | None] = [None] * len(self.charges)
+        """Returns the outcome of each charge, and whether it took several requests. A charge that was not sent,
+        because an earlier stage refused, has the outcome None."""
+        outcomes: list[Outcome | None] = [None] * len(self.charges)
         refused = any(not match.shadow for _, match in self.denied)
         charged: list[int] = []
         try:
-            here = self._those(HERE, refused)
-            yield from self._together(self.ruling.local, here, answers, patience_us, commit)
-            if self._refuse(here, answers):
+            local = self._indices_at(LOCAL, refused)
+            yield from self._decide_together(self.ruling.local, local, outcomes, patience_us, commit)
+            if self._any_refused(local, outcomes):
                 refused = True
             else:
-                charged += here
-            for place in (*self._those(SLOTS, False), *self._those(PREFETCHED, False)):
-                if self._aside(place) or not refused:
-                    yield from self._ahead(place, answers, patience_us, commit)
-                    charged.append(place)
-                    refused = refused or self._refuse([place], answers)
-            there = self._those(THERE, refused)
-            yield from self._together(self.ruling.engine, there, answers, patience_us, commit)
-            refused = refused or self._refuse(there, answers)
+                charged += local
+            for index in (*self._indices_at(SLOTS, False), *self._indices_at(PREFETCHED, False)):
+                if self._is_shadow(index) or not refused:
+                    yield from self._decide_early(index, outcomes, patience_us, commit)
+                    charged.append(index)
+                    refused = refused or self._any_refused([index], outcomes)
+            remote = self._indices_at(REMOTE, refused)
+            yield from self._decide_together(self.ruling.engine, remote, outcomes, patience_us, commit)
+            refused = refused or self._any_refused(remote, outcomes)
         except BaseException:
-            yield from self._give_back(charged, answers, patience_us, commit)
+            yield from self._undo(charged, outcomes, patience_us, commit)
             raise
         if refused:
-            yield from self._give_back(charged, answers, patience_us, commit)
-        questions = {
-            (at, place if at in (SLOTS, PREFETCHED) else None)
-            for place, at in enumerate(self._places)
-            if answers[place] is not None and not self._aside(place)
+            yield from self._undo(charged, outcomes, patience_us, commit)
+        requests = {
+            (stage, index if stage in (SLOTS, PREFETCHED) else None)
+            for index, stage in enumerate(self._stages)
+            if outcomes[index] is not None and not self._is_shadow(index)
         }
-        return answers, len(questions) > 1
+        return outcomes, len(requests) > 1
 
-    def _those(self, where: int, refused: bool) -> list[int]:
-        """The places in the row of charges that are decided there; once refused, only what is aside."""
-        places = [place for place, at in enumerate(self._places) if at == where]
-        return [place for place in places if self._aside(place)] if refused else places
+    def _indices_at(self, stage: int, refused: bool) -> list[int]:
+        """Returns the indices of the charges of a stage; once the call is refused, only shadows and candidates."""
+        indices = [index for index, charge_stage in enumerate(self._stages) if charge_stage == stage]
+        return [index for index in indices if self._is_shadow(index)] if refused else indices
 
-    def _aside(self, place: int) -> bool:
-        return self.heads[place][1] is not None
+    def _is_shadow(self, index: int) -> bool:
+        return self.heads[index][1] is not None
 
-    def _refuse(self, places: Sequence[int], answers: Sequence[Outcome | None]) -> bool:
-        for place in places:
-            facts = answers[place]
-            if facts is not None and not facts[ALLOWED] and not self._aside(place):
+    def _any_refused(self, indices: Sequence[int], outcomes: Sequence[Outcome | None]) -> bool:
+        for index in indices:
+            outcome = outcomes[index]
+            if outcome is not None and not outcome[ALLOWED] and not self._is_shadow(index):
                 return True
         return False
 
-    def _together(
-        self, engine: Any, places: list[int], answers: list[Outcome | None], patience_us: int | None, commit: bool
+    def _decide_together(
+        self,
+        engine: Any,
+        indices: list[int],
+        outcomes: list[Outcome | None],
+        patience_us: int | None,
+        commit: bool,
     ) -> Flow[None]:
-        if len(places) == 1 and commit:
-            meter, key, cost = self.charges[places[0]]
-            answers[places[0]] = yield partial(meter.decide, key, cost, patience_us)
-        elif places:
-            charges = [self.charges[place] for place in places]
-            found = yield partial(engine.decide_all, charges, patience_us, commit)
-            for place, facts in zip(places, found, strict=True):
-                answers[place] = facts
+        if len(indices) == 1 and commit:
+            meter, key, cost = self.charges[indices[0]]
+            outcomes[indices[0]] = yield partial(meter.decide, key, cost, patience_us)
+        elif indices:
+            charges = [self.charges[index] for index in indices]
+            decided = yield partial(engine.decide_all, charges, patience_us, commit)
+            for index, outcome in zip(indices, decided, strict=True):
+                outcomes[index] = outcome
 
-    def _ahead(
-        self, place: int, answers: list[Outcome | None], patience_us: int | None, commit: bool
+    def _decide_early(
+        self, index: int, outcomes: list[Outcome | None], patience_us: int | None, commit: bool
     ) -> Flow[None]:
-        meter, key, cost = self.charges[place]
-        if self._places[place] == PREFETCHED:
-            yield from self._together(self.ruling.engine, [place], answers, patience_us, commit)
+        meter, key, cost = self.charges[index]
+        if self._stages[index] == PREFETCHED:
+            yield from self._decide_together(self.ruling.engine, [index], outcomes, patience_us, commit)
         elif commit and cost:
-            answers[place], _ = yield partial(meter.acquire, key)
+            outcomes[index], _ = yield partial(meter.acquire, key)
         else:
-            answers[place] = yield partial(meter.free, key)
+            outcomes[index] = yield partial(meter.free, key)
 
-    def _give_back(
-        self, places: Sequence[int], answers: list[Outcome | None], patience_us: int | None, commit: bool
+    def _undo(
+        self, indices: Sequence[int], outcomes: list[Outcome | None], patience_us: int | None, commit: bool
     ) -> Flow[None]:
-        """What was charged before another rule refused. A shadow keeps its own; but nobody holds a slot for it."""
-        for place in places if commit else ():
-            facts, (meter, key, cost) = answers[place], self.charges[place]
-            if facts is None or not facts[ALLOWED] or not cost:
+        """Gives back what was charged before another rule refused. A shadow keeps its charge, but not its slot."""
+        for index in indices if commit else ():
+            outcome, (meter, key, cost) = outcomes[index], self.charges[index]
+            if outcome is None or not outcome[ALLOWED] or not cost:
                 continue
-            if self._places[place] == SLOTS:
-                yield partial(meter.release, key, facts[MARK])
-            elif not self._aside(place):
-                receipt = Receipt.of(facts, cost)
+            if self._stages[index] == SLOTS:
+                yield partial(meter.release, key, outcome[MARK])
+            elif not self._is_shadow(index):
+                receipt = Receipt.of(outcome, cost)
                 after = yield partial(meter.refund, key, cost, receipt, patience_us is not None)
-                answers[place] = (True, *after[1:])
+                outcomes[index] = (True, *after[1:])
 
 
-def _closed(rule: Rule) -> bool:
-    """Whether it states a cost that its limit can never hold: a limit of 0, in a form that every share of it and
-    every fallback keeps."""
+def _never_allowed(rule: Rule) -> bool:
+    """Whether a rule's cost is always above its limit. That is how a limit of 0 is written: every share of the
+    limit and every fallback refuse it, too."""
     cost = rule.cost
     if cost is None or cost.cases or isinstance(cost.otherwise, str) or rule.limit.cases:
         return False
@@ -288,43 +302,43 @@ def _closed(rule: Rule) -> bool:
     return any(cost.otherwise > fresh(limit) for limit in limits)
 
 
-def _shares(rule: Rule) -> bool:
-    """Whether it goes, now or in an outage, by how many share its limit."""
+def _needs_process_count(rule: Rule) -> bool:
+    """Whether a rule needs the number of processes that share its limit, now or in an outage."""
     if rule.where == "cluster":
         return rule.fallback == "local"
     return rule.where == "split" and rule.nodes is None
 
 
-def terms_of(rule: Rule, aside: str | None = None, deadline: float | None = None) -> ChargeOptions:
-    """What a rule says to an engine."""
-    if aside == CANDIDATE:
+def charge_options_of(rule: Rule, shadow_kind: str | None = None, deadline: float | None = None) -> ChargeOptions:
+    """Returns the charge options of a rule: what the engine needs to know of it beside its limit."""
+    if shadow_kind == CANDIDATE:
         return ChargeOptions(rule.name, aside=True, fallback=rule.fallback, deadline=deadline)
-    prefetch = None if rule.prefetch is None or aside else (rule.prefetch.hold_us, rule.prefetch.units)
+    prefetch = None if rule.prefetch is None or shadow_kind else (rule.prefetch.hold_us, rule.prefetch.units)
     return ChargeOptions(
-        rule.name, aside is not None, rule.lockout, rule.overrides, rule.fallback, deadline, prefetch
+        rule.name, shadow_kind is not None, rule.lockout, rule.overrides, rule.fallback, deadline, prefetch
     )
 
 
-def names_of(rule: Rule, limits: Limits, candidate: bool = False) -> list[str]:
-    """What the counts of one of a rule's limits are filed under: by position, so that a changed limit keeps its
-    count, and by case, so that no count is ever reckoned by two limits in turn."""
-    first = f"{rule.name}~" if candidate else rule.name
+def counter_names(rule: Rule, limits: Limits, candidate: bool = False) -> list[str]:
+    """Returns the counter names of a rule's limits: by position, so that a changed limit keeps its counter, and by
+    case, so that no counter is decided by two limits in turn."""
+    base = f"{rule.name}~" if candidate else rule.name
     case = next(word for word, value in cases_of(rule, candidate) if value is limits)
-    at = f"@{case}" if case else ""
-    return [f"{first}#{place}{at}" if place else f"{first}{at}" for place in range(len(limits))]
+    suffix = f"@{case}" if case else ""
+    return [f"{base}#{position}{suffix}" if position else f"{base}{suffix}" for position in range(len(limits))]
 
 
 def cases_of(rule: Rule, candidate: bool = False) -> list[tuple[str, Limits]]:
-    """All limits that a rule may choose, each with its case in words, and `otherwise` without. Without a word are
-    also those that the key decides: no two calls of one key differ in them. An address does not decide: keys hold
-    the network around it."""
+    """Lists all limits that a rule may choose, each with the name of its case. The name is empty for `otherwise`,
+    and for all cases if the key decides between them: then no two calls of one key differ. An address in the key
+    does not decide: the key holds only its network."""
     choice = rule.candidate if candidate else rule.limit
     if choice is None:
         return []
-    whole = {dimension.name for dimension in rule.key if dimension.v4 is None}
-    apart = not {test.attribute for test, _ in choice.cases} <= whole
-    return [*((_word(test) if apart else "", value) for test, value in choice.cases), ("", choice.otherwise)]
+    exact_dimensions = {dimension.name for dimension in rule.key if dimension.v4 is None}
+    named = not {test.attribute for test, _ in choice.cases} <= exact_dimensions
+    return [*((_case_name(test) if named else "", value) for test, value in choice.cases), ("", choice.otherwise)]
 
 
-def _word(test: Test) -> str:
+def _case_name(test: Test) -> str:
     return str(test.wanted).lower() if isinstance(test.wanted, bool) else ",".join(test.wanted)

@@ -1,12 +1,12 @@
-"""Where a rulebook comes from: code, a file, or what was pushed to a server; and how it stays up to date.
+"""Opens a rulebook from code, a file or a server, and watches it for changes.
 
     a Rulebook or a mapping      as it is
-    "rules.yaml", a Path         read, and watched: a change is followed within a second; a file or a folder of
-                                 envoyproxy/ratelimit's is understood as well
-    "pushed"                     what `headgate rules push` put on the engine's own server, and watched
+    "rules.yaml", a Path         read, and watched: a change takes effect within a second; files and folders of
+                                 envoyproxy/ratelimit are read as well
+    "pushed"                     the version that `headgate rules push` put on the engine's server, watched
     "redis://host:6379/0"        the same, on another server
 
-What was pushed is also kept on disk: a process that starts while the server is gone follows the last good one.
+A pushed rulebook is also cached on disk: a process that starts while the server is down follows the last good one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headgate.enforcement.split_limits import divisible
+from headgate.enforcement.split_limits import check_split_limits
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.url import open_archive
 from headgate.errors import InvalidRule
@@ -32,20 +32,22 @@ Rules = Rulebook | Mapping[str, Any] | str | PathLike[str]
 PUSHED = "pushed"
 
 
-class Opened(NamedTuple):
-    """The rulebook to begin with, what watches it if it may change, and what to close in the end."""
+class OpenedRulebook(NamedTuple):
+    """The rulebook to begin with, its watcher if it may change, and the function that closes both."""
 
     book: Rulebook
     watch: RulebookWatcher[Rulebook] | None
     close: Callable[[], None]
 
 
-def opened(rules: Rules, engine: str | None, prefix: str, follow: Callable[[Rulebook], object]) -> Opened:
-    """`follow` is told of every change."""
+def open_rulebook(
+    rules: Rules, engine: str | None, prefix: str, follow: Callable[[Rulebook], object]
+) -> OpenedRulebook:
+    """Opens a rulebook; `follow` is called with every new one."""
     if isinstance(rules, Rulebook):
-        return Opened(rules, None, _nothing)
+        return OpenedRulebook(rules, None, _nothing)
     if isinstance(rules, Mapping):
-        return Opened(load.of(rules), None, _nothing)
+        return OpenedRulebook(load.of(rules), None, _nothing)
     if not isinstance(rules, str | PathLike):
         raise InvalidRule(f'Rules are a Rulebook, a mapping, the name of a file, or "pushed"; not {rules!r}.')
     name = fspath(rules)
@@ -57,25 +59,25 @@ def opened(rules: Rules, engine: str | None, prefix: str, follow: Callable[[Rule
         name = engine
     watch: RulebookWatcher[Rulebook]
     if "://" in name:
-        archive, hang_up = open_archive(name, prefix)
-        source = PushedSource(RulebookVersions(archive))
-        watch = RulebookWatcher(source, _loaded, follow, keep=DiskCache(f"{name} {prefix}"))
+        version_store, disconnect = open_archive(name, prefix)
+        source = PushedSource(RulebookVersions(version_store))
+        watch = RulebookWatcher(source, _load, follow, keep=DiskCache(f"{name} {prefix}"))
     else:
-        hang_up = _nothing
-        watch = RulebookWatcher(FolderSource(name) if Path(name).is_dir() else FileSource(name), _loaded, follow)
+        disconnect = _nothing
+        watch = RulebookWatcher(FolderSource(name) if Path(name).is_dir() else FileSource(name), _load, follow)
     on_fork(watch.forget)
 
     def close() -> None:
         watch.close()
-        hang_up()
+        disconnect()
 
-    return Opened(watch.begin(), watch, close)
+    return OpenedRulebook(watch.begin(), watch, close)
 
 
 def _nothing() -> None:
-    """There is nothing to close."""
+    """Does nothing: there is nothing to close."""
 
 
-def _loaded(paper: Paper) -> Rulebook:
+def _load(paper: Paper) -> Rulebook:
     text, kind = as_book(paper).plain
-    return divisible(load.parse(text, format=kind or "", source=paper.name))
+    return check_split_limits(load.parse(text, format=kind or "", source=paper.name))

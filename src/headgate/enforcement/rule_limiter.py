@@ -3,18 +3,18 @@
     check     may this call pass all rules that apply to it?     peek      would it?
     wait      pass when there is room                            refund    give back what a decision charged
     reserve   take a place now, for later                        cancel    give that place back
-    hold      check around a block; slots are held as long       release   give the slots of a decision back
+    hold      check around a block, and hold slots meanwhile     release   give the slots of a decision back
     renew     hold them for longer
-    reset     forget the counts of a call                        replace   go on by another rulebook
+    reset     delete the counters of a call                      replace   switch to another rulebook
     check_together   may several calls pass, all or none?        give_back  units of a call whose decision is gone
 
     limiter = Limiter.from_rules("rules.yaml", engine="redis://localhost:6379/0")
     decision = limiter.check({"method": "POST", "path": "/login", "address": "192.0.2.7"})
 
-RuleLimiter and AsyncRuleLimiter are the same but for the await. The rulebook is replaced whole, between two
-calls; every call is decided by one book.
+RuleLimiter and AsyncRuleLimiter differ only in the await. The rulebook is replaced as a whole, between two calls;
+every call is decided by one rulebook.
 
-(The reason for the length of this file: every verb has two spellings, and an example.)
+(This file is long because every verb exists twice, and has an example.)
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from headgate.algorithms.decision import Decision, Outcome
 from headgate.clock import Clock, check_clock
 from headgate.enforcement import held_slots
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
-from headgate.enforcement.check_together import Ask, Together, giving_back
-from headgate.enforcement.open_rulebook import Rules, opened
+from headgate.enforcement.check_together import Ask, Together, refund_untracked
+from headgate.enforcement.open_rulebook import Rules, open_rulebook
 from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrides
 from headgate.enforcement.rule_decision import RuleDecision
-from headgate.enforcement.stored_decision import Written, redeemed, written
+from headgate.enforcement.stored_decision import Written, charge_receipts, decision_from_receipts
 from headgate.engines import url_options
 from headgate.engines.deadlines import set_deadline
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
@@ -55,33 +55,33 @@ RULEBOOK_WARNING = "headgate: %s"
 _log = logging.getLogger("headgate")
 
 
-class _Ruled:
-    """What both limiters have: the engines, and the rulebook at work."""
+class _RuleLimiterBase:
+    """The base of both limiters: the engines and the compiled rulebook."""
 
     def __init__(self, rules: Rules, engine: Any, local: Any, clock: Clock, url: str | None, prefix: str) -> None:
         self.clock = clock
         self.engine = engine
         self._local = local
-        self._opened = url is not None  # whoever brings an engine along has said how long it waits
-        self._chosen = url_options.split(url)[1] if url is not None else url_options.Options()
+        self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
+        self._options = url_options.split(url)[1] if url is not None else url_options.Options()
         self.watch: RulebookWatcher[Rulebook] | None
-        book, self.watch, self._close_rules = opened(rules, url, prefix, self.replace)
+        book, self.watch, self._close_rules = open_rulebook(rules, url, prefix, self.replace)
         self.replace(book)
         if self.watch is not None and not self.watch.start():
             self.call = self._call_and_watch  # type: ignore[method-assign]
 
     @property
     def rulebook(self) -> Rulebook:
-        """The rulebook that is followed."""
-        return self._ruling.book
+        """The rulebook in effect."""
+        return self._compiled.book
 
     @property
     def refused_changes(self) -> int:
-        """How many changes of the rulebook were refused because they could not be read."""
+        """The number of changes of the rulebook that were refused because they are invalid."""
         return 0 if self.watch is None else self.watch.refused
 
     def replace(self, rulebook: Rulebook) -> None:
-        """Goes on by another rulebook. Counts carry over: they belong to the names of rules and their limits.
+        """Switches to another rulebook. Counters carry over: they belong to the names of rules and their limits.
 
         >>> limiter = Limiter.from_rules(RULES)
         >>> limiter.replace(Rulebook())
@@ -93,78 +93,78 @@ class _Ruled:
                 "A Rulebook is expected, as headgate.rules.load.read(path) or load.of(mapping) returns it; "
                 f"not {describe(rulebook)}."
             )
-        ruling = CompiledRulebook(rulebook, self.engine, self._local, self._chosen)
-        if self._opened:
-            set_deadline(self.engine, ruling.deadline)
-        self._ruling = ruling
+        compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options)
+        if self._opened_engine:
+            set_deadline(self.engine, compiled.deadline)
+        self._compiled = compiled
         for warning in rulebook.located_warnings:
             _log.warning(RULEBOOK_WARNING, warning)
 
     @property
     def ruling(self) -> CompiledRulebook:
-        """The rulebook at work: another one after every change."""
-        return self._ruling
+        """The compiled rulebook: another object after every change."""
+        return self._compiled
 
     def call(self, attributes: object, cost: object = None) -> CallPlan:
-        """Works out the charges of a call under the rules that apply; no engine is asked yet."""
+        """Plans the charges of a call under the rules that apply; sends no request."""
         if not isinstance(attributes, Mapping):
             raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {attributes!r}.')
-        return self._ruling.call(attributes, None if cost is None else check_cost(cost))
+        return self._compiled.plan(attributes, None if cost is None else check_cost(cost))
 
     def _call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
-        """The same, as long as no thread could be started that follows the rulebook: try again."""
+        """Does the same while the thread that watches the rulebook could not be started, and tries to start it."""
         if self.watch is None or self.watch.start():
             self.__dict__.pop("call", None)
         return type(self).call(self, attributes, cost)
 
     def together(self, asks: Sequence[Ask]) -> Together:
-        """Works out the charges of several calls; no engine is asked yet."""
-        return Together(self._ruling, asks)
+        """Plans the charges of several calls; sends no request."""
+        return Together(self._compiled, asks)
 
-    def _cancelling(self, decision: Decision) -> Flow[bool]:
+    def _cancel_flow(self, decision: Decision) -> Flow[bool]:
         if not decision.allowed:
             return True
         yield from held_slots.release(decision)
         return (yield from limiter_flows.cancel(decision))
 
     def counts(self, attributes: Attributes) -> tuple[list[tuple[str, Any, str]], bool]:
-        """Lists rule, meter and key of each count that may refuse a call; and whether a rule refuses it without
-        counting."""
-        call = self.call(attributes, None)
-        heads = zip(call.heads, call.charges, strict=True)
-        live = [(rule, meter, key) for (rule, aside), (meter, key, _) in heads if aside is None]
-        return live, any(not match.shadow for _, match in call.denied)
+        """Lists rule, meter and key of each counter that may refuse a call; and whether a rule refuses it without
+        a counter."""
+        plan = self.call(attributes, None)
+        labelled = zip(plan.heads, plan.charges, strict=True)
+        live = [(rule, meter, key) for (rule, shadow_kind), (meter, key, _) in labelled if shadow_kind is None]
+        return live, any(not match.shadow for _, match in plan.denied)
 
     def receipts(self, decision: Decision) -> list[Written]:
-        """Writes down what the decision charged and holds, in plain words that outlive this process.
+        """Returns a receipt for each charge of the decision, from which any process can restore it.
 
         >>> limiter = Limiter.from_rules(RULES)
         >>> [(each.rule, each.key, each.cost) for each in limiter.receipts(limiter.check({"user": "ann"}))]
         [('login', 'user=ann', 1)]
         """
-        return written(check_decision(decision))
+        return charge_receipts(check_decision(decision))
 
     def redeemed(self, receipts: Sequence[Written]) -> RuleDecision:
-        """Makes the decision again of its receipts: to be refunded, cancelled, renewed or released.
+        """Restores a decision from its receipts: to be refunded, cancelled, renewed or released.
 
         >>> limiter = Limiter.from_rules(RULES)
         >>> limiter.refund(limiter.redeemed(limiter.receipts(limiter.check({"user": "ann"}))))
         True
         """
-        return redeemed(receipts, self._ruling)
+        return decision_from_receipts(receipts, self._compiled)
 
-    def _resetting(self, attributes: Attributes) -> Flow[None]:
+    def _reset_flow(self, attributes: Attributes) -> Flow[None]:
         for meter, key, _ in self.call(attributes, None).charges:
             yield partial(meter.reset, key)
 
 
-class RuleLimiter(_Ruled):
+class RuleLimiter(_RuleLimiterBase):
     """Limits calls by a rulebook. Thread-safe.
 
     rules    a Rulebook, a mapping, a file (watched), or "pushed": what was pushed to the engine's server
     engine   where counts are kept: memory:// (this process), redis://host:port/db, or an engine
 
-    The examples of its verbs go by these rules:
+    The examples of its verbs use these rules:
 
     >>> RULES = {"rules": [{"name": "login", "key": "user", "missing": "deny", "limit": "2/minute"}]}
     >>> limiter = Limiter.from_rules(RULES)
@@ -196,30 +196,30 @@ class RuleLimiter(_Ruled):
         >>> Limiter.from_rules(RULES).check({"user": "ann"}).rule
         'login'
         """
-        call = self.call(attributes, cost)
-        if not call.straight:
-            return run(call.decide())
-        if len(call.charges) != 1:
-            return call.decision(self.engine.decide_all(call.charges) if call.charges else ())
-        meter, key, cost = call.charges[0]
-        return call.decision((meter.decide(key, cost),))
+        plan = self.call(attributes, cost)
+        if not plan.straight:
+            return run(plan.decide())
+        if len(plan.charges) != 1:
+            return plan.decision(self.engine.decide_all(plan.charges) if plan.charges else ())
+        meter, key, cost = plan.charges[0]
+        return plan.decision((meter.decide(key, cost),))
 
     def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
-        """Decides several calls, and charges them all or none; a decision for each, by its own verdict.
+        """Decides several calls, and charges them all or none; returns a decision for each.
 
         >>> from headgate.enforcement.check_together import Ask
         >>> calls = [Ask({"user": "ann"}), Ask({"user": "bob"}, cost=3)]
         >>> [decision.allowed for decision in Limiter.from_rules(RULES).check_together(calls)]
         [True, False]
         """
-        together = Together(self._ruling, asks)
-        if not together.call.straight:
-            return run(together.decide())
-        charges = together.call.charges
+        batch = Together(self._compiled, asks)
+        if not batch.call.straight:
+            return run(batch.decide())
+        charges = batch.call.charges
         if len(charges) != 1:
-            return together.decisions(self.engine.decide_all(charges) if charges else ())
+            return batch.decisions(self.engine.decide_all(charges) if charges else ())
         meter, key, cost = charges[0]
-        return together.decisions((meter.decide(key, cost),))
+        return batch.decisions((meter.decide(key, cost),))
 
     def peek(self, attributes: Attributes, cost: int | None = None) -> RuleDecision:
         """Decides what `check` would decide; charges nothing, counts nothing.
@@ -236,16 +236,16 @@ class RuleLimiter(_Ruled):
         >>> [limiter.wait({"user": "ann"}).delay for _ in range(3)]
         [0.0, 0.0, 30.0]
         """
-        call = self.call(attributes, cost)
+        plan = self.call(attributes, cost)
         flow = limiter_flows.wait(
-            lambda call, patience_us: run(call.decide(patience_us)), call, timeout, self.clock.sleep_us
+            lambda plan, patience_us: run(plan.decide(patience_us)), plan, timeout, self.clock.sleep_us
         )
         return cast(RuleDecision, run(flow))
 
     def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuleDecision:
-        """Takes a place now, served after the decision's delay; refused if that is more than `timeout` away.
+        """Takes a place now, for use after the decision's delay; refused if that is more than `timeout` away.
 
         >>> limiter = Limiter.from_rules(RULES, clock=ManualClock())
         >>> [limiter.reserve({"user": "ann"}).delay for _ in range(3)]
@@ -254,7 +254,7 @@ class RuleLimiter(_Ruled):
         return run(self.call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
 
     def cancel(self, decision: Decision) -> bool:
-        """Gives a reserved place back, as far as nothing was built on it.
+        """Gives a reserved place back, as far as no later one depends on it.
 
         False if a fallback answered, and some of it may be lost.
 
@@ -262,7 +262,7 @@ class RuleLimiter(_Ruled):
         >>> limiter.cancel(limiter.reserve({"user": "ann"}))
         True
         """
-        return run(self._cancelling(check_decision(decision, awaited=False)))
+        return run(self._cancel_flow(check_decision(decision, awaited=False)))
 
     def refund(self, decision: Decision, cost: int | None = None) -> bool:
         """Gives back what the decision charged, or `cost` of it, under every rule.
@@ -276,18 +276,18 @@ class RuleLimiter(_Ruled):
         return run(limiter_flows.refund(check_decision(decision, awaited=False), cost))
 
     def give_back(self, ask: Ask, units: int) -> RuleDecision:
-        """Gives back units of a call whose decision is gone, as far as they are counted; returns how things stand
-        then.
+        """Gives back units of a call whose decision is gone, as far as they are counted; returns the state
+        after that.
 
         >>> from headgate.enforcement.check_together import Ask
         >>> limiter = Limiter.from_rules(RULES)
         >>> limiter.check({"user": "ann"}).remaining, limiter.give_back(Ask({"user": "ann"}), 1).remaining
         (1, 2)
         """
-        return run(giving_back(self._ruling, ask, check_units(units)))
+        return run(refund_untracked(self._compiled, ask, check_units(units)))
 
     def renew(self, decision: Decision) -> bool:
-        """Holds the decision's slots for another ttl; False if one was lost, and somebody else may hold it.
+        """Holds the decision's slots for another ttl; False if one is lost: another caller may hold it.
 
         >>> limiter = Limiter.from_rules({"rules": [{"name": "jobs", "limit": "2 slots"}]})
         >>> limiter.renew(limiter.check({}))
@@ -323,14 +323,14 @@ class RuleLimiter(_Ruled):
             yield decision
 
     def reset(self, attributes: Attributes) -> None:
-        """Deletes the counts of a call: those of every rule that applies to it.
+        """Deletes the counters of a call: those of every rule that applies to it.
 
         >>> Limiter.from_rules(RULES).reset({"user": "ann"})
         """
-        run(self._resetting(attributes))
+        run(self._reset_flow(attributes))
 
     def overrides(self, rule: str) -> RuleOverrides:
-        """Gives access to the limits that single keys of a rule have of their own: set, get, unset, list.
+        """Gives access to the overrides of a rule, limits of single keys: set, get, unset, list.
 
         >>> api = {"name": "api", "key": "user", "missing": "deny", "limit": "2/s", "overrides": True}
         >>> limiter = Limiter.from_rules({"rules": [api]})
@@ -358,7 +358,7 @@ class RuleLimiter(_Ruled):
         self.close()
 
 
-class AsyncRuleLimiter(_Ruled):
+class AsyncRuleLimiter(_RuleLimiterBase):
     """Limits calls by a rulebook, awaited. Works from several event loops. Every verb is that of RuleLimiter.
 
     >>> async def main() -> RuleDecision:
@@ -391,33 +391,33 @@ class AsyncRuleLimiter(_Ruled):
         """
         return await self.decided(self.call(attributes, cost))
 
-    async def decided(self, call: CallPlan) -> RuleDecision:
-        """The decision on a call whose charges are known."""
-        if not call.straight:
-            return await arun(call.decide())
-        if len(call.charges) != 1:
-            return call.decision(await self.engine.decide_all(call.charges) if call.charges else ())
-        meter, key, cost = call.charges[0]
-        return call.decision((await meter.decide(key, cost),))
+    async def decided(self, plan: CallPlan) -> RuleDecision:
+        """Decides a call whose charges are planned."""
+        if not plan.straight:
+            return await arun(plan.decide())
+        if len(plan.charges) != 1:
+            return plan.decision(await self.engine.decide_all(plan.charges) if plan.charges else ())
+        meter, key, cost = plan.charges[0]
+        return plan.decision((await meter.decide(key, cost),))
 
     async def check_together(self, asks: Sequence[Ask]) -> tuple[RuleDecision, ...]:
-        """Decides several calls, and charges them all or none; a decision for each, by its own verdict."""
+        """Decides several calls, and charges them all or none; returns a decision for each."""
         return await self.decided_together(self.together(asks))
 
-    async def decided_together(self, together: Together) -> tuple[RuleDecision, ...]:
-        """The decisions on calls whose charges are known."""
-        if not together.call.straight:
-            return await arun(together.decide())
-        return together.decisions(await self.answered(together))
+    async def decided_together(self, batch: Together) -> tuple[RuleDecision, ...]:
+        """Decides several calls whose charges are planned."""
+        if not batch.call.straight:
+            return await arun(batch.decide())
+        return batch.decisions(await self.answered(batch))
 
-    async def peeked_together(self, together: Together) -> tuple[RuleDecision, ...]:
+    async def peeked_together(self, batch: Together) -> tuple[RuleDecision, ...]:
         """Decides what `decided_together` would decide, and charges nothing."""
-        answers, apart = await arun(together.call.answered(commit=False))
-        return together.decisions(answers, apart)
+        outcomes, several_requests = await arun(batch.call.outcomes(commit=False))
+        return batch.decisions(outcomes, several_requests)
 
-    async def answered(self, together: Together) -> Sequence[Outcome]:
-        """Asks the engine about calls that need one question, and returns the facts of each charge."""
-        charges = together.call.charges
+    async def answered(self, batch: Together) -> Sequence[Outcome]:
+        """Sends the single request of straight calls, and returns the outcome of each charge."""
+        charges = batch.call.charges
         if len(charges) != 1:
             return await self.engine.decide_all(charges) if charges else ()
         meter, key, cost = charges[0]
@@ -431,24 +431,24 @@ class AsyncRuleLimiter(_Ruled):
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuleDecision:
         """Passes when there is room under every rule; refused at once if that is more than `timeout` away."""
-        call = self.call(attributes, cost)
+        plan = self.call(attributes, cost)
         flow = limiter_flows.wait(
-            lambda call, patience_us: arun(call.decide(patience_us)), call, timeout, self.clock.asleep_us
+            lambda plan, patience_us: arun(plan.decide(patience_us)), plan, timeout, self.clock.asleep_us
         )
         return cast(RuleDecision, await arun(flow))
 
     async def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> RuleDecision:
-        """Takes a place now, served after the decision's delay; refused if that is more than `timeout` away."""
+        """Takes a place now, for use after the decision's delay; refused if that is more than `timeout` away."""
         return await arun(self.call(attributes, cost).decide(limiter_flows.patience_us(timeout)))
 
     async def cancel(self, decision: Decision) -> bool:
-        """Gives a reserved place back, as far as nothing was built on it.
+        """Gives a reserved place back, as far as no later one depends on it.
 
         False if a fallback answered, and some of it may be lost.
         """
-        return await arun(self._cancelling(check_decision(decision, awaited=True)))
+        return await arun(self._cancel_flow(check_decision(decision, awaited=True)))
 
     async def refund(self, decision: Decision, cost: int | None = None) -> bool:
         """Gives back what the decision charged, or `cost` of it, under every rule.
@@ -458,13 +458,13 @@ class AsyncRuleLimiter(_Ruled):
         return await arun(limiter_flows.refund(check_decision(decision, awaited=True), cost))
 
     async def give_back(self, ask: Ask, units: int) -> RuleDecision:
-        """Gives back units of a call whose decision is gone, as far as they are counted; returns how things
-        stand then.
+        """Gives back units of a call whose decision is gone, as far as they are counted; returns the
+        state after that.
         """
-        return await arun(giving_back(self._ruling, ask, check_units(units)))
+        return await arun(refund_untracked(self._compiled, ask, check_units(units)))
 
     async def renew(self, decision: Decision) -> bool:
-        """Holds the decision's slots for another ttl; False if one was lost, and somebody else may hold it."""
+        """Holds the decision's slots for another ttl; False if one is lost: another caller may hold it."""
         return await arun(held_slots.renew(check_decision(decision, awaited=True)))
 
     async def release(self, decision: Decision) -> bool:
@@ -489,11 +489,11 @@ class AsyncRuleLimiter(_Ruled):
         return hold.over or await self.release(decision)
 
     async def reset(self, attributes: Attributes) -> None:
-        """Deletes the counts of a call: those of every rule that applies to it."""
-        await arun(self._resetting(attributes))
+        """Deletes the counters of a call: those of every rule that applies to it."""
+        await arun(self._reset_flow(attributes))
 
     def overrides(self, rule: str) -> AsyncRuleOverrides:
-        """Gives access to the limits that single keys of a rule have of their own: set, get, unset, list."""
+        """Gives access to the overrides of a rule, limits of single keys: set, get, unset, list."""
         return AsyncRuleOverrides(self.engine.overrides(rule), rule, lambda: self.rulebook)
 
     async def close(self) -> None:

@@ -2,10 +2,10 @@
 
 The rate is divided by the number of processes, whatever the burst. Not every limit can be divided among any
 number: nginx's leaky bucket counts in thousandths of a unit per second, and 1/minute is only 16 of them; the
-windows of a calendar cannot be lengthened, and a slot is a slot. If a book says among how many (`nodes`), what
-cannot be divided is refused when the book is loaded, before anybody follows or keeps it: `divisible`. If nobody
-can know beforehand, because processes come and go, no call fails for it: they divide as finely as they can, and
-each process keeps at least one unit of a calendar's window, and one slot.
+windows of a calendar cannot be lengthened, and a slot is a slot. If a rulebook states the number (`nodes`), a
+limit that cannot be divided is refused when the rulebook is loaded, before it takes effect or is cached:
+`check_split_limits`. If the number is not known, because processes come and go, no call fails for it: limits are
+divided as finely as they can be, and each process keeps at least one unit of a calendar window, and one slot.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from headgate.errors import InvalidRulebook
 from headgate.rules.rule import Choice, Limits, Rulebook
 
 
-def divisible(book: Rulebook) -> Rulebook:
-    """The book itself; InvalidRulebook if it splits a limit, or a candidate, that cannot be divided."""
+def check_split_limits(book: Rulebook) -> Rulebook:
+    """Returns the rulebook; raises InvalidRulebook if it splits a limit or candidate that cannot be divided."""
     for rule in book.rules:
         if rule.where == "split" and rule.nodes is not None:
             for choice in (rule.limit, rule.candidate):
-                for limit in () if choice is None else _all(choice):
+                for limit in () if choice is None else _limits_of(choice):
                     reason = _indivisible(limit, rule.nodes)
                     if reason is not None:
                         raise InvalidRulebook([(rule.line, f'rule "{rule.name}": {limit} {reason}')], book.source)
     return book
 
 
-def even(limit: Limit, nodes: int, rank: int | None) -> Limit:
-    """The share of one process among so many, or among fewer if they are too many for the limit."""
-    return equal_share(limit, nodes, rank) or even(limit, nodes // 2, None)
+def even_share(limit: Limit, nodes: int, rank: int | None) -> Limit:
+    """Returns the share of one process among `nodes`, or among fewer if the limit cannot be divided so finely."""
+    return equal_share(limit, nodes, rank) or even_share(limit, nodes // 2, None)
 
 
 def _indivisible(limit: Limit, nodes: int) -> str | None:
-    """Why a limit cannot be divided among so many, and what to do; None if it can."""
-    counted = isinstance(limit, Slots) or (isinstance(limit, FixedWindow) and limit.unit is not None)
-    if counted and fresh(limit) < nodes:
+    """Returns why a limit cannot be divided among `nodes`, and what to do; None if it can."""
+    discrete = isinstance(limit, Slots) or (isinstance(limit, FixedWindow) and limit.unit is not None)
+    if discrete and fresh(limit) < nodes:
         return (
             f"has fewer units than {nodes} nodes, and each of them needs one. "
             "Raise the limit, lower nodes, or write where: cluster."
@@ -50,7 +50,7 @@ def _indivisible(limit: Limit, nodes: int) -> str | None:
     return None
 
 
-def _all(choice: Choice[Limits]) -> Iterator[Limit]:
+def _limits_of(choice: Choice[Limits]) -> Iterator[Limit]:
     yield from choice.otherwise
     for _, limits in choice.cases:
         yield from limits

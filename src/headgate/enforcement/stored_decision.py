@@ -1,13 +1,13 @@
-"""A decision that outlives its process: written in plain words, and made of them again.
+"""Converts a decision to receipts and back, so that it can be refunded by another process.
 
-Who asked over a wire and later gives something back has no Decision in hand, and neither may the process that is
-told, nor the rulebook that decided. So each charge is written with all that giving it back takes: the limit in
-words, what its count is filed under, the key, and the receipt. What is made of that answers to refund, cancel,
-renew and release like the decision itself.
+A client that checks over the network and refunds later has no Decision object. The process that gets the refund
+may not have it either, and the rulebook may have changed. So each charge is stored with all that a refund needs:
+the limit as text, the name of its counter, the key, and the receipt. The restored decision can be refunded,
+cancelled, renewed and released like the original.
 
-Laws (tests/enforcement/test_stored_decision.py): of a decision that was written and read, giving back does what
-giving back of the decision does; what was given back is written too, so nothing is given back twice along one line
-of receipts. Whoever reads the same receipt twice must see to that himself.
+Laws (tests/enforcement/test_stored_decision.py): a refund of a restored decision does what one of the original
+does; refunded units are stored too, so nothing is given back twice along one chain of receipts. A caller that
+restores the same receipts twice must guard against that itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOCAL = MemoryMeter, MemorySlotMeter, AsyncMemoryMeter, AsyncMemorySlotMeter
 
 
 class Written(NamedTuple):
-    """One charge that passed. `here`: counted in the process that decided, beside an engine elsewhere."""
+    """The receipt of one charge that passed. `here`: it counts in the process that decided, not on the server."""
 
     rule: str
     aside: str | None
@@ -45,46 +45,48 @@ class Written(NamedTuple):
     here: bool = False
 
 
-def written(decision: Decision) -> list[Written]:
-    """What a decision charged, charge by charge; nothing of one that was refused."""
+def charge_receipts(decision: Decision) -> list[Written]:
+    """Returns a receipt for each charge of a decision; none if it was refused."""
     if not decision.allowed:
         return []
-    return [_written(part) for part in (*decision.parts, *decision.beside) if part.allowed and _counted(part)]
+    return [_receipt(part) for part in (*decision.parts, *decision.beside) if part.allowed and _has_counter(part)]
 
 
-def redeemed(receipts: Sequence[Written], ruling: CompiledRulebook) -> RuleDecision:
-    """The decision of which they were written, as far as giving back goes."""
-    if not isinstance(receipts, list | tuple) or not all(isinstance(each, Written) for each in receipts):
+def decision_from_receipts(receipts: Sequence[Written], compiled: CompiledRulebook) -> RuleDecision:
+    """Restores a decision from its receipts, with all that refund, cancel, renew and release need."""
+    if not isinstance(receipts, list | tuple) or not all(isinstance(receipt, Written) for receipt in receipts):
         raise InvalidCharge(f"Receipts are a list, as receipts(decision) returns it; not {describe(receipts)}.")
     heads: list[Head] = []
     charges: list[Charged] = []
-    answers: list[Outcome] = []
-    for each in receipts:
-        engine = ruling.local if each.here else ruling.engine
+    outcomes: list[Outcome] = []
+    for receipt in receipts:
+        engine = compiled.local if receipt.here else compiled.engine
         try:
-            limit = parse(each.limit)
+            limit = parse(receipt.limit)
         except InvalidRule as error:
             raise InvalidCharge(f"This receipt names a limit that is none: {error}") from error
-        meter: Any = engine.slots(limit, each.name) if isinstance(limit, Slots) else engine.meter(limit, each.name)
-        heads.append((each.rule, each.aside))
-        charges.append((meter, each.key, each.cost))
-        answers.append((True, 0, 0, each.reset_after_us, each.delay_us, each.at_us, each.mark))
-    decision = RuleDecision(ruling, heads, charges, answers, ())
-    asides = iter([each for each in receipts if each.aside is not None])
-    live = iter([each for each in receipts if each.aside is None])
+        meter: Any = (
+            engine.slots(limit, receipt.name) if isinstance(limit, Slots) else engine.meter(limit, receipt.name)
+        )
+        heads.append((receipt.rule, receipt.aside))
+        charges.append((meter, receipt.key, receipt.cost))
+        outcomes.append((True, 0, 0, receipt.reset_after_us, receipt.delay_us, receipt.at_us, receipt.mark))
+    decision = RuleDecision(compiled, heads, charges, outcomes, ())
+    shadows = iter([receipt for receipt in receipts if receipt.aside is not None])
+    live = iter([receipt for receipt in receipts if receipt.aside is None])
     for part in (*decision.parts, *decision.beside):
-        part.given_back = next(live if part.aside is None else asides).given_back
+        part.given_back = next(live if part.aside is None else shadows).given_back
     return decision
 
 
-def _counted(part: Decision) -> bool:
-    """Whether anybody counted it: not what has no limit."""
+def _has_counter(part: Decision) -> bool:
+    """Whether a counter was charged: not if the part has no limit."""
     return hasattr(part.source, "name")
 
 
-def _written(part: Decision) -> Written:
+def _receipt(part: Decision) -> Written:
     meter: Any = part.source
-    facts = part.facts
+    outcome = part.facts
     return Written(
         part.rule or "",
         part.aside,
@@ -92,10 +94,10 @@ def _written(part: Decision) -> Written:
         meter.name,
         part.key,
         part.cost,
-        facts[AT_US],
-        facts[RESET_AFTER_US],
-        facts[DELAY_US],
-        facts[MARK],
+        outcome[AT_US],
+        outcome[RESET_AFTER_US],
+        outcome[DELAY_US],
+        outcome[MARK],
         part.given_back,
         isinstance(meter, _LOCAL),
     )

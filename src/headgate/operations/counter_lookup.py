@@ -63,8 +63,8 @@ def all_of_key(rule: Rule, key: str) -> list[Count]:
 def of_limits(rule: Rule, limits: Limits, candidate: bool = False) -> list[Count]:
     """The counts of one of the limits that a rule, or its candidate, may choose."""
     names, terms = (
-        call_plan.names_of(rule, limits, candidate),
-        call_plan.terms_of(rule, CANDIDATE if candidate else None),
+        call_plan.counter_names(rule, limits, candidate),
+        call_plan.charge_options_of(rule, CANDIDATE if candidate else None),
     )
     return [Count(name, limit, terms) for name, limit in zip(names, limits, strict=True)]
 

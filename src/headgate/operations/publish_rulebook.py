@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from headgate.algorithms.limit import SECOND
 from headgate.clock import SystemClock
-from headgate.enforcement.split_limits import divisible
+from headgate.enforcement.split_limits import check_split_limits
 from headgate.errors import EngineUnavailable, InvalidRule, InvalidRulebook
 from headgate.flow import Flow, arun, run
 from headgate.gateway import bundle
@@ -60,7 +60,7 @@ def at_once(work: Callable[..., Any], *given: Any) -> Any:
 def judged(read: Callable[[], Rulebook]) -> Rulebook | list[Problem]:
     """A rulebook that can be published, or all that is wrong with it."""
     try:
-        return divisible(read())
+        return check_split_limits(read())
     except InvalidRulebook as error:
         found = zip(error.problems, error.told, strict=True)
         return [Problem(line, sentence, told) for (line, sentence), told in found]

@@ -21,7 +21,7 @@ from headgate.algorithms.sliding_window import SlidingWindow
 from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
-from headgate.enforcement.split_limits import even
+from headgate.enforcement.split_limits import even_share
 from headgate.engines.layers.fallback.limit_share import share
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
@@ -175,7 +175,9 @@ def test_a_share_that_can_hardly_be_written_is_pythons(lua: Lua, limit: Limit, c
 @example(LeakyBucket(1, 900, 50), 37, 3)
 @example(TokenBucket(1, 10 * 365 * 86400, 10), 20, 19)
 def test_an_even_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int | None) -> None:
-    assert doubles(lua.ask("even", limit=entry(limit), count=count, rank=rank)) == entry(even(limit, count, rank))
+    assert doubles(lua.ask("even", limit=entry(limit), count=count, rank=rank)) == entry(
+        even_share(limit, count, rank)
+    )
 
 
 @settings(max_examples=1000, deadline=None)

@@ -10,7 +10,7 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import print_warnings
 from headgate.clock import SystemClock
-from headgate.enforcement.split_limits import divisible
+from headgate.enforcement.split_limits import check_split_limits
 from headgate.gateway import bundle
 from headgate.gateway.atomic_file import write
 from headgate.rules import load
@@ -32,7 +32,7 @@ def add(verbs: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    book = divisible(load.read(args.file))
+    book = check_split_limits(load.read(args.file))
     print_warnings(book, as_json=args.json)
     if args.output is None:
         made = compiled(book)

@@ -19,7 +19,7 @@ from headgate.cli.parser import Commands, command, whole
 from headgate.cli.rulebook_option import editions_of
 from headgate.cli.rules.diff import shown
 from headgate.cli.rules.validate import add_strict
-from headgate.enforcement.split_limits import divisible
+from headgate.enforcement.split_limits import check_split_limits
 from headgate.operations.compare_rulebooks import document
 from headgate.operations.publish_rulebook import pushing
 from headgate.rules import load
@@ -63,7 +63,7 @@ def _account() -> str:
 
 
 def run(args: argparse.Namespace) -> Output:
-    book, author = divisible(load.read(args.file)), author_of(args)
+    book, author = check_split_limits(load.read(args.file)), author_of(args)
     if args.strict:
         book.strict()
     form = FORMATS[Path(args.file).suffix.lower()]
