@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from headgate.cli import tree
-from headgate.cli.completion import SHELLS, places
+from headgate.cli.completion import SHELLS, command_nodes
 from tests.cli.conftest import Prompt
 
 
@@ -78,7 +78,7 @@ def test_bash_registers_it(bash: str) -> None:
 def test_every_command_is_known_to_every_shell(prompt: Prompt, shell: str) -> None:
     document = prompt.json("completion", shell)
     assert document["shell"] == shell
-    for place in places(tree()):
+    for place in command_nodes(tree()):
         assert place.path in document["script"]
         assert all(word in document["script"] for word, _ in place.commands)
 

@@ -1,10 +1,10 @@
-"""The picture: it fits, it is legible without colours and without blocks, and it shows no future."""
+"""The chart: it fits, it is legible without colours and without blocks, and it shows no future."""
 
 import re
 
 import pytest
 
-from headgate.cli.demo_chart import NARROWEST, picture, summary
+from headgate.cli.demo_chart import MIN_WIDTH, chart, summary
 from headgate.cli.flash_sale import Sale
 from headgate.cli.style import Style
 
@@ -16,43 +16,43 @@ ESCAPE = re.compile(r"\x1b\[\d+m")
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (100, 30), (60, 20), (50, 24), (200, 50)])
 @pytest.mark.parametrize("ink", [PLAIN, LETTERS, Style(color=True, blocks=True)])
 def test_it_fits(played: Sale, width: int, height: int, ink: Style) -> None:
-    lines = picture(played, width, height, ink)
+    lines = chart(played, width, height, ink)
     assert max(len(ESCAPE.sub("", line)) for line in lines) <= width
     assert len(lines) <= height
 
 
 def test_with_its_last_words_it_fits_a_small_terminal_and_the_prompt(played: Sale) -> None:
-    assert len(picture(played, 80, 20, PLAIN)) + 1 + len(summary(played, 80)) < 24
+    assert len(chart(played, 80, 20, PLAIN)) + 1 + len(summary(played, 80)) < 24
 
 
 def test_no_window_is_too_narrow(played: Sale) -> None:
-    assert picture(played, 10, 5, PLAIN) == picture(played, NARROWEST, 5, PLAIN)
+    assert chart(played, 10, 5, PLAIN) == chart(played, MIN_WIDTH, 5, PLAIN)
 
 
 def test_every_gate_has_its_row_its_counts_and_its_words(played: Sale) -> None:
-    text = "\n".join(picture(played, 80, 24, PLAIN))
+    text = "\n".join(chart(played, 80, 24, PLAIN))
     for gate in played.gates:
         assert re.search(rf"^{re.escape(gate.name)} +[▁▂▃▄▅▆▇█]", text, re.M)
         assert re.search(
-            rf"{re.escape(f'{gate.limit}: {gate.words}')} +{gate.passed:,} .* {gate.refused:,} +{gate.busiest}$",
+            rf"{re.escape(f'{gate.limit}: {gate.summary}')} +{gate.passed:,} .* {gate.refused:,} +{gate.peak}$",
             text,
             re.M,
         )
 
 
 def test_without_colours_there_are_none_and_without_blocks_only_letters(played: Sale) -> None:
-    assert "\x1b" not in "\n".join(picture(played, 80, 24, PLAIN))
-    assert "\n".join(picture(played, 120, 40, LETTERS)).isascii()
+    assert "\x1b" not in "\n".join(chart(played, 80, 24, PLAIN))
+    assert "\n".join(chart(played, 120, 40, LETTERS)).isascii()
 
 
 def test_those_who_waited_are_yellow(played: Sale) -> None:
-    lines = picture(played, 80, 24, Style(color=True, blocks=True))
+    lines = chart(played, 80, 24, Style(color=True, blocks=True))
     yellow = [ESCAPE.sub("", line).split()[0] for line in lines if re.search("\x1b\\[33m[▁▂▃▄▅▆▇█]", line)]
     assert yellow == ["leaky"]
 
 
 def test_the_doubling_can_be_seen_and_its_absence_too(played: Sale) -> None:
-    rows = {line[:16].strip(): line[16:] for line in picture(played, 80, 24, PLAIN)}
+    rows = {line[:16].strip(): line[16:] for line in chart(played, 80, 24, PLAIN)}
     before, after = 41, 42  # three columns to a second: those that touch 14 s
     assert rows["fixed window"][before : after + 1] == "██"
     assert rows["sliding window"][before] == rows["sliding log"][before] == "█"
@@ -61,9 +61,9 @@ def test_the_doubling_can_be_seen_and_its_absence_too(played: Sale) -> None:
 
 def test_what_has_not_begun_is_blank() -> None:
     sale = Sale()
-    assert "0.0 s of 20" in picture(sale, 80, 24, PLAIN)[0]
+    assert "0.0 s of 20" in chart(sale, 80, 24, PLAIN)[0]
     sale.play_until(4.4)
-    rows = {line[:16].strip(): line[16:] for line in picture(sale, 80, 24, PLAIN)}
+    rows = {line[:16].strip(): line[16:] for line in chart(sale, 80, 24, PLAIN)}
     assert sale.gates[1].delayed > 0
     assert len(rows["leaky bucket"]) == len(rows["offered"]) == 14
-    assert "the doors open: 900 calls a second" in picture(sale, 80, 24, PLAIN)[1]
+    assert "the doors open: 900 calls a second" in chart(sale, 80, 24, PLAIN)[1]

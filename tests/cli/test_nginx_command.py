@@ -261,7 +261,7 @@ def test_init_may_stand_in_a_file_or_in_quotes(prompt: Prompt, write: Write) -> 
 def test_without_nginx_it_is_told_what_to_install(
     prompt: Prompt, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.cli.nginx._PLACES", ())
+    monkeypatch.setattr("headgate.cli.nginx._PROGRAM_FOLDERS", ())
     monkeypatch.setenv("PATH", "/nowhere")
     told = prompt.told("nginx", "check", write(BOOK))
     assert told.startswith("There is no nginx on this machine.")

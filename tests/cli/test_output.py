@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.output import NO, Output, warn
+from headgate.cli.output import NEGATIVE, Output, warn
 from headgate.cli.table import Cell, Table
 
 ROOT = Path(__file__).parents[2]
-ANSWER = Output({"a": 1}, ["a line", ("red\x1b[2J", "red"), Table(("key",), [(Cell("k" * 200, "green"),)])], NO)
-PROGRAM = "from tests.cli.test_output import ANSWER; ANSWER.tell(as_json=False)"
+ANSWER = Output(
+    {"a": 1}, ["a line", ("red\x1b[2J", "red"), Table(("key",), [(Cell("k" * 200, "green"),)])], NEGATIVE
+)
+PROGRAM = "from tests.cli.test_output import ANSWER; ANSWER.write(as_json=False)"
 
 
 def on_a_terminal(columns: int) -> str:
@@ -44,12 +46,12 @@ def test_a_terminal_gets_colours_and_no_more_than_it_holds() -> None:
 
 
 def test_a_pipe_gets_all_of_it_and_no_colours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ANSWER.tell(as_json=False) == NO
+    assert ANSWER.write(as_json=False) == NEGATIVE
     assert capsys.readouterr().out == f"a line\nred\\x1b[2J\nkey\n{'k' * 200}\n"
 
 
 def test_a_document_is_one_and_says_no_by_its_exit_code_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ANSWER.tell(as_json=True) == NO
+    assert ANSWER.write(as_json=True) == NEGATIVE
     assert json.loads(capsys.readouterr().out) == {"a": 1}
 
 
@@ -60,5 +62,5 @@ def test_a_warning_stands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_text_that_is_half_a_character_is_still_a_document(capsys: pytest.CaptureFixture[str]) -> None:
-    Output({"key": "\udc80"}).tell(as_json=True)
+    Output({"key": "\udc80"}).write(as_json=True)
     assert json.loads(capsys.readouterr().out) == {"key": "\udc80"}

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.cli.style import Style
-from headgate.cli.table import Cell, Table, printable, wide
+from headgate.cli.table import Cell, Table, display_width, printable
 
 PLAIN = Style(color=False, blocks=True)
 COLORS = Style(color=True, blocks=True)
@@ -26,7 +26,7 @@ def test_words_stand_left_and_numbers_right() -> None:
 def test_it_fits_and_only_the_widest_words_are_cut(width: int) -> None:
     table = Table(("rule", "key", "used"), [("login", "k" * 100, 123_456), ("x", "short", 1)], right=("used",))
     shown = lines(table, width)
-    assert max(map(wide, shown)) <= width
+    assert max(map(display_width, shown)) <= width
     assert shown[1].startswith("login  kkk")
     assert shown[1].endswith("…  123,456")
     assert "short" in shown[2]
@@ -50,7 +50,7 @@ def test_colours_take_no_room_and_only_a_terminal_gets_them() -> None:
 def test_characters_that_take_two_cells_are_counted_so() -> None:
     table = Table(("key", "n"), [("用户", 1), ("abcd", 2)], right=("n",))
     assert lines(table)[1:] == ["用户  1", "abcd  2"]
-    assert wide(lines(Table(("key",), [("用户用户用户用户",)]), 9)[1]) <= 9
+    assert display_width(lines(Table(("key",), [("用户用户用户用户",)]), 9)[1]) <= 9
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 import headgate.cli
 from headgate.cli import output
-from headgate.cli.completion import SHELLS, Place, places
+from headgate.cli.completion import SHELLS, CommandNode, command_nodes
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text("utf-8")
-TREE = list(places(headgate.cli.tree()))
+TREE = list(command_nodes(headgate.cli.tree()))
 
 _told = re.compile(r"`headgate ([^`]*)`((?:, `[^`]*`)*)")
 
@@ -29,7 +29,7 @@ def told() -> set[str]:
 
 
 @pytest.mark.parametrize("place", [place for place in TREE if place.path], ids=lambda place: place.path)
-def test_every_command_is_named(place: Place) -> None:
+def test_every_command_is_named(place: CommandNode) -> None:
     if place.commands:  # a word under which commands stand
         assert f"headgate{place.path.replace('/', ' ')} " in PAGE
     else:
@@ -48,7 +48,7 @@ def test_every_option_is_named(option: str) -> None:
 
 
 def test_every_exit_code_is_told() -> None:
-    codes = {output.DONE, output.UNANSWERED, output.INVALID, output.NO, output.INTERRUPTED}
+    codes = {output.DONE, output.ENGINE_UNAVAILABLE, output.INVALID, output.NEGATIVE, output.INTERRUPTED}
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.M)} == codes
 
 

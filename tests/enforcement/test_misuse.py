@@ -32,7 +32,8 @@ def call(verb: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize("given", [{"path": "/"}, "x", None, 3, ({"path": "/"},)], ids=repr)
 def test_what_is_no_ask(make: Callable[..., Any], given: Any) -> None:
     limiter = make(BOOK)
-    sentence = r'^A call is an Ask, such as Ask\(\{"user": "ann"\}, cost=2\) of headgate\.enforcement\.check_together; not '
+    example = r'Ask\(\{"user": "ann"\}, cost=2\) of headgate\.enforcement\.check_together'
+    sentence = f"^A call is an Ask, such as {example}; not "
     with pytest.raises(InvalidCharge, match=sentence):
         call(limiter.check_together, [Ask({}), given])
     with pytest.raises(InvalidCharge, match=sentence):

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 
 import headgate
 from headgate.cli import completion, demo, keys, limit, lua, nginx, overrides, rules, serve, take
-from headgate.cli.output import INTERRUPTED, INVALID, UNANSWERED, Output
+from headgate.cli.output import ENGINE_UNAVAILABLE, INTERRUPTED, INVALID, Output
 from headgate.cli.parser import Parser
 from headgate.errors import CorruptState, EngineUnavailable, HeadgateError, InvalidRulebook
 from headgate.service.log_format import error_line
@@ -42,27 +42,29 @@ _CODES = "".join((__doc__ or "").partition("Exit codes")[1:])
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    words = sys.argv[1:] if argv is None else argv
+    arguments = sys.argv[1:] if argv is None else argv
     # Who was started without an output has None there, and print takes None for the other one.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     parser = tree()
     try:
-        args = parser.parse_args(words)
-        answer: Output | int = args.run(args) if args.run else _help(parser)
-        code = answer.tell(as_json=args.json) if isinstance(answer, Output) else answer
+        args = parser.parse_args(arguments)
+        output: Output | int = args.run(args) if args.run else _help(parser)
+        code = output.write(as_json=args.json) if isinstance(output, Output) else output
         sys.stdout.flush()
         return code
     except (CorruptState, EngineUnavailable) as error:
-        return _fail(error, UNANSWERED, words)
+        return _fail(error, ENGINE_UNAVAILABLE, arguments)
     except HeadgateError as error:
-        return _fail(error, INVALID, words)
+        return _fail(error, INVALID, arguments)
     except BrokenPipeError:
-        _let_go()  # whoever read us has gone, and does not want the rest
+        _discard_stdout()  # whoever read us has gone, and does not want the rest
         return 0
     except OSError as error:
-        _let_go()
-        return _fail(HeadgateError(f"This cannot be written or read: {error.strerror or error}."), INVALID, words)
+        _discard_stdout()
+        return _fail(
+            HeadgateError(f"This cannot be written or read: {error.strerror or error}."), INVALID, arguments
+        )
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -86,15 +88,15 @@ def _help(parser: Parser) -> int:
     return 0
 
 
-def _let_go() -> None:
+def _discard_stdout() -> None:
     """What is left to be written is dropped: Python would flush once more, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(error: HeadgateError, code: int, words: Sequence[str]) -> int:
-    if "--json" in words:  # the line itself may be what cannot be read, so it is not asked of the parser
+def _fail(error: HeadgateError, code: int, argv: Sequence[str]) -> int:
+    if "--json" in argv:  # the line itself may be what cannot be read, so it is not asked of the parser
         print(json.dumps({"error": str(error)} | _problems(error)), file=sys.stderr)
-    elif serve.logs_json(words):
+    elif serve.logs_json(argv):
         print(error_line(str(error), **_problems(error)), file=sys.stderr)
     elif isinstance(error, InvalidRulebook):
         print("headgate:", "\n".join(error.told), file=sys.stderr)

@@ -31,7 +31,7 @@ class Option(NamedTuple):
     value: Value | None  # None: it stands alone
 
 
-class Place(NamedTuple):
+class CommandNode(NamedTuple):
     """Somewhere in the tree: /rules/push, after the words `rules push`."""
 
     path: str
@@ -44,7 +44,7 @@ def add(commands: Commands, tree: Callable[[], Parser]) -> None:
     parser = command(
         commands,
         "completion",
-        lambda args: _answer(args, tree()),
+        lambda args: _output(args, tree()),
         "a script that completes the words of headgate in a shell",
         'eval "$(headgate completion bash)"',
         "headgate completion fish > ~/.config/fish/completions/headgate.fish",
@@ -52,29 +52,29 @@ def add(commands: Commands, tree: Callable[[], Parser]) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
 
 
-def _answer(args: argparse.Namespace, tree: Parser) -> Output:
+def _output(args: argparse.Namespace, tree: Parser) -> Output:
     scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
-    script = scripts[args.shell](list(places(tree)))
+    script = scripts[args.shell](list(command_nodes(tree)))
     return Output({"shell": args.shell, "script": script}, [script])
 
 
-def places(parser: argparse.ArgumentParser, path: str = "") -> Iterator[Place]:
+def command_nodes(parser: argparse.ArgumentParser, path: str = "") -> Iterator[CommandNode]:
     """Every place of the tree, from its root."""
     commands: list[tuple[str, str]] = []
-    options, value, below = [], Value(), []
+    options, value, children = [], Value(), []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             commands += [(choice.dest, choice.help or "") for choice in action._choices_actions]
-            below += [places(each, f"{path}/{word}") for word, each in action.choices.items()]
+            children += [command_nodes(each, f"{path}/{word}") for word, each in action.choices.items()]
         elif action.option_strings:
-            stands_alone = action.nargs == 0
+            is_flag = action.nargs == 0
             options.append(
-                Option(tuple(action.option_strings), action.help or "", None if stands_alone else _value(action))
+                Option(tuple(action.option_strings), action.help or "", None if is_flag else _value(action))
             )
         else:
             value = Value(value.words + _value(action).words, value.file or _value(action).file)
-    yield Place(path, tuple(commands), tuple(options), value)
-    for each in below:
+    yield CommandNode(path, tuple(commands), tuple(options), value)
+    for each in children:
         yield from each
 
 
@@ -82,7 +82,7 @@ def _value(action: argparse.Action) -> Value:
     return Value(tuple(map(str, action.choices or ())), action.metavar in _FILES)
 
 
-def _bash(tree: list[Place]) -> str:
+def _bash(tree: list[CommandNode]) -> str:
     return f"""\
 _headgate() {{
     local at= word current="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" words= files=
@@ -93,7 +93,7 @@ _headgate() {{
     case "$at $before" in
 {_by_option(tree, "words")}
         *) case "$at" in
-{_by_place(tree, "words")}
+{_by_node(tree, "words")}
         esac ;;
     esac
     COMPREPLY=($(compgen -W "$words" -- "$current"))
@@ -102,7 +102,7 @@ _headgate() {{
 complete -o filenames -F _headgate headgate"""
 
 
-def _zsh(tree: list[Place]) -> str:
+def _zsh(tree: list[CommandNode]) -> str:
     return f"""\
 #compdef headgate
 _headgate() {{
@@ -113,7 +113,7 @@ _headgate() {{
     case "$at $before" in
 {_by_option(tree, "known")}
         *) case "$at" in
-{_by_place(tree, "known")}
+{_by_node(tree, "known")}
         esac ;;
     esac
     compadd -- ${{=known}}
@@ -122,39 +122,39 @@ _headgate() {{
 compdef _headgate headgate"""
 
 
-def _paths(tree: list[Place]) -> str:
-    return "|".join(place.path for place in tree if place.path)
+def _paths(tree: list[CommandNode]) -> str:
+    return "|".join(node.path for node in tree if node.path)
 
 
-def _by_option(tree: list[Place], words: str) -> str:
+def _by_option(tree: list[CommandNode], variable: str) -> str:
     lines = []
-    for place in tree:
-        for option in place.options:
+    for node in tree:
+        for option in node.options:
             if option.value is not None:
-                named = "|".join(f'"{place.path} {name}"' for name in option.names)
-                lines.append(f"        {named}) {_assigned(option.value.words, option.value, words)} ;;")
+                patterns = "|".join(f'"{node.path} {name}"' for name in option.names)
+                lines.append(f"        {patterns}) {_assignment(option.value.words, option.value, variable)} ;;")
     return "\n".join(lines)
 
 
-def _by_place(tree: list[Place], words: str) -> str:
+def _by_node(tree: list[CommandNode], variable: str) -> str:
     lines = []
-    for place in tree:
-        known = [word for word, _ in place.commands] + list(place.value.words)
-        known += [name for option in place.options for name in option.names]
-        lines.append(f'            "{place.path}") {_assigned(tuple(known), place.value, words)} ;;')
+    for node in tree:
+        completions = [word for word, _ in node.commands] + list(node.value.words)
+        completions += [name for option in node.options for name in option.names]
+        lines.append(f'            "{node.path}") {_assignment(tuple(completions), node.value, variable)} ;;')
     return "\n".join(lines)
 
 
-def _assigned(known: tuple[str, ...], value: Value, words: str) -> str:
-    return f'{words}="{" ".join(known)}" files={"yes" if value.file else ""}'
+def _assignment(completions: tuple[str, ...], value: Value, variable: str) -> str:
+    return f'{variable}="{" ".join(completions)}" files={"yes" if value.file else ""}'
 
 
-def _fish(tree: list[Place]) -> str:
+def _fish(tree: list[CommandNode]) -> str:
     lines = [
         "function __headgate_at",
         "    set -l at ''",
         "    for word in (commandline -opc)[2..-1]",
-        f"        if contains -- $at/$word {' '.join(place.path for place in tree if place.path)}",
+        f"        if contains -- $at/$word {' '.join(node.path for node in tree if node.path)}",
         "            set at $at/$word",
         "        end",
         "    end",
@@ -162,20 +162,20 @@ def _fish(tree: list[Place]) -> str:
         "end",
         "complete -c headgate -f",
     ]
-    for place in tree:
-        here = f"complete -c headgate -n '__headgate_at \"{place.path}\"'"
-        lines += [f"{here} -a {word} -d {_quoted(about)}" for word, about in place.commands]
-        lines += [f"{here} -a {word}" for word in place.value.words]
-        lines += [f"{here} -F"] * place.value.file
-        for option in place.options:
+    for node in tree:
+        prefix = f"complete -c headgate -n '__headgate_at \"{node.path}\"'"
+        lines += [f"{prefix} -a {word} -d {_quoted(about)}" for word, about in node.commands]
+        lines += [f"{prefix} -a {word}" for word in node.value.words]
+        lines += [f"{prefix} -F"] * node.value.file
+        for option in node.options:
             names = " ".join(
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names
             )
-            lines.append(f"{here} {names} -d {_quoted(option.about)}{_followed(option.value)}")
+            lines.append(f"{prefix} {names} -d {_quoted(option.about)}{_fish_value(option.value)}")
     return "\n".join(lines)
 
 
-def _followed(value: Value | None) -> str:
+def _fish_value(value: Value | None) -> str:
     if value is None:
         return ""
     if value.file:

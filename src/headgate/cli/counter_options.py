@@ -13,8 +13,8 @@ import argparse
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from headgate.cli.parser import pair
-from headgate.cli.rulebook_option import add_book, known_book
+from headgate.cli.parser import name_value
+from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse_all
 from headgate.operations.counter_lookup import Count, all_of_key, check_counted_there, of_key
@@ -29,57 +29,57 @@ if TYPE_CHECKING:
 _SAME_FOR_ALL = "has the same limit for all"
 
 
-def add_counts(parser: argparse.ArgumentParser, *, attributes: bool = True) -> None:
+def add_counter_options(parser: argparse.ArgumentParser, *, attributes: bool = True) -> None:
     """Adds the options; without `attributes` for a command that means every limit of a rule."""
     parser.add_argument("key", metavar="KEY", help="whose count; with --rule its key text: user=ann|sku=7")
     parser.add_argument("--limit", metavar="LIMIT", help='a limit by itself, such as "10/minute"')
     parser.add_argument("--name", help="what the limit's counts are filed under (its text unless given)")
     parser.add_argument("--rule", metavar="RULE", help="a rule of the book, instead of --limit")
-    add_book(parser)
+    add_rules_option(parser)
     parser.set_defaults(attribute=[])
     if attributes:
         parser.add_argument(
             "--attribute",
-            type=pair,
+            type=name_value,
             action="append",
             metavar="NAME=VALUE",
             help="what a rule's limit is chosen by, if the key does not say it",
         )
 
 
-def counts_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
+def counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
     """What the command means; InvalidRule if it does not say."""
     rule = _rule(args, engine)
     if rule is None:
-        return _by_itself(args)
-    return of_key(rule, args.key, _attributes(rule, args.attribute), _how)
+        return _plain_limit_counters(args)
+    return of_key(rule, args.key, _attributes(rule, args.attribute), _describe_option)
 
 
-def _attributes(rule: Rule, given: list[tuple[str, str]]) -> dict[str, str]:
+def _attributes(rule: Rule, options: list[tuple[str, str]]) -> dict[str, str]:
     """What the rule's limit is chosen by; InvalidRule if it is not chosen by one of these."""
     needed = sorted({test.attribute for test, _ in rule.limit.cases})
-    for name, value in given:
+    for name, value in options:
         if folded(name) not in needed:
-            near = get_close_matches(name, needed, 1, 0.6)
-            hint = f"Did you mean {near[0]}?" if near else f"Leave --attribute {name}={value} out."
-            why = f'chooses its limit by {", ".join(needed)}, not by "{name}"' if needed else _SAME_FOR_ALL
-            raise InvalidRule(f'Rule "{rule.name}" {why}. {hint}')
-    return dict(given)
+            matches = get_close_matches(name, needed, 1, 0.6)
+            hint = f"Did you mean {matches[0]}?" if matches else f"Leave --attribute {name}={value} out."
+            reason = f'chooses its limit by {", ".join(needed)}, not by "{name}"' if needed else _SAME_FOR_ALL
+            raise InvalidRule(f'Rule "{rule.name}" {reason}. {hint}')
+    return dict(options)
 
 
-def _how(name: str) -> str:
+def _describe_option(name: str) -> str:
     return f"--attribute {name}=VALUE, or {name}= if there is none"
 
 
-def all_counts_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
+def all_counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
     """The same, and of a rule those of every limit that it may choose."""
     rule = _rule(args, engine)
     if rule is None:
-        return _by_itself(args)
+        return _plain_limit_counters(args)
     return all_of_key(rule, args.key)
 
 
-def _by_itself(args: argparse.Namespace) -> list[Count]:
+def _plain_limit_counters(args: argparse.Namespace) -> list[Count]:
     limits = parse_all(args.limit)
     return [Count(name, limit, None) for name, limit in zip(names_of(limits, args.name), limits, strict=True)]
 
@@ -101,7 +101,7 @@ def _rule(args: argparse.Namespace, engine: RedisEngine) -> Rule | None:
         return None
     if args.name is not None:
         raise InvalidRule("A rule has its own name: --name goes with --limit.")
-    book = known_book(args, engine)
+    book = optional_rulebook(args, engine)
     if book is None:
         raise InvalidRule(
             f'Where is the rule "{args.rule}"? No rulebook was pushed to this engine: give one with --rules FILE.'

@@ -7,15 +7,15 @@ import shutil
 import sys
 import time
 
-from headgate.cli.demo_chart import picture, summary
+from headgate.cli.demo_chart import chart, summary
 from headgate.cli.flash_sale import PHASES, SECONDS, Sale
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.style import Style
-from headgate.cli.terminal import borrowed, draw
+from headgate.cli.terminal import draw, full_screen
 
-_FRAMES = 15  # a second
-_LONGEST = 3600.0
+FRAMES_PER_S = 15  # a second
+MAX_SECONDS = 3600.0
 
 
 def add(commands: Commands) -> None:
@@ -38,50 +38,50 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1
-    if not 0 < seconds <= _LONGEST:
-        raise argparse.ArgumentTypeError(f"a number of seconds above 0 and up to {_LONGEST:g}, not {text!r}")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"a number of seconds above 0 and up to {MAX_SECONDS:g}, not {text!r}")
     return seconds
 
 
 def run(args: argparse.Namespace) -> Output | int:
-    sale, out = Sale(), sys.stdout
+    sale, stdout = Sale(), sys.stdout
     if args.json:
         sale.play_until(SECONDS)
         return Output(_document(sale))
-    ink = Style.on(out, color=not args.no_color)
+    style = Style.on(stdout, color=not args.no_color)
     interrupted = False
     try:
         if args.fast:
             sale.play_until(SECONDS)
-        elif out.isatty():
-            _show(sale, args.seconds or SECONDS, ink)
+        elif stdout.isatty():
+            _show(sale, args.seconds or SECONDS, style)
         else:
-            _tell(sale, args.seconds)
+            _print_phases(sale, args.seconds)
     except KeyboardInterrupt:
         interrupted = True
     width, height = shutil.get_terminal_size((100, 24))
-    words = summary(sale, width)
-    print(*picture(sale, width, height - len(words) - 1, ink), "", *words, sep="\n")
+    lines = summary(sale, width)
+    print(*chart(sale, width, height - len(lines) - 1, style), "", *lines, sep="\n")
     return 130 if interrupted else 0
 
 
-def _show(sale: Sale, seconds: float, ink: Style) -> None:
+def _show(sale: Sale, seconds: float, style: Style) -> None:
     """Live: the sale runs by its own clock, and this only keeps it in step with ours."""
-    out, start = sys.stdout, time.monotonic()
-    with borrowed(out):
+    stdout, start = sys.stdout, time.monotonic()
+    with full_screen(stdout):
         while not sale.over:
             sale.play_until((time.monotonic() - start) / seconds * SECONDS)
             width, height = shutil.get_terminal_size()
-            draw(out, picture(sale, width, height, ink), height)
-            time.sleep(1 / _FRAMES)
+            draw(stdout, chart(sale, width, height, style), height)
+            time.sleep(1 / FRAMES_PER_S)
         time.sleep(min(2, seconds / 10))
 
 
-def _tell(sale: Sale, seconds: float | None) -> None:
+def _print_phases(sale: Sale, seconds: float | None) -> None:
     """Line by line, for logs; it waits only if it was told how long to take."""
-    for phase, following in zip(PHASES, [*PHASES[1:], None], strict=True):
+    for phase, next_phase in zip(PHASES, [*PHASES[1:], None], strict=True):
         print(f"{phase.at:5.1f} s  {phase.name}: {phase.calls} calls a second", flush=True)
-        end = following.at if following else SECONDS
+        end = next_phase.at if next_phase else SECONDS
         if seconds is not None:
             time.sleep((end - phase.at) / SECONDS * seconds)
         sale.play_until(end)
@@ -91,7 +91,7 @@ def _tell(sale: Sale, seconds: float | None) -> None:
 def _document(sale: Sale) -> dict[str, object]:
     gates = [
         {"gate": gate.name, "limit": gate.limit, "passed": gate.passed, "delayed": gate.delayed}
-        | {"refused": gate.refused, "most_in_2s": gate.busiest}
+        | {"refused": gate.refused, "most_in_2s": gate.peak}
         for gate in sale.gates
     ]
     return {"seconds": SECONDS, "calls": sale.calls, "buyers": len(sale.buyers), "gates": gates}

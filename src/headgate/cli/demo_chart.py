@@ -15,11 +15,11 @@ from typing import NamedTuple
 from headgate.cli.flash_sale import PHASES, SECONDS, TICKS, USER_LIMIT, Gate, Sale
 from headgate.cli.style import Style
 
-NARROWEST = 50
-_WIDEST = 160
-_NAME = 16  # letters that the names take
-_FULL = 120  # calls in a third of a second that make a full bar; what is more is not higher
-_TALL = 36  # lines from which bars are two lines high and gates stand apart
+MIN_WIDTH = 50
+MAX_WIDTH = 160
+NAME_WIDTH = 16  # letters that the names take
+FULL_BAR_CALLS = 120  # calls in a third of a second that make a full bar; what is more is not higher
+TALL_LINES = 36  # lines from which bars are two lines high and gates stand apart
 _COUNTS = (("passed", 6, "green"), ("delayed", 8, "yellow"), ("refused", 8, "red"), ("most/2s", 8, "bold"))
 
 
@@ -30,74 +30,81 @@ class _Frame(NamedTuple):
     columns: int  # for time: whole ones to a second, so that an edge is an edge
     rows: int  # that a bar is high
     counts: Sequence[tuple[str, int, str]]
-    ink: Style
+    style: Style
 
     @property
-    def words(self) -> int:
-        return self.width - sum(wide for _, wide, _ in self.counts)
+    def text_width(self) -> int:
+        return self.width - sum(column_width for _, column_width, _ in self.counts)
 
 
-def picture(sale: Sale, width: int, height: int, ink: Style) -> list[str]:
+def chart(sale: Sale, width: int, height: int, style: Style) -> list[str]:
     """As many lines as it takes; a terminal of 80 by 24 holds them all."""
-    width = min(_WIDEST, max(NARROWEST, width))
-    tall = height >= _TALL
-    columns = (width - _NAME) // SECONDS * SECONDS
+    width = min(MAX_WIDTH, max(MIN_WIDTH, width))
+    is_tall = height >= TALL_LINES
+    columns = (width - NAME_WIDTH) // SECONDS * SECONDS
     counts = _COUNTS if width >= 76 else (_COUNTS[0], _COUNTS[2])
-    frame = _Frame(width, columns, 2 if tall and ink.blocks else 1, counts, ink)
+    frame = _Frame(width, columns, 2 if is_tall and style.blocks else 1, counts, style)
     lines = _head(sale, frame)
     for gate in sale.gates:
-        lines += _gate(gate, sale, frame) + [""] * tall
+        lines += _gate(gate, sale, frame) + [""] * is_tall
     return [line.rstrip() for line in lines]
 
 
 def summary(sale: Sale, width: int) -> list[str]:
     """What the picture does not say, in words."""
     clicks = sale.gates[0].refused_to_user
-    words = (
+    text = (
         f"{sale.calls:,} calls of {len(sale.buyers):,} buyers, the same at each gate. Bars: square-root scale. "
         f"Each is charged to its buyer ({USER_LIMIT}) and to the item, or to neither: at the token bucket "
         f"{clicks:,} clicks ended at the buyer's own limit, at no cost to the item."
     )
-    return wrap(words, min(100, max(NARROWEST, width)))
+    return wrap(text, min(100, max(MIN_WIDTH, width)))
 
 
 def _head(sale: Sale, frame: _Frame) -> list[str]:
-    ink, width = frame.ink, frame.width
+    style, width = frame.style, frame.width
     clock, calls = f"{sale.seconds:4.1f} s of {SECONDS}", f"{sale.calls:,} calls"
-    title = f"headgate {ink.dot} a flash sale, the same calls at seven gates"
-    told = "over" if sale.over else f"{sale.phase.name}: {sale.phase.calls} calls a second"
+    title = f"headgate {style.dot} a flash sale, the same calls at seven gates"
+    status = "over" if sale.over else f"{sale.phase.name}: {sale.phase.calls} calls a second"
     offered = _by_column(sale.offered, frame)
-    most = max(phase.calls for phase in PHASES) * SECONDS / frame.columns
-    bars = _bars(offered, ["cyan"] * frame.columns, most, sale, frame)
-    labels = "".join(ink(f"{name:>{wide}}", how) for name, wide, how in frame.counts)
+    full_bar = max(phase.calls for phase in PHASES) * SECONDS / frame.columns
+    bars = _bars(offered, ["cyan"] * frame.columns, full_bar, sale, frame)
+    labels = "".join(style(f"{name:>{column_width}}", color) for name, column_width, color in frame.counts)
     return [
-        ink(_fit(title, width - len(clock)), "bold") + clock,
-        _fit(told, width - len(calls)) + calls,
-        *_named("offered", bars, ink),
-        " " * _NAME + ink(_axis(frame.columns), "dim"),
-        " " * frame.words + labels,
+        style(_fit(title, width - len(clock)), "bold") + clock,
+        _fit(status, width - len(calls)) + calls,
+        *_named("offered", bars, style),
+        " " * NAME_WIDTH + style(_axis(frame.columns), "dim"),
+        " " * frame.text_width + labels,
     ]
 
 
 def _gate(gate: Gate, sale: Sale, frame: _Frame) -> list[str]:
     passed, waited = _by_column(gate.served, frame), _by_column(gate.waited, frame)
-    colours = ["yellow" if 2 * late > all_ else "green" for all_, late in zip(passed, waited, strict=True)]
-    bars = _bars(passed, colours, _FULL * sqrt(3 * SECONDS / frame.columns), sale, frame)
-    return [*_named(gate.name, bars, frame.ink), _counted(gate, frame)]
+    colours = ["yellow" if 2 * waiting > total else "green" for total, waiting in zip(passed, waited, strict=True)]
+    bars = _bars(passed, colours, FULL_BAR_CALLS * sqrt(3 * SECONDS / frame.columns), sale, frame)
+    return [*_named(gate.name, bars, frame.style), _numbers_line(gate, frame)]
 
 
-def _counted(gate: Gate, frame: _Frame) -> str:
+def _numbers_line(gate: Gate, frame: _Frame) -> str:
     numbers = {
         "passed": gate.passed,
         "delayed": gate.delayed,
         "refused": gate.refused,
-        "most/2s": gate.busiest,
+        "most/2s": gate.peak,
     }
-    words = f"  {gate.limit}: {gate.words}"
-    words = _fit(words if len(words) < frame.words else f"  {gate.words}", frame.words)
-    counts = [f"{numbers[name] or '-':>{wide}{',' * (numbers[name] > 0)}}" for name, wide, _ in frame.counts]
+    description = f"  {gate.limit}: {gate.summary}"
+    description = _fit(
+        description if len(description) < frame.text_width else f"  {gate.summary}", frame.text_width
+    )
+    counts = [
+        f"{numbers[name] or '-':>{column_width}{',' * (numbers[name] > 0)}}"
+        for name, column_width, _ in frame.counts
+    ]
     coloured = zip(counts, frame.counts, strict=True)
-    return frame.ink(words, "dim") + "".join(frame.ink(count, how) for count, (_, _, how) in coloured)
+    return frame.style(description, "dim") + "".join(
+        frame.style(count, color) for count, (_, _, color) in coloured
+    )
 
 
 def _fit(text: str, width: int) -> str:
@@ -105,10 +112,10 @@ def _fit(text: str, width: int) -> str:
     return f"{text[: width - 1]:<{width}}"
 
 
-def _named(name: str, bars: list[str], ink: Style) -> list[str]:
+def _named(name: str, bars: list[str], style: Style) -> list[str]:
     """The name stands beside the lowest line of its bars."""
     names = [""] * (len(bars) - 1) + [name]
-    return [ink(f"{name:<{_NAME}}", "bold") + bar for name, bar in zip(names, bars, strict=True)]
+    return [style(f"{name:<{NAME_WIDTH}}", "bold") + bar for name, bar in zip(names, bars, strict=True)]
 
 
 def _by_column(ticks: list[int], frame: _Frame) -> list[int]:
@@ -116,17 +123,17 @@ def _by_column(ticks: list[int], frame: _Frame) -> list[int]:
     return [sum(ticks[low:high]) for low, high in pairwise(edges)]
 
 
-def _bars(values: list[int], colours: list[str], most: float, sale: Sale, frame: _Frame) -> list[str]:
+def _bars(values: list[int], colours: list[str], full_bar: float, sale: Sale, frame: _Frame) -> list[str]:
     # What has not begun yet is left blank: of delayed calls it is known before when they go through.
-    seen = ceil(sale.tick * frame.columns / TICKS)
-    steps = len(frame.ink.levels) - 1
+    visible = ceil(sale.tick * frame.columns / TICKS)
+    steps = len(frame.style.levels) - 1
     highest = frame.rows * steps
-    heights = [min(highest, max(1, round(sqrt(value / most) * highest))) if value else 0 for value in values]
+    heights = [min(highest, max(1, round(sqrt(value / full_bar) * highest))) if value else 0 for value in values]
     lines = []
     for row in reversed(range(frame.rows)):
-        cells = [frame.ink.levels[max(0, min(steps, height - row * steps))] for height in heights[:seen]]
+        cells = [frame.style.levels[max(0, min(steps, height - row * steps))] for height in heights[:visible]]
         runs = groupby(zip(cells, colours, strict=False), key=lambda pair: pair[1])
-        lines.append("".join(frame.ink("".join(cell for cell, _ in run), how) for how, run in runs))
+        lines.append("".join(frame.style("".join(cell for cell, _ in run), color) for color, run in runs))
     return lines
 
 
@@ -134,6 +141,6 @@ def _axis(columns: int) -> str:
     """The seconds, at the windows' edges."""
     line = [" "] * (columns + 2)
     for second in range(0, SECONDS, 2 if columns >= 3 * SECONDS else 4):
-        place = second * columns // SECONDS
-        line[place : place + len(str(second))] = str(second)
+        column = second * columns // SECONDS
+        line[column : column + len(str(second))] = str(second)
     return "".join(line).rstrip()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.engines.redis.sync_engine import RedisEngine
 
 VARIABLE = "HEADGATE_ENGINE"
-PATIENCE = 5.0  # seconds: who waits at a prompt can wait longer than a call can
+TIMEOUT_S = 5.0  # seconds: who waits at a prompt can wait longer than a call can
 
 
 def add_engine(parser: argparse.ArgumentParser, *, prefix: bool = True) -> None:
@@ -34,28 +34,28 @@ def url_of(args: argparse.Namespace) -> str:
     return args.engine or os.environ.get(VARIABLE, "")
 
 
-def server_of(args: argparse.Namespace, memory: str) -> tuple[str, url_options.Options]:
+def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, url_options.Options]:
     """The URL of a server without our options, and those. `memory` says why it cannot be this process."""
     url = url_of(args)
     if not url:
         raise InvalidRule(f"Say where to: {args.called} --engine redis://host:6379/0, or set {VARIABLE}.")
     if url.startswith("memory://"):
-        raise InvalidRule(f"memory:// is this process alone: {memory}.")
-    plain, chosen = url_options.split(url)
-    open_engine(plain).close()  # asked nothing, it opens nothing
-    return plain, chosen
+        raise InvalidRule(f"memory:// is this process alone: {memory_error}.")
+    server_url, options = url_options.split(url)
+    open_engine(server_url).close()  # asked nothing, it opens nothing
+    return server_url, options
 
 
 @contextmanager
 def server(
-    args: argparse.Namespace, memory: str = "nothing is remembered between two commands"
+    args: argparse.Namespace, memory_error: str = "nothing is remembered between two commands"
 ) -> Iterator[RedisEngine]:
     """The server that was named, as an engine with nothing around it."""
-    plain, chosen = server_of(args, memory)
+    server_url, options = server_of(args, memory_error)
     # Only here is redis needed: the rest of the command line runs without it.
     from headgate.engines.redis.sync_engine import RedisEngine
 
-    engine = RedisEngine(plain, prefix=args.prefix, deadline=chosen.deadline or PATIENCE)
+    engine = RedisEngine(server_url, prefix=args.prefix, deadline=options.deadline or TIMEOUT_S)
     try:
         yield engine
     finally:

@@ -29,7 +29,7 @@ from headgate.limiter import Limiter
 TICK_US = 10_000
 SECONDS = 20
 TICKS = SECONDS * 1_000_000 // TICK_US
-SPAN_TICKS = 2_000_000 // TICK_US  # the windows' two seconds, over which peaks are counted
+PEAK_WINDOW_TICKS = 2_000_000 // TICK_US  # the windows' two seconds, over which peaks are counted
 BUYERS = 4000
 USER_LIMIT = "5/10s"
 
@@ -57,16 +57,16 @@ PHASES = (
 class Gate:
     """One algorithm before the item, and what became of the calls."""
 
-    def __init__(self, name: str, limit: str, words: str, clock: ManualClock) -> None:
+    def __init__(self, name: str, limit: str, summary: str, clock: ManualClock) -> None:
         self.name: str = name
         self.limit: str = limit
-        self.words: str = words
+        self.summary: str = summary
         self.passed: int = 0
         self.delayed: int = 0
         self.refused: int = 0
         self.refused_to_user: int = 0
-        self.busiest: int = 0  # the most that went through in any two seconds
-        self._lately = 0  # and in the last two
+        self.peak: int = 0  # the most that went through in any two seconds
+        self._recent = 0  # and in the last two
         self.served: list[int] = [0] * TICKS  # by the tick in which they go through
         self.waited: list[int] = [0] * TICKS  # those of them that had to wait
         self._limit = parse(limit)
@@ -76,11 +76,11 @@ class Gate:
         charges = (Charge(user), Charge(_ITEM, self._limit))
         decision = self._limiter.take_all(charges)
         if decision.allowed:
-            self.let_through(at_us, decision.delay_us)
+            self.allow(at_us, decision.delay_us)
         else:
-            self.turn_away(by_user=not decision.parts[0].allowed)
+            self.refuse(by_user=not decision.parts[0].allowed)
 
-    def let_through(self, at_us: int, delay_us: int = 0) -> None:
+    def allow(self, at_us: int, delay_us: int = 0) -> None:
         self.passed += 1
         self.delayed += delay_us > 0
         tick = (at_us + delay_us - _START_US) // TICK_US
@@ -88,38 +88,40 @@ class Gate:
             self.served[tick] += 1
             self.waited[tick] += delay_us > 0
 
-    def turn_away(self, *, by_user: bool) -> None:
+    def refuse(self, *, by_user: bool) -> None:
         self.refused += 1
         self.refused_to_user += by_user
 
-    def end(self, tick: int) -> None:
+    def close_tick(self, tick: int) -> None:
         """Nothing can go through in that tick any more."""
-        self._lately += self.served[tick] - (self.served[tick - SPAN_TICKS] if tick >= SPAN_TICKS else 0)
-        self.busiest = max(self.busiest, self._lately)
+        self._recent += self.served[tick] - (
+            self.served[tick - PEAK_WINDOW_TICKS] if tick >= PEAK_WINDOW_TICKS else 0
+        )
+        self.peak = max(self.peak, self._recent)
 
 
 class SlotGate(Gate):
     """Slots are held, not charged: a buyer holds one for as long as the checkout takes."""
 
-    def __init__(self, name: str, limit: str, words: str, clock: ManualClock, holding: Random) -> None:
-        super().__init__(name, limit, words, clock)
+    def __init__(self, name: str, limit: str, summary: str, clock: ManualClock, random: Random) -> None:
+        super().__init__(name, limit, summary, clock)
         self._slots = Limiter(limit, MemoryEngine(clock), clock=clock)
-        self._holding = holding
+        self._random = random
         self._held: list[tuple[int, int, Lease]] = []
 
     def call(self, user: str, at_us: int) -> None:
         while self._held and self._held[0][0] <= at_us:
             heappop(self._held)[2].release()
-        asked = self._limiter.take(user)
-        if not asked:
-            return self.turn_away(by_user=True)
+        decision = self._limiter.take(user)
+        if not decision:
+            return self.refuse(by_user=True)
         try:
             lease = self._slots.acquire(_ITEM)
         except RateLimited:
-            self._limiter.refund(asked)
-            return self.turn_away(by_user=False)
-        heappush(self._held, (at_us + self._holding.randint(*_CHECKOUT_US), lease.fence, lease))
-        return self.let_through(at_us)
+            self._limiter.refund(decision)
+            return self.refuse(by_user=False)
+        heappush(self._held, (at_us + self._random.randint(*_CHECKOUT_US), lease.fence, lease))
+        return self.allow(at_us)
 
 
 class Sale:
@@ -162,12 +164,12 @@ class Sale:
             for gate in self.gates:
                 gate.call(buyer, at_us)
         for gate in self.gates:
-            gate.end(self.tick)
+            gate.close_tick(self.tick)
         self.tick += 1
 
     def _arrivals(self) -> Iterator[int]:
-        wanted = self.phase.calls * TICK_US / 1_000_000
-        count = int(wanted + self._random.random())
+        expected = self.phase.calls * TICK_US / 1_000_000
+        count = int(expected + self._random.random())
         offsets = sorted(self._random.randrange(TICK_US) for _ in range(count))
         return (_START_US + self.tick * TICK_US + offset for offset in offsets)
 
@@ -177,7 +179,7 @@ class Sale:
         return f"user:{self._random.randrange(_IMPATIENT, BUYERS)}"
 
 
-def _gates(clock: ManualClock, holding: Random) -> list[Gate]:
+def _gates(clock: ManualClock, random: Random) -> list[Gate]:
     rates = (
         ("token bucket", "100/s burst 200", "a burst at once, then steady"),
         ("leaky bucket", "100/s queue 50", "no bursts; a short queue waits"),
@@ -186,6 +188,6 @@ def _gates(clock: ManualClock, holding: Random) -> list[Gate]:
         ("sliding log", "200/2s log", "never over 200 in any 2 s"),
         ("smooth, warm-up", "100/s smooth warmup 3s", "paced; slow while cold"),
     )
-    gates = [Gate(name, limit, words, clock) for name, limit, words in rates]
-    gates.append(SlotGate("slots", "20 slots", "20 at once, as fast as they finish", clock, holding))
+    gates = [Gate(name, limit, summary, clock) for name, limit, summary in rates]
+    gates.append(SlotGate("slots", "20 slots", "20 at once, as fast as they finish", clock, random))
     return gates

@@ -6,7 +6,7 @@ import argparse
 import shutil
 
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command, whole
+from headgate.cli.parser import Commands, command, whole_number
 from headgate.engines import url_options
 from headgate.engines.url import open_async_engine
 from headgate.explain import explain, laws, page
@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--nodes",
-        type=whole(1),
+        type=whole_number(1),
         metavar="N",
         help="how many processes share the limit (unless given, nodes of the engine's URL, or 1)",
     )

@@ -16,7 +16,7 @@ from headgate.engines.redis.script_assembly import Script, bare, in_one_string, 
 from headgate.errors import InvalidRule
 from headgate.gateway import lua_library
 
-_CALLS = {
+_CALL_SYNTAX = {
     "rate_limiter": (
         "init MAX_PERMITS RATE [TTL]     1: a bucket of so many, RATE of them come back a second",
         "acquire N                       1: they are yours, -1: they are not",
@@ -28,7 +28,9 @@ _CALLS = {
 }
 
 
-_AGAIN = "A server forgets its scripts when it is restarted, and a new replica has none: publish again then."
+_PUBLISH_AGAIN = (
+    "A server forgets its scripts when it is restarted, and a new replica has none: publish again then."
+)
 
 
 def add(commands: Commands) -> None:
@@ -39,7 +41,7 @@ def add(commands: Commands) -> None:
         _publish,
         "load the scripts for gateways into a server and its replicas, and store their SHA1",
         "headgate lua publish --engine redis://host:6379/0",
-        more=_AGAIN,
+        more=_PUBLISH_AGAIN,
     )
     add_engine(publishing, prefix=False)
     command(verbs, "list", _list, "every script: name, size in bytes, SHA1", "headgate lua list")
@@ -70,54 +72,54 @@ def add(commands: Commands) -> None:
 
 
 def _path(args: argparse.Namespace) -> Output:
-    found = lua_library.package_path(lua_library.folder())
-    return Output({"path": found}, [found])
+    path = lua_library.package_path(lua_library.folder())
+    return Output({"path": path}, [path])
 
 
 def _copy(args: argparse.Namespace) -> Output:
     target = Path(args.folder).absolute()
     path = lua_library.package_path(target)
     files = lua_library.copy(target)
-    told = f'{len(files)} files copied. In nginx.conf:  lua_package_path "{path};;";'
-    return Output({"path": path, "files": [str(name) for name in files]}, [told])
+    message = f'{len(files)} files copied. In nginx.conf:  lua_package_path "{path};;";'
+    return Output({"path": path, "files": [str(name) for name in files]}, [message])
 
 
 def scripts() -> dict[str, Script]:
     """Every script by name: what is published, then what the Redis engine itself runs."""
-    found = {f"published/{name}": published(name) for name in _CALLS}
+    by_name = {f"published/{name}": published(name) for name in _CALL_SYNTAX}
     for name, algorithm in ALGORITHMS.items():
-        found[f"take/{name}"] = single("take", name)
-        found[f"take_together/{name}"] = single("take_together", name)
+        by_name[f"take/{name}"] = single("take", name)
+        by_name[f"take_together/{name}"] = single("take_together", name)
         if in_one_string(name):
-            found[f"take_calls/{name}"] = single("take_calls", name)
-        found[f"refund/{name}"] = single("refund", name)
+            by_name[f"take_calls/{name}"] = single("take_calls", name)
+        by_name[f"refund/{name}"] = single("refund", name)
         if algorithm.retune is not None:
-            found[f"retune/{name}"] = single("retune", name)
-    found["take_all"] = several("take_all", ALGORITHMS)
-    found["take_all/lockout"] = several("take_all", (*ALGORITHMS, "lockout"))
-    found["slots"] = bare("slots", "slots")
-    found["quota_ledger"] = bare("quota_ledger", "quota_grants")
-    return found
+            by_name[f"retune/{name}"] = single("retune", name)
+    by_name["take_all"] = several("take_all", ALGORITHMS)
+    by_name["take_all/lockout"] = several("take_all", (*ALGORITHMS, "lockout"))
+    by_name["slots"] = bare("slots", "slots")
+    by_name["quota_ledger"] = bare("quota_ledger", "quota_grants")
+    return by_name
 
 
 def _list(args: argparse.Namespace) -> Output:
-    known = scripts()
-    sizes = {name: len(script.text.encode()) for name, script in known.items()}
-    document = [{"name": name, "bytes": sizes[name], "sha1": script.sha} for name, script in known.items()]
-    rows = [(name, sizes[name], script.sha) for name, script in known.items()]
+    by_name = scripts()
+    sizes = {name: len(script.text.encode()) for name, script in by_name.items()}
+    document = [{"name": name, "bytes": sizes[name], "sha1": script.sha} for name, script in by_name.items()]
+    rows = [(name, sizes[name], script.sha) for name, script in by_name.items()]
     return Output({"scripts": document}, [Table(("script", "bytes", "sha1"), rows, right=("bytes",))])
 
 
 def _show(args: argparse.Namespace) -> Output:
-    known = scripts()
-    if args.name not in known:
-        near = get_close_matches(args.name, known, 1, 0.4)
-        hint = f"Did you mean {near[0]}?" if near else "See headgate lua list."
+    by_name = scripts()
+    if args.name not in by_name:
+        matches = get_close_matches(args.name, by_name, 1, 0.4)
+        hint = f"Did you mean {matches[0]}?" if matches else "See headgate lua list."
         raise InvalidRule(f'There is no script "{args.name}". {hint}')
-    script = known[args.name]
+    script = by_name[args.name]
     # Printing adds the newline again, so that the output has the script's own SHA1.
-    shown = [script.text.removesuffix("\n")]
-    return Output({"name": args.name, "sha1": script.sha, "text": script.text}, shown)
+    lines = [script.text.removesuffix("\n")]
+    return Output({"name": args.name, "sha1": script.sha, "text": script.text}, lines)
 
 
 def _publish(args: argparse.Namespace) -> Output:
@@ -125,10 +127,10 @@ def _publish(args: argparse.Namespace) -> Output:
     # Only here is redis needed: everything else of the command line runs without it.
     from headgate.engines.redis.published_scripts import publish
 
-    found = publish(url, partial(warn, as_json=args.json))
+    published_scripts = publish(url, partial(warn, as_json=args.json))
     lines = []
-    for one in found:
-        lines.append(f"{one.key} = {one.sha}")
-        lines += [f"    EVALSHA <sha> 1 <key> {call}" for call in _CALLS[one.name]]
-    lines.append(_AGAIN)
-    return Output({"published": [one._asdict() for one in found]}, lines)
+    for script in published_scripts:
+        lines.append(f"{script.key} = {script.sha}")
+        lines += [f"    EVALSHA <sha> 1 <key> {call}" for call in _CALL_SYNTAX[script.name]]
+    lines.append(_PUBLISH_AGAIN)
+    return Output({"published": [script._asdict() for script in published_scripts]}, lines)

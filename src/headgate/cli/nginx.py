@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from headgate.cli.engine_option import VARIABLE, url_of
 from headgate.cli.output import DONE, INVALID, Output, warn
-from headgate.cli.parser import Commands, Misuse, Parser, command, group, whole
+from headgate.cli.parser import Commands, Misuse, Parser, command, group, whole_number
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules.compile import compile_to
 from headgate.cli.rules.push import FORMATS
@@ -33,7 +33,7 @@ from headgate.rules.rule import Rulebook
 
 ENGINE = "redis://127.0.0.1:6379/0?fallback=local"
 INSTALL = "In Debian: apt install nginx libnginx-mod-http-lua. Elsewhere OpenResty has all that is needed."
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/openresty/bin", "/usr/local/openresty/nginx/sbin")
+_PROGRAM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/local/openresty/bin", "/usr/local/openresty/nginx/sbin")
 _INIT_TIMEOUT_S = 30
 _init_failed = re.compile(r"init_by_lua(?:_block)? error: (?:init_by_lua:\d+: )?(.*)")
 
@@ -66,51 +66,57 @@ def add(commands: Commands) -> None:
 
 
 def _add_choices(parser: Parser) -> None:
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
+    counting = parser.add_mutually_exclusive_group()
+    counting.add_argument(
         "--engine", metavar="URL", help=f"count in Redis ({ENGINE}, unless given here or by {VARIABLE})"
     )
-    where.add_argument("--shared", action="store_true", help="count in this nginx alone, all workers together")
+    counting.add_argument("--shared", action="store_true", help="count in this nginx alone, all workers together")
     parser.add_argument("--plate", metavar="PLATE", help="go by this file, not by what was pushed; it is written")
     parser.add_argument("--prefix", default=Gate.prefix, help="what the keys begin with (hg unless given)")
-    parser.add_argument("--listen", type=whole(1), default=Gate.listen, metavar="PORT", help="8000 unless given")
+    parser.add_argument(
+        "--listen", type=whole_number(1), default=Gate.listen, metavar="PORT", help="8000 unless given"
+    )
     parser.add_argument(
         "--backend", default=Gate.backend, metavar="URL", help="http://127.0.0.1:8080 unless given"
     )
-    parser.add_argument("--workers", type=whole(1), metavar="N", help="as many as there are cores unless given")
+    parser.add_argument(
+        "--workers", type=whole_number(1), metavar="N", help="as many as there are cores unless given"
+    )
 
 
 def _conf(args: argparse.Namespace) -> Output:
     book = check_split_limits(load.read(args.rulebook))
     print_warnings(book, as_json=args.json)  # it keeps them: nginx logs those of its plate
-    path = _plate_of(args, Path(args.rulebook))
-    gate = _gate(args, path, args.rulebook)
+    bundle_path = _bundle_path(args, Path(args.rulebook))
+    gate = _gate(args, bundle_path, args.rulebook)
     text = conf(book, gate)
     if args.plate is not None:
         compile_to(Path(args.plate), book)
-    elif path is not None and not path.exists():
-        line = shlex.join(["headgate", "rules", "compile", args.rulebook, "-o", str(path)])
-        warn(f"The compiled rulebook is not there yet. Make it by:  {line}", as_json=args.json)
-    return Output({"conf": text, "plate": None if path is None else str(path)}, [text.removesuffix("\n")])
+    elif bundle_path is not None and not bundle_path.exists():
+        compile_command = shlex.join(["headgate", "rules", "compile", args.rulebook, "-o", str(bundle_path)])
+        warn(f"The compiled rulebook is not there yet. Make it by:  {compile_command}", as_json=args.json)
+    return Output(
+        {"conf": text, "plate": None if bundle_path is None else str(bundle_path)}, [text.removesuffix("\n")]
+    )
 
 
-def _plate_of(args: argparse.Namespace, rulebook: Path) -> Path | None:
+def _bundle_path(args: argparse.Namespace, rulebook: Path) -> Path | None:
     """The compiled rulebook that nginx goes by, if any: beside its source unless given."""
     if args.plate is not None:
         return Path(args.plate).absolute()
     return rulebook.with_suffix(".plate.json").absolute() if args.shared else None
 
 
-def _gate(args: argparse.Namespace, plate: Path | None, rulebook: str) -> Gate:
+def _gate(args: argparse.Namespace, bundle_path: Path | None, rulebook: str) -> Gate:
     if args.listen > 65535:
         raise Misuse(f"A port is a number up to 65535, not {args.listen}. See {args.called} --help.")
     engine = None if args.shared else _engine(url_of(args) or ENGINE)
     return Gate(
         package_path=lua_library.package_path(lua_library.folder()),
-        said=_said(args, engine, plate),
+        said=_command_line(args, engine, bundle_path),
         modules=_modules(),
         engine=engine,
-        plate=None if plate is None else str(plate),
+        plate=None if bundle_path is None else str(bundle_path),
         prefix=args.prefix,
         listen=args.listen,
         backend=args.backend,
@@ -128,27 +134,27 @@ def _engine(url: str) -> str:
     return url
 
 
-def _said(args: argparse.Namespace, engine: str | None, plate: Path | None) -> str:
+def _command_line(args: argparse.Namespace, engine: str | None, bundle_path: Path | None) -> str:
     """The command, without a password: it stands in a comment that people hand around."""
-    words = ["headgate", "nginx", "conf", getattr(args, "rulebook", None) or args.file]
-    words += ["--shared"] if engine is None else ["--engine", re.sub(r"//[^/?]*@", "//...@", engine)]
-    words += [] if plate is None else ["--plate", str(plate)]
+    args_shown = ["headgate", "nginx", "conf", getattr(args, "rulebook", None) or args.file]
+    args_shown += ["--shared"] if engine is None else ["--engine", re.sub(r"//[^/?]*@", "//...@", engine)]
+    args_shown += [] if bundle_path is None else ["--plate", str(bundle_path)]
     for name in ("prefix", "listen", "backend", "workers"):
         if getattr(args, name) != getattr(Gate, name):
-            words += [f"--{name}", str(getattr(args, name))]
-    return shlex.join(words)
+            args_shown += [f"--{name}", str(getattr(args, name))]
+    return shlex.join(args_shown)
 
 
 def _modules() -> list[str] | None:
     """What must be loaded here; None if there is no nginx, or one that we know nothing of."""
-    program = _program()
+    program = _find_program()
     if program is None:
         return None
-    ran = subprocess.run([program, "-V"], capture_output=True, text=True, check=False)
-    if "openresty" in ran.stderr or re.search(r"--add-module=\S*lua", ran.stderr):
+    result = subprocess.run([program, "-V"], capture_output=True, text=True, check=False)
+    if "openresty" in result.stderr or re.search(r"--add-module=\S*lua", result.stderr):
         return []
-    found = [f"{DEBIAN}/{name}" for name in MODULES]
-    return found if all(map(os.path.exists, found)) else None
+    paths = [f"{DEBIAN}/{name}" for name in MODULES]
+    return paths if all(map(os.path.exists, paths)) else None
 
 
 def _resolver() -> str:
@@ -157,58 +163,58 @@ def _resolver() -> str:
         text = Path("/etc/resolv.conf").read_text()
     except OSError:
         text = ""
-    found = re.search(r"^nameserver\s+([0-9.]+)\s*$", text, re.M)
-    return Gate.resolver if found is None else found[1]
+    match = re.search(r"^nameserver\s+([0-9.]+)\s*$", text, re.M)
+    return Gate.resolver if match is None else match[1]
 
 
-def _program() -> str | None:
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_PLACES])
+def _find_program() -> str | None:
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_PROGRAM_FOLDERS])
     return shutil.which("nginx", path=path) or shutil.which("openresty", path=path)
 
 
 def _check(args: argparse.Namespace) -> Output:
-    program = _program()
+    program = _find_program()
     if program is None:
         raise HeadgateError(f"There is no nginx on this machine. {INSTALL}")
     if args.file is None:
-        return _tested(args, program, [])
+        return _run_check(args, program, [])
     path = Path(args.file)
     if path.suffix.lower() not in FORMATS:
         if not path.is_file():
             raise InvalidRule(f"{path} is not a file.")
-        return _tested(args, program, ["-c", str(path.absolute())])
+        return _run_check(args, program, ["-c", str(path.absolute())])
     book = check_split_limits(load.read(path))
     print_warnings(book, as_json=args.json)
     with TemporaryDirectory(prefix="headgate-nginx-") as folder:
-        return _tested(args, program, _made(args, book, Path(folder)))
+        return _run_check(args, program, _write_files(args, book, Path(folder)))
 
 
-def _made(args: argparse.Namespace, book: Rulebook, folder: Path) -> list[str]:
+def _write_files(args: argparse.Namespace, book: Rulebook, folder: Path) -> list[str]:
     """What `conf` would print, in a folder of its own; the words by which nginx finds it."""
-    plate = None if _plate_of(args, Path(args.file)) is None else folder / "rules.plate.json"
-    gate = _gate(args, plate, args.file)
-    if plate is not None:
-        compile_to(plate, book)
+    bundle_path = None if _bundle_path(args, Path(args.file)) is None else folder / "rules.plate.json"
+    gate = _gate(args, bundle_path, args.file)
+    if bundle_path is not None:
+        compile_to(bundle_path, book)
     text = conf(book, replace(gate, logs=str(folder), scratch=str(folder)))
     (folder / "nginx.conf").write_text(text)
     return ["-p", f"{folder}/", "-c", str(folder / "nginx.conf"), "-g", f"pid {folder}/nginx.pid;"]
 
 
-def _tested(args: argparse.Namespace, program: str, words: list[str]) -> Output:
-    ran = subprocess.run([program, *words, "-T", "-q"], capture_output=True, check=False)
-    said, dump = ran.stderr.decode(errors="replace").strip(), ran.stdout.decode(errors="replace")
-    fine = ran.returncode == 0
-    if fine and "resty.headgate" in dump:
-        wrong = _init(args, program, words, dump)
-        said, fine = wrong or said, wrong is None
-    lines: list[str | tuple[str, str]] = [(said, "" if fine else "red")] if said else []
-    told = [("nginx takes it.", "green")] if fine else [("nginx does not take it.", "red")]
-    return Output({"valid": fine, "nginx": said}, [*lines, *told], DONE if fine else INVALID)
+def _run_check(args: argparse.Namespace, program: str, options: list[str]) -> Output:
+    result = subprocess.run([program, *options, "-T", "-q"], capture_output=True, check=False)
+    message, dump = result.stderr.decode(errors="replace").strip(), result.stdout.decode(errors="replace")
+    valid = result.returncode == 0
+    if valid and "resty.headgate" in dump:
+        init_error = _run_init(args, program, options, dump)
+        message, valid = init_error or message, init_error is None
+    lines: list[str | tuple[str, str]] = [(message, "" if valid else "red")] if message else []
+    summary = [("nginx takes it.", "green")] if valid else [("nginx does not take it.", "red")]
+    return Output({"valid": valid, "nginx": message}, [*lines, *summary], DONE if valid else INVALID)
 
 
-def _init(args: argparse.Namespace, program: str, words: list[str], dump: str) -> str | None:
+def _run_init(args: argparse.Namespace, program: str, options: list[str], dump: str) -> str | None:
     """Run the Lua of init and return its error; None if it runs."""
-    prefix = words[words.index("-p") :][:2] if "-p" in words else []
+    prefix = options[options.index("-p") :][:2] if "-p" in options else []
     with TemporaryDirectory(prefix="headgate-nginx-") as folder:
         try:
             text = init_only(dump, Path(folder))
@@ -222,16 +228,16 @@ def _init(args: argparse.Namespace, program: str, words: list[str], dump: str) -
             return None
         path = Path(folder, "nginx.conf")
         path.write_text(text)
-        line = [program, *prefix, "-c", str(path)]
+        arguments = [program, *prefix, "-c", str(path)]
         try:
-            ran = subprocess.run(line, capture_output=True, check=False, timeout=_INIT_TIMEOUT_S)
+            result = subprocess.run(arguments, capture_output=True, check=False, timeout=_INIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return f"The Lua of init does not end within {_INIT_TIMEOUT_S} s."
-    if ran.returncode == 0:
+    if result.returncode == 0:
         return None
-    said = ran.stderr.decode(errors="replace").strip()
-    if "module 'resty.headgate' not found" in said:
-        ours = lua_library.package_path(lua_library.folder())
-        return f'No lua_package_path leads to resty/headgate.lua. Add to http:  lua_package_path "{ours};;";'
-    found = _init_failed.search(said)
-    return f"init_by_lua: {found[1]}" if found else said
+    message = result.stderr.decode(errors="replace").strip()
+    if "module 'resty.headgate' not found" in message:
+        our_path = lua_library.package_path(lua_library.folder())
+        return f'No lua_package_path leads to resty/headgate.lua. Add to http:  lua_package_path "{our_path};;";'
+    match = _init_failed.search(message)
+    return f"init_by_lua: {match[1]}" if match else message

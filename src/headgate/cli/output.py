@@ -18,9 +18,9 @@ from headgate.cli.style import Style
 from headgate.cli.table import Table, printable
 
 DONE: Final = 0
-UNANSWERED: Final = 1
+ENGINE_UNAVAILABLE: Final = 1
 INVALID: Final = 2
-NO: Final = 3
+NEGATIVE: Final = 3
 INTERRUPTED: Final = 130
 
 
@@ -29,24 +29,24 @@ class Output:
     """`document` is made of what JSON knows. A line of `shown` may come with its colour: (text, colour)."""
 
     document: Any
-    shown: Sequence[str | tuple[str, str] | Table] = ()
+    lines: Sequence[str | tuple[str, str] | Table] = ()
     code: int = DONE
 
-    def tell(self, *, as_json: bool) -> int:
+    def write(self, *, as_json: bool) -> int:
         if as_json:
             print(json.dumps(self.document, indent=2))
             return self.code
-        ink = Style.on(sys.stdout)
+        style = Style.on(sys.stdout)
         width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
-        for part in self.shown:
-            if isinstance(part, Table):
-                for line in part.lines(width, ink):
+        for item in self.lines:
+            if isinstance(item, Table):
+                for line in item.lines(width, style):
                     print(line)
-            elif isinstance(part, tuple):
-                for line in part[0].split("\n"):
-                    print(ink(printable(line), part[1]))
+            elif isinstance(item, tuple):
+                for line in item[0].split("\n"):
+                    print(style(printable(line), item[1]))
             else:
-                print(part)
+                print(item)
         return self.code
 
 

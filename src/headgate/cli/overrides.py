@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from headgate.algorithms.limit import Limit
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import DONE, NO, Output, warn
-from headgate.cli.parser import Commands, Parser, Run, command, group, span, whole
-from headgate.cli.rulebook_option import add_book, known_book
+from headgate.cli.output import DONE, NEGATIVE, Output, warn
+from headgate.cli.parser import Commands, Parser, Run, command, duration_option, group, whole_number
+from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.cli.table import Table
 from headgate.enforcement.override_checks import check_override
 from headgate.engines.overrides import checked
@@ -44,7 +44,9 @@ def add(commands: Commands) -> None:
     setting.add_argument(
         "--if-absent", action="store_true", help="only if the key has none yet (exit code 3 if it has)"
     )
-    setting.add_argument("--for", dest="life", type=span, metavar="SPAN", help="for so long, such as 30m or 2h")
+    setting.add_argument(
+        "--for", dest="life", type=duration_option, metavar="SPAN", help="for so long, such as 30m or 2h"
+    )
     getting = _verb(verbs, "get", _get, "a key's own limit", "headgate overrides get items 'user=ann|sku=7'")
     getting.add_argument("key", metavar="KEY", help="the rule's key text")
     unsetting = _verb(
@@ -54,13 +56,13 @@ def add(commands: Commands) -> None:
     listing = _verb(
         verbs, "list", _list, "all keys of a rule with a limit of their own", "headgate overrides list items"
     )
-    listing.add_argument("--top", type=whole(1), metavar="N", help="no more than so many")
+    listing.add_argument("--top", type=whole_number(1), metavar="N", help="no more than so many")
 
 
 def _verb(verbs: Commands, name: str, run: Run, about: str, *examples: str) -> Parser:
     parser = command(verbs, name, run, about, *examples)
     parser.add_argument("rule", metavar="RULE", help="a rule with `overrides: true`")
-    add_book(parser)
+    add_rules_option(parser)
     add_engine(parser)
     return parser
 
@@ -73,16 +75,18 @@ def _set(args: argparse.Namespace) -> Output:
     text = "; ".join(limit.text for limit in limits)
     document = {"rule": args.rule, "key": key, "limit": text, "for": args.life, "set": done}
     if not done:
-        return Output(document, [f"{args.rule}: {key} has a limit of its own already; it stays"], NO)
+        return Output(document, [f"{args.rule}: {key} has a limit of its own already; it stays"], NEGATIVE)
     life = f" for {args.life:g} s" if args.life else ""
     return Output(document, [f"{args.rule}: {key} has {text}{life}"])
 
 
 def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tuple[Limit, ...]) -> None:
-    book = known_book(args, engine)
+    book = optional_rulebook(args, engine)
     if book is None:
-        told = "No rulebook is known (--rules FILE), so nobody checked that this rule exists and takes overrides."
-        warn(told, as_json=args.json)
+        warning = (
+            "No rulebook is known (--rules FILE), so nobody checked that this rule exists and takes overrides."
+        )
+        warn(warning, as_json=args.json)
         return
     check_override(book, args.rule, key, limits)
 
@@ -97,32 +101,32 @@ def _check_names(book: Rulebook | None, name: str, key: str | None = None) -> No
 
 def _get(args: argparse.Namespace) -> Output:
     with server(args) as engine:
-        book = known_book(args, engine)
+        book = optional_rulebook(args, engine)
         text = engine.overrides(args.rule).get(args.key)
     document = {"rule": args.rule, "key": args.key, "limit": text}
     if text is None:
         _check_names(book, args.rule, args.key)
-        return Output(document, [f"{args.rule}: {args.key} has no limit of its own"], NO)
+        return Output(document, [f"{args.rule}: {args.key} has no limit of its own"], NEGATIVE)
     return Output(document, [text])
 
 
 def _unset(args: argparse.Namespace) -> Output:
     with server(args) as engine:
-        book = known_book(args, engine)
+        book = optional_rulebook(args, engine)
         done = engine.overrides(args.rule).unset(args.key)
     if not done:
         _check_names(book, args.rule, args.key)
-    told = "goes by the rule again" if done else "had no limit of its own"
+    result = "goes by the rule again" if done else "had no limit of its own"
     return Output(
         {"rule": args.rule, "key": args.key, "unset": done},
-        [f"{args.rule}: {args.key} {told}"],
-        DONE if done else NO,
+        [f"{args.rule}: {args.key} {result}"],
+        DONE if done else NEGATIVE,
     )
 
 
 def _list(args: argparse.Namespace) -> Output:
     with server(args) as engine:
-        book = known_book(args, engine)
+        book = optional_rulebook(args, engine)
         rows = sorted(islice(engine.overrides(args.rule).list(), args.top))
     document = {"rule": args.rule, "overrides": [{"key": key, "limit": text} for key, text in rows]}
     if not rows:

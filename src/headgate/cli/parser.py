@@ -21,7 +21,7 @@ from headgate.limit_syntax import parse_span
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 Run = Callable[[argparse.Namespace], Output | int]
 
-_choice = re.compile(r"argument ([^:]*): invalid choice: '([^']*)' \(choose from (.*)\)")
+_invalid_choice = re.compile(r"argument ([^:]*): invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
 class Misuse(HeadgateError):
@@ -32,26 +32,26 @@ class Parser(argparse.ArgumentParser):
     """argparse, whose errors are sentences and do not end the process."""
 
     def __init__(self, **options: Any) -> None:
-        shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        super().__init__(**(shape | options))
+        defaults: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(**(defaults | options))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """A command's own, which argparse would hand up to those who do not know its options."""
-        found, rest = super().parse_known_args(args, namespace)
-        wrong = next((word.partition("=")[0] for word in rest if word.startswith("--")), None)
-        if wrong is not None and self._subparsers is None:
-            near = get_close_matches(wrong, self._option_string_actions, 1)
-            hint = f"Did you mean {near[0]}?" if near else f"See {self.prog} --help."
-            raise Misuse(f'"{wrong}" is not an option of {self.prog}. {hint}')
-        return found, rest
+        parsed, unknown = super().parse_known_args(args, namespace)
+        option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), None)
+        if option is not None and self._subparsers is None:
+            matches = get_close_matches(option, self._option_string_actions, 1)
+            hint = f"Did you mean {matches[0]}?" if matches else f"See {self.prog} --help."
+            raise Misuse(f'"{option}" is not an option of {self.prog}. {hint}')
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        if found := _choice.search(message):
-            word, known = found[2], re.findall(r"[\w-]+", found[3])
-            near = get_close_matches(word, known, 1, 0.5)
-            hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
-            what = f"a command of {self.prog}" if found[1] == "COMMAND" else f"what {found[1]} may be"
-            raise Misuse(f'"{word}" is not {what}. {hint}')
+        if match := _invalid_choice.search(message):
+            word, choices = match[2], re.findall(r"[\w-]+", match[3])
+            matches = get_close_matches(word, choices, 1, 0.5)
+            hint = f"Did you mean {matches[0]}?" if matches else f"Known: {', '.join(choices)}."
+            role = f"a command of {self.prog}" if match[1] == "COMMAND" else f"what {match[1]} may be"
+            raise Misuse(f'"{word}" is not {role}. {hint}')
         raise Misuse(f"{message[:1].upper()}{message[1:]}. See {self.prog} --help.")
 
 
@@ -59,9 +59,9 @@ def command(
     commands: Commands, name: str, run: Run, about: str, *examples: str, more: str | None = None
 ) -> Parser:
     """One command; each example is a whole line as it is typed, or a line that goes on."""
-    shown = "\n".join(["example:" if len(examples) == 1 else "examples:", *(f"  {line}" for line in examples)])
+    epilog = "\n".join(["example:" if len(examples) == 1 else "examples:", *(f"  {line}" for line in examples)])
     text = f"{about[:1].upper()}{about[1:]}.{f' {more}' if more else ''}"
-    parser = commands.add_parser(name, help=about, description=filled(text), epilog=shown)
+    parser = commands.add_parser(name, help=about, description=wrap_paragraphs(text), epilog=epilog)
     parser.add_argument("--json", action="store_true", help="answer with one JSON document; times in seconds")
     parser.set_defaults(run=run, called=parser.prog)
     return parser
@@ -70,29 +70,29 @@ def command(
 def group(commands: Commands, name: str, about: str, more: str | None = None) -> Commands:
     """A word under which commands stand."""
     text = f"{about[:1].upper()}{about[1:]}.{f' {more}' if more else ''}"
-    parser = commands.add_parser(name, help=about, description=filled(text))
+    parser = commands.add_parser(name, help=about, description=wrap_paragraphs(text))
     return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
-def filled(text: str) -> str:
+def wrap_paragraphs(text: str) -> str:
     """Paragraphs that fit a page, because argparse must leave the examples' lines alone."""
     return "\n\n".join(fill(paragraph, 96) for paragraph in text.split("\n\n"))
 
 
-def whole(least: int) -> Callable[[str], int]:
+def whole_number(minimum: int) -> Callable[[str], int]:
     """A whole number of at least so much."""
 
     def read(text: str) -> int:
         if re.fullmatch(r"[0-9]{16,}", text):
             raise argparse.ArgumentTypeError(f"at most {10**15 - 1}, not {text!r}")
-        if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < least:
-            raise argparse.ArgumentTypeError(f"a whole number of at least {least}, not {text!r}")
+        if not re.fullmatch(r"[0-9]{1,15}", text) or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"a whole number of at least {minimum}, not {text!r}")
         return int(text)
 
     return read
 
 
-def pair(text: str) -> tuple[str, str]:
+def name_value(text: str) -> tuple[str, str]:
     """NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -100,7 +100,7 @@ def pair(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def header(text: str) -> tuple[str, str]:
+def header_option(text: str) -> tuple[str, str]:
     """NAME:VALUE, as it stands in a request."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip() or "=" in name:
@@ -108,7 +108,7 @@ def header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def span(text: str) -> float:
+def duration_option(text: str) -> float:
     """A length of time in seconds: 2h, 30m, 1.5s."""
     try:
         return parse_span(text) / SECOND

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from headgate.engines.redis.sync_engine import RedisEngine
 
 
-def add_book(parser: argparse.ArgumentParser) -> None:
+def add_rules_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules", metavar="FILE", help="the rulebook (unless given, the one pushed to the engine, if any)"
     )
 
 
-def known_book(args: argparse.Namespace, engine: RedisEngine) -> Rulebook | None:
+def optional_rulebook(args: argparse.Namespace, engine: RedisEngine) -> Rulebook | None:
     """The rulebook, if there is one."""
     if args.rules is not None:
         return load.read(args.rules)
-    edition = editions_of(engine).current()
-    return None if edition is None else book_of(edition)
+    version = versions_of(engine).current()
+    return None if version is None else book_of(version)
 
 
 def print_warnings(book: Rulebook, *, as_json: bool) -> Rulebook:
@@ -39,7 +39,7 @@ def print_warnings(book: Rulebook, *, as_json: bool) -> Rulebook:
     return replace(book, warnings=())
 
 
-def editions_of(engine: RedisEngine) -> RulebookVersions:
+def versions_of(engine: RedisEngine) -> RulebookVersions:
     """What was pushed there."""
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
 

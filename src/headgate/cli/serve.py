@@ -31,13 +31,17 @@ def add(commands: Commands) -> None:
         "can also be set in the environment (HEADGATE_WORKERS=2) or in a TOML file (workers = 2).",
     )
     parser.add_argument("--config", metavar="FILE", help="a TOML file with settings")
-    for each in table():
-        shown = f"{each.about} ({each.default})" if each.default else each.about
-        parser.add_argument(flag(each.name), dest=f"set_{each.name}", metavar=each.metavar, help=shown)
+    for setting in table():
+        help_text = f"{setting.about} ({setting.default})" if setting.default else setting.about
+        parser.add_argument(
+            flag(setting.name), dest=f"set_{setting.name}", metavar=setting.metavar, help=help_text
+        )
 
 
 def _serve(args: argparse.Namespace) -> int:
-    settings = read({each.name: getattr(args, f"set_{each.name}") for each in table()}, config=args.config)
+    settings = read(
+        {setting.name: getattr(args, f"set_{setting.name}") for setting in table()}, config=args.config
+    )
     log_format.set_up(settings.log, settings.log_level)
     require("headgate serve", "service", "granian", "msgspec")
     if settings.grpc is not None:
@@ -47,39 +51,44 @@ def _serve(args: argparse.Namespace) -> int:
 
     completed = settings.completed()
     token = None if settings.admin_token or settings.admin is None else completed.admin_token
-    return run(completed, lambda: _tell(completed, token, as_json=args.json or settings.log == JSON))
+    return run(completed, lambda: _print_addresses(completed, token, as_json=args.json or settings.log == JSON))
 
 
 def logs_json(words: Sequence[str]) -> bool:
     """Whether a line is a `serve` whose log is JSON. It may be a line, or settings, that cannot be read."""
     if not words or words[0] != "serve":
         return False
-    chosen = _said(words, "--log") or os.environ.get(f"{ENVIRONMENT}LOG")
-    config = _said(words, "--config") or os.environ.get(f"{ENVIRONMENT}CONFIG")
-    if chosen is None and config:
+    log_setting = _option_value(words, "--log") or os.environ.get(f"{ENVIRONMENT}LOG")
+    config = _option_value(words, "--config") or os.environ.get(f"{ENVIRONMENT}CONFIG")
+    if log_setting is None and config:
         with suppress(OSError, ValueError, RecursionError):
-            chosen = tomllib.loads(Path(config).read_text("utf-8")).get("log")
-    return chosen == JSON
+            log_setting = tomllib.loads(Path(config).read_text("utf-8")).get("log")
+    return log_setting == JSON
 
 
-def _said(words: Sequence[str], option: str) -> str | None:
+def _option_value(words: Sequence[str], option: str) -> str | None:
     """Returns the last value that a command line gives to an option."""
-    said = None
-    for word, following in zip(words, [*words[1:], None], strict=True):
+    last = None
+    for word, next_word in zip(words, [*words[1:], None], strict=True):
         name, equals, value = word.partition("=")
         if name == option:
-            said = value if equals else following
-    return said
+            last = value if equals else next_word
+    return last
 
 
-def _tell(settings: Settings, token: str | None, *, as_json: bool) -> None:
+def _print_addresses(settings: Settings, token: str | None, *, as_json: bool) -> None:
     """Where to ask, and what to try; and the admin token, if it was made up just now."""
     scheme = "http" if settings.tls_cert is None else "https"
     url = None if settings.http is None else f"{scheme}://{settings.http}"
     admin = None if settings.admin is None else f"{scheme}://{settings.admin}"
     if as_json:
-        told = {"http": url, "grpc": settings.grpc and str(settings.grpc), "admin": admin, "admin_token": token}
-        print(json.dumps(told))
+        document = {
+            "http": url,
+            "grpc": settings.grpc and str(settings.grpc),
+            "admin": admin,
+            "admin_token": token,
+        }
+        print(json.dumps(document))
     else:
         print(f"headgate serves {settings.rules or 'a sample rulebook'} on {settings.told_engine}.")
         if url is not None:
@@ -89,8 +98,8 @@ def _tell(settings: Settings, token: str | None, *, as_json: bool) -> None:
         elif missing(*ENVOY_MODULES):
             print(f"  gRPC   off      Envoy's rate limit and quota services need: {INSTALL_ENVOY}")
         if admin is not None:
-            shown = f"with the token {token}" if token else "with the token that was set"
-            print(f"  admin  {admin}      {shown}")
+            token_hint = f"with the token {token}" if token else "with the token that was set"
+            print(f"  admin  {admin}      {token_hint}")
         if url is not None and not settings.rules:
             print(f"Try it:\n  {sample_rules.curl(url)}")
     sys.stdout.flush()

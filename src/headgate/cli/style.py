@@ -15,11 +15,11 @@ class Style(NamedTuple):
     @classmethod
     def on(cls, stream: TextIO, *, color: bool = True) -> Style:
         """What the stream can show; NO_COLOR and a dumb terminal are heeded."""
-        wanted = color and stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-        return cls(wanted, (stream.encoding or "").lower().replace("-", "").startswith("utf8"))
+        enabled = color and stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        return cls(enabled, (stream.encoding or "").lower().replace("-", "").startswith("utf8"))
 
-    def __call__(self, text: str, how: str) -> str:
-        return f"\x1b[{_CODES[how]}m{text}\x1b[0m" if self.color and text.strip() else text
+    def __call__(self, text: str, color_name: str) -> str:
+        return f"\x1b[{_CODES[color_name]}m{text}\x1b[0m" if self.color and text.strip() else text
 
     @property
     def levels(self) -> str:

@@ -13,7 +13,7 @@ from unicodedata import combining, east_asian_width
 from headgate.cli.style import Style
 
 _GAP = "  "
-_NARROWEST = 8  # what is left of a column of words at least
+MIN_COLUMN_WIDTH = 8  # what is left of a column of words at least
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,31 @@ class Table:
     rows: Sequence[Sequence[Value]]
     right: Sequence[str] = ()
 
-    def lines(self, width: int | None, ink: Style) -> list[str]:
+    def lines(self, width: int | None, style: Style) -> list[str]:
         texts = [[_text(cell) for cell in row] for row in self.rows]
         colors = [[cell.color if isinstance(cell, Cell) else None for cell in row] for row in self.rows]
         widths = self._widths([self.titles, *texts], width)
-        head = self._line(self.titles, ["dim"] * len(self.titles), widths, ink)
-        return [head, *(self._line(*row, widths, ink) for row in zip(texts, colors, strict=True))]
+        header = self._line(self.titles, ["dim"] * len(self.titles), widths, style)
+        return [header, *(self._line(*row, widths, style) for row in zip(texts, colors, strict=True))]
 
     def _widths(self, rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
-        widths = [max(map(wide, column)) for column in zip(*rows, strict=True)]
-        room = None if width is None else width - len(_GAP) * (len(widths) - 1)
-        words = [place for place, title in enumerate(self.titles) if title not in self.right]
-        while room is not None and sum(widths) > room and words:
-            widest = max(words, key=lambda place: widths[place])
-            if widths[widest] <= _NARROWEST:
+        widths = [max(map(display_width, column)) for column in zip(*rows, strict=True)]
+        available = None if width is None else width - len(_GAP) * (len(widths) - 1)
+        text_columns = [column for column, title in enumerate(self.titles) if title not in self.right]
+        while available is not None and sum(widths) > available and text_columns:
+            widest = max(text_columns, key=lambda column: widths[column])
+            if widths[widest] <= MIN_COLUMN_WIDTH:
                 break
             widths[widest] -= 1
         return widths
 
-    def _line(self, row: Sequence[str], colors: Sequence[str | None], widths: Sequence[int], ink: Style) -> str:
+    def _line(self, row: Sequence[str], colors: Sequence[str | None], widths: Sequence[int], style: Style) -> str:
         cells = []
-        for title, text, color, room in zip(self.titles, row, colors, widths, strict=True):
-            shown = _cut(text, room, ink)
-            blank = " " * (room - wide(shown))
-            shown = ink(shown, color) if color else shown
-            cells.append(blank + shown if title in self.right else shown + blank)
+        for title, text, color, column_width in zip(self.titles, row, colors, widths, strict=True):
+            cell = _truncated(text, column_width, style)
+            blank = " " * (column_width - display_width(cell))
+            cell = style(cell, color) if color else cell
+            cells.append(blank + cell if title in self.right else cell + blank)
         return _GAP.join(cells).rstrip()
 
 
@@ -75,24 +75,24 @@ def printable(text: str) -> str:
     """The text, with whatever a terminal would obey, or could not write, spelled out."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else _spelled(each) for each in text)
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
 
 
-def _spelled(character: str) -> str:
+def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def wide(text: str) -> int:
+def display_width(text: str) -> int:
     """The cells that a terminal gives to the text."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
-def _cut(text: str, room: int, ink: Style) -> str:
-    if wide(text) <= room:
+def _truncated(text: str, column_width: int, style: Style) -> str:
+    if display_width(text) <= column_width:
         return text
-    dots = "…" if ink.blocks else ".."
-    while wide(text) > room - len(dots):
+    ellipsis = "…" if style.blocks else ".."
+    while display_width(text) > column_width - len(ellipsis):
         text = text[:-1]
-    return text + dots
+    return text + ellipsis

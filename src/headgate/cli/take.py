@@ -10,17 +10,17 @@ import argparse
 from typing import Any
 
 from headgate.algorithms.decision import Decision, Verdict
-from headgate.cli.counter_options import add_counts, all_counts_of, counts_of
+from headgate.cli.counter_options import add_counter_options, all_counters_of, counters_of
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import DONE, NO, Output
-from headgate.cli.parser import Commands, Parser, Run, command, whole
+from headgate.cli.output import DONE, NEGATIVE, Output
+from headgate.cli.parser import Commands, Parser, Run, command, whole_number
 from headgate.cli.table import Cell, Table, Value
 from headgate.explain import long
 from headgate.flow import run
 from headgate.operations import manual_calls
 from headgate.validation import check_key
 
-_RIGHT = ("remaining", "retry after", "reset after", "delay", "before", "after")
+_RIGHT_ALIGNED = ("remaining", "retry after", "reset after", "delay", "before", "after")
 
 
 def add(commands: Commands) -> None:
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
         'headgate take ann --limit "10/minute"',
         "headgate take 'user=ann|sku=7' --rule items --rules rules.yaml --cost 3",
     )
-    taking.add_argument("--cost", type=whole(1), default=1, metavar="N", help="units that it costs (1)")
+    taking.add_argument("--cost", type=whole_number(1), default=1, metavar="N", help="units that it costs (1)")
     peeking = _verb(
         commands,
         "peek",
@@ -41,7 +41,9 @@ def add(commands: Commands) -> None:
         'headgate peek ann --limit "10/minute"',
         "headgate peek address=203.0.113.9 --rule login --json",
     )
-    peeking.add_argument("--cost", type=whole(1), default=1, metavar="N", help="units that it would cost (1)")
+    peeking.add_argument(
+        "--cost", type=whole_number(1), default=1, metavar="N", help="units that it would cost (1)"
+    )
     refunding = _verb(
         commands,
         "refund",
@@ -50,51 +52,51 @@ def add(commands: Commands) -> None:
         'headgate refund ann --limit "10/minute" --cost 5',
         more="The newest first, and at most what is counted now.",
     )
-    refunding.add_argument("--cost", type=whole(1), default=1, metavar="N", help="units to give back (1)")
+    refunding.add_argument("--cost", type=whole_number(1), default=1, metavar="N", help="units to give back (1)")
     resetting = command(commands, "reset", _reset, "forget a key", 'headgate reset ann --limit "10/minute"')
-    add_counts(resetting, attributes=False)
+    add_counter_options(resetting, attributes=False)
     add_engine(resetting)
 
 
 def _verb(commands: Commands, name: str, run: Run, about: str, *examples: str, more: str | None = None) -> Parser:
     parser = command(commands, name, run, about, *examples, more=more)
-    add_counts(parser)
+    add_counter_options(parser)
     add_engine(parser)
     return parser
 
 
 def _take(args: argparse.Namespace) -> Output:
     with server(args) as engine:
-        return _decided(run(manual_calls.taking(engine, args.key, counts_of(args, engine), args.cost)))
+        return _decision_output(run(manual_calls.take(engine, args.key, counters_of(args, engine), args.cost)))
 
 
 def _peek(args: argparse.Namespace) -> Output:
     with server(args) as engine:
-        return _decided(run(manual_calls.peeking(engine, args.key, counts_of(args, engine), args.cost)))
+        return _decision_output(run(manual_calls.peeking(engine, args.key, counters_of(args, engine), args.cost)))
 
 
 def _reset(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         check_key(args.key)
-        names = run(manual_calls.resetting(engine, args.key, all_counts_of(args, engine)))
+        names = run(manual_calls.resetting(engine, args.key, all_counters_of(args, engine)))
     return Output({"key": args.key, "reset": names}, [f"{name}: {args.key} is forgotten" for name in names])
 
 
 def _refund(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         check_key(args.key)
-        found = run(manual_calls.refunding(engine, args.key, counts_of(args, engine), args.cost))
-    rows = [(name, after.limit.text, before.remaining, after.remaining) for name, before, after in found]
-    told = [
+        refunds = run(manual_calls.refunding(engine, args.key, counters_of(args, engine), args.cost))
+    rows = [(name, after.limit.text, before.remaining, after.remaining) for name, before, after in refunds]
+    document = [
         {"name": name, "limit": after.limit.text}
         | {"before": before.remaining, "remaining": after.remaining, "reset_after": after.reset_after}
-        for name, before, after in found
+        for name, before, after in refunds
     ]
-    table = Table(("count", "limit", "before", "after"), rows, _RIGHT)
-    return Output({"key": args.key, "cost": args.cost, "limits": told}, [table])
+    table = Table(("count", "limit", "before", "after"), rows, _RIGHT_ALIGNED)
+    return Output({"key": args.key, "cost": args.cost, "limits": document}, [table])
 
 
-def _decided(decision: Decision) -> Output:
+def _decision_output(decision: Decision) -> Output:
     """A decision as a document and as a table: the whole, and limit by limit."""
     parts = [(_name(part), part.verdicts[0]) for part in decision.parts]
     limits = [
@@ -104,35 +106,37 @@ def _decided(decision: Decision) -> Output:
     document = {"allowed": decision.allowed, "key": decision.key} | _numbers(decision) | {"limits": limits}
     titles = ("count", "limit", "", "remaining", "retry after", "reset after", "delay")
     rows = [_row(name, verdict) for name, verdict in parts]
-    told = (str(decision), "green" if decision.allowed else "red")
-    return Output(document, [told, Table(titles, rows, _RIGHT)], DONE if decision.allowed else NO)
+    headline = (str(decision), "green" if decision.allowed else "red")
+    return Output(
+        document, [headline, Table(titles, rows, _RIGHT_ALIGNED)], DONE if decision.allowed else NEGATIVE
+    )
 
 
 def _name(part: Decision) -> str:
     return getattr(part.source, "name", "")
 
 
-def _numbers(told: Decision | Verdict) -> dict[str, Any]:
+def _numbers(result: Decision | Verdict) -> dict[str, Any]:
     return {
-        "remaining": told.remaining,
-        "retry_after": told.retry_after,
-        "reset_after": told.reset_after,
-        "delay": told.delay,
+        "remaining": result.remaining,
+        "retry_after": result.retry_after,
+        "reset_after": result.reset_after,
+        "delay": result.delay,
     }
 
 
 def _row(name: str, verdict: Verdict) -> tuple[Value, ...]:
-    yes = verdict.allowed
+    allowed = verdict.allowed
     return (
         name,
         verdict.limit.text,
-        Cell("allowed" if yes else "refused", "green" if yes else "red"),
+        Cell("allowed" if allowed else "refused", "green" if allowed else "red"),
         verdict.remaining,
-        "never" if verdict.retry_after_us is None else _long(verdict.retry_after_us),
-        _long(verdict.reset_after_us),
-        _long(verdict.delay_us),
+        "never" if verdict.retry_after_us is None else _duration(verdict.retry_after_us),
+        _duration(verdict.reset_after_us),
+        _duration(verdict.delay_us),
     )
 
 
-def _long(us: int) -> str | None:
+def _duration(us: int) -> str | None:
     return long(us) if us else None

@@ -11,13 +11,13 @@ from typing import TextIO
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # another page, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
-_HOME, _REST_OF_LINE, _REST_OF_PAGE = "\x1b[H", "\x1b[K", "\x1b[J"
+_HOME, _CLEAR_LINE, _CLEAR_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 @contextmanager
-def borrowed(stream: TextIO) -> Iterator[None]:
+def full_screen(stream: TextIO) -> Iterator[None]:
     """A page of one's own. A request to end is obeyed after the page was given back."""
-    before = signal.signal(signal.SIGTERM, _end)
+    before = signal.signal(signal.SIGTERM, _exit)
     stream.write(_ENTER)
     try:
         yield
@@ -29,10 +29,10 @@ def borrowed(stream: TextIO) -> Iterator[None]:
 
 def draw(stream: TextIO, lines: list[str], height: int) -> None:
     """A whole page at once, so that nothing flickers; never a line more than it holds."""
-    page = f"{_REST_OF_LINE}\r\n".join(lines[:height])
-    stream.write(f"{_HOME}{page}{_REST_OF_LINE}{_REST_OF_PAGE}")
+    screen = f"{_CLEAR_LINE}\r\n".join(lines[:height])
+    stream.write(f"{_HOME}{screen}{_CLEAR_LINE}{_CLEAR_SCREEN}")
     stream.flush()
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _exit(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)

@@ -1,11 +1,10 @@
-"""What an operator does, whoever asks for it: the command line at a prompt, or the service's admin address.
+"""An operator's actions, used by the command line and by the service's admin API.
 
-publishing   a rulebook is judged, published and rolled back, with what gateways need beside it
-compare      two rulebooks, by what they mean
-counts       which counts are meant by a rule and a key
-verbs        those counts asked, given back, forgotten
-standing     what is counted, and whose counts are fullest
-overrides    whether a limit of a key's own would decide anything
+publish_rulebook   validates, publishes and rolls back rulebooks, with the bundle and scripts for gateways
+compare_rulebooks  compares two rulebooks by their meaning
+counter_lookup     finds the counters of a rule and a key
+manual_calls       takes, peeks, refunds and resets those counters
+key_usage          lists the counters by rule, and the keys that use most of their limit
 
-What takes several steps is a flow, or is handed an engine that blocks. Nothing here prints, logs or knows HTTP.
+Actions of several steps are flows, or take an engine that blocks. Nothing here prints, logs or depends on HTTP.
 """

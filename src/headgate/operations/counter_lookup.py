@@ -1,9 +1,9 @@
-"""Which counts an operator means: those of a rule for one key, as the rulebook files them.
+"""Finds the counters of a rule and a key, by the names that the rulebook stores them under.
 
     login, key address=192.0.2.7      login, and login#1 for its second limit; of a case login@pro
 
-The key is the rule's key text, user=ann|sku=7. It holds attributes, and others can be told beside it: they say
-which of several limits the rule has for this key. A count is never judged by a limit that was only guessed.
+The key is the rule's key text, user=ann|sku=7. It holds attributes, and more can be passed: they decide which of
+several limits the rule has for this key. A counter is never decided by a limit that was only guessed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from headgate.rules.rule import Choice, Limits, Rule
 
 
 class Count(NamedTuple):
+    """One counter: its name, its limit, and the charge options of its rule."""
+
     name: str
     limit: Limit
     terms: ChargeOptions | None
 
 
 def check_counted_there(rule: Rule) -> Rule:
-    """InvalidRule if a server cannot know its counts."""
+    """Raises InvalidRule if the rule's counters are not on the server."""
     if rule.where != "cluster":
         raise InvalidRule(
             f'Rule "{rule.name}" is counted in each process (where: {rule.where}): the engine does not know.'
@@ -36,39 +38,41 @@ def check_counted_there(rule: Rule) -> Rule:
     return rule
 
 
-def of_key(rule: Rule, key: str, more: Mapping[str, Any], how: Callable[[str], str]) -> list[Count]:
-    """The counts of one key; `how` says in which words an attribute that is missing can be told."""
+def of_key(rule: Rule, key: str, more: Mapping[str, Any], describe_option: Callable[[str], str]) -> list[Count]:
+    """Returns the counters of one key; `describe_option` tells the user how to pass a missing attribute."""
     attributes = attributes_of(rule, key)
     attributes.update(more)
-    for name in untold(rule.limit, attributes):
-        raise InvalidRule(f'Rule "{rule.name}" has several limits, by {name}: say which with {how(name)}.')
-    found = of_limits(rule, rule.limit.of(attributes))
-    if not found:
+    for name in missing_attributes(rule.limit, attributes):
+        raise InvalidRule(
+            f'Rule "{rule.name}" has several limits, by {name}: say which with {describe_option(name)}.'
+        )
+    counters = of_limits(rule, rule.limit.of(attributes))
+    if not counters:
         raise InvalidRule(f'Rule "{rule.name}" is unlimited for this key: there is nothing to count.')
-    return found
+    return counters
 
 
 def all_of_key(rule: Rule, key: str) -> list[Count]:
-    """The counts of one key under every limit that the rule may choose, and its candidate's."""
+    """Returns the counters of one key under every limit that the rule, or its candidate, may choose."""
     attributes_of(rule, key)
-    every = [
-        count
+    counters = [
+        counter
         for candidate in (False, True)
         for _, limits in call_plan.cases_of(rule, candidate)
-        for count in of_limits(rule, limits, candidate)
+        for counter in of_limits(rule, limits, candidate)
     ]
-    return list({(count.name, count.limit.algorithm): count for count in every}.values())
+    return list({(counter.name, counter.limit.algorithm): counter for counter in counters}.values())
 
 
 def of_limits(rule: Rule, limits: Limits, candidate: bool = False) -> list[Count]:
-    """The counts of one of the limits that a rule, or its candidate, may choose."""
-    names, terms = (
+    """Returns the counters of one of the limits that a rule, or its candidate, may choose."""
+    names, charge_options = (
         call_plan.counter_names(rule, limits, candidate),
         call_plan.charge_options_of(rule, CANDIDATE if candidate else None),
     )
-    return [Count(name, limit, terms) for name, limit in zip(names, limits, strict=True)]
+    return [Count(name, limit, charge_options) for name, limit in zip(names, limits, strict=True)]
 
 
-def untold(choice: Choice[Limits], attributes: Attributes) -> list[str]:
-    """What a limit is chosen by that is not known."""
+def missing_attributes(choice: Choice[Limits], attributes: Attributes) -> list[str]:
+    """Returns the attributes that the choice of a limit needs and that are missing."""
     return sorted({test.attribute for test, _ in choice.cases} - set(attributes))

@@ -1,10 +1,10 @@
-"""What is counted, by rule, and whose counts are fullest.
+"""Scans the counters: how many each rule has, and which keys use most of their limit.
 
-Busiest means: the most used of its limit. The limit is the rule's, if a rulebook is known, and for counts
-without a rule it is their name, which is a limit's text unless somebody gave another one. Where no limit is
-known, those that expire last come first, after all others: more cannot be told from outside.
+The busiest key uses the largest share of its limit. The limit is the rule's, if there is a rulebook. For counters
+without a rule it is their name, which is a limit's text unless another name was given. Keys whose limit is unknown
+come after all others, those that expire last first: nothing more is known of them.
 
-A walk takes long and works hard, so it is not a flow: it blocks, and an event loop has it done in a thread.
+A scan takes long and needs much CPU, so it is not a flow: it blocks, and an event loop runs it in a thread.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.memory.key_scan import MemoryKeyScan
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
-from headgate.operations.counter_lookup import of_limits, untold
+from headgate.operations.counter_lookup import missing_attributes, of_limits
 from headgate.rules.attributes import Attributes
 from headgate.rules.lookup import NoSuchRule, attributes_of, rule_of
 from headgate.rules.rule import Limits, Rule, Rulebook
 
-SCAN_LIMIT = 100_000  # counts that are looked at, unless more are asked for
-_AT_ONCE = 1000
+SCAN_LIMIT = 100_000  # counters that are scanned by default
+BATCH_SIZE = 1000  # counters that are peeked at in one go
 
 
-class Counted(Protocol):
-    """One count, as a survey tells it."""
+class ScannedKey(Protocol):
+    """One counter, as a scan yields it."""
 
     @property
     def algorithm(self) -> str: ...
@@ -50,16 +50,16 @@ class Counted(Protocol):
     def told(self) -> bool: ...
 
 
-class Standing(NamedTuple):
-    """One count, and how it stands under its limit, if that is known."""
+class KeyUsage(NamedTuple):
+    """One counter, with its limit and its outcome if the limit is known."""
 
-    which: Counted
+    scanned: ScannedKey
     limit: Limit | None = None
-    facts: Outcome | None = None
+    outcome: Outcome | None = None
 
     @property
     def used(self) -> int | None:
-        return None if self.limit is None or self.facts is None else held(self.limit, self.facts)
+        return None if self.limit is None or self.outcome is None else held(self.limit, self.outcome)
 
     @property
     def share(self) -> float | None:
@@ -67,30 +67,30 @@ class Standing(NamedTuple):
 
     @property
     def order(self) -> tuple[float, int]:
-        return (-1.0 if self.share is None else self.share, self.which.ttl_ms or 0)
+        return (-1.0 if self.share is None else self.share, self.scanned.ttl_ms or 0)
 
     @property
-    def of(self) -> int | None:
+    def capacity(self) -> int | None:
         return None if self.limit is None else fresh(self.limit)
 
 
 class Tally:
-    """How many counts there are under one name, and how large they are."""
+    """The number of counters under one name, and their size."""
 
     def __init__(self) -> None:
         self.counts = self.bytes = 0
 
 
-class Surveyed(NamedTuple):
-    """What was found. `complete`: nothing was left out."""
+class UsageReport(NamedTuple):
+    """The result of a scan. `complete`: no counter was left out."""
 
     tallies: dict[str, Tally]
-    busiest: list[Standing]
+    busiest: list[KeyUsage]
     complete: bool
 
     @property
     def names(self) -> list[str]:
-        """Those with the most counts first."""
+        """The names, those with the most counters first."""
         return sorted(self.tallies, key=lambda name: (-self.tallies[name].counts, name))
 
     @property
@@ -103,12 +103,12 @@ class Surveyed(NamedTuple):
             "counts": self.counts,
             "complete": self.complete,
             "rules": [{"name": name, "counts": tally.counts, "bytes": tally.bytes} for name, tally in tallies],
-            "keys": [_document(standing) for standing in self.busiest],
+            "keys": [_document(usage) for usage in self.busiest],
         }
 
 
 class Walk(Protocol):
-    """A survey. Whoever says that it has `stopped`, from any thread, ends it soon."""
+    """A scan of the counters. Setting `stopped`, from any thread, ends it soon."""
 
     stopped: bool
 
@@ -117,86 +117,88 @@ class Walk(Protocol):
     def close(self) -> None: ...
 
 
-def walk(engine: Any, rule: str | None, most: int = SCAN_LIMIT) -> Walk:
-    """A walk through the counts of a rule, or of all; `most` are looked at."""
+def walk(engine: Any, rule: str | None, max_keys: int = SCAN_LIMIT) -> Walk:
+    """Opens a scan of the counters of a rule, or of all; it ends after `max_keys`."""
     if isinstance(engine, MemoryEngine):
-        return MemoryKeyScan(engine, rule or "", most)
+        return MemoryKeyScan(engine, rule or "", max_keys)
     from headgate.engines.redis.key_scan import RedisKeyScan
 
-    return RedisKeyScan(engine, rule or "", most)
+    return RedisKeyScan(engine, rule or "", max_keys)
 
 
-def surveyed(engine: Any, survey: Walk, book: Rulebook | None, rule: str | None, top: int) -> Surveyed:
-    """Walk, and tell the `top` of what was found."""
+def surveyed(engine: Any, scan: Walk, book: Rulebook | None, rule: str | None, top: int) -> UsageReport:
+    """Runs a scan, and reports the `top` busiest keys."""
     try:
         tallies: dict[str, Tally] = {}
-        found = _standing(survey, _of(rule, survey, tallies), book)
-        busiest = [_exact(engine, each, book) for each in nlargest(top, found, key=lambda one: one.order)]
+        usages = _usages(scan, _keys_of_rule(rule, scan, tallies), book)
+        busiest = [
+            _with_override(engine, usage, book) for usage in nlargest(top, usages, key=lambda usage: usage.order)
+        ]
     finally:
-        survey.close()
-    return Surveyed(tallies, busiest, not survey.stopped)
+        scan.close()
+    return UsageReport(tallies, busiest, not scan.stopped)
 
 
-def check_rule(found: Surveyed, book: Rulebook | None, rule: str | None) -> None:
-    """NoSuchRule if nothing is counted under this name and the book has no such rule. Counts of a rule that was
-    removed from the book are there until they expire, and those of a limit by itself are of no rule."""
-    if rule is None or book is None or found.counts or not found.complete:
+def check_rule(report: UsageReport, book: Rulebook | None, rule: str | None) -> None:
+    """Raises NoSuchRule if there are neither counters of this name nor such a rule. Counters of a rule that was
+    removed exist until they expire, and those of a plain limit belong to no rule."""
+    if rule is None or book is None or report.counts or not report.complete:
         return
     try:
-        rule_of(book, _rule(rule)[0])
+        rule_of(book, _split_name(rule)[0])
     except NoSuchRule as error:
         raise NoSuchRule(f"{error} Nothing is counted under that name either.") from None
 
 
-def _of(rule: str | None, survey: Iterable[Counted], tallies: dict[str, Tally]) -> Iterator[Counted]:
-    """The counts of the rule, each counted in passing."""
-    for count in survey:
-        if rule is None or count.name == rule or _rule(count.name)[0] == rule:
-            tally = tallies.setdefault(count.name, Tally())
+def _keys_of_rule(rule: str | None, scan: Iterable[ScannedKey], tallies: dict[str, Tally]) -> Iterator[ScannedKey]:
+    """Yields the counters of the rule, and adds each to its tally."""
+    for scanned in scan:
+        if rule is None or scanned.name == rule or _split_name(scanned.name)[0] == rule:
+            tally = tallies.setdefault(scanned.name, Tally())
             tally.counts += 1
-            tally.bytes += count.size or 0
-            yield count
+            tally.bytes += scanned.size or 0
+            yield scanned
 
 
-def _standing(survey: Walk, counts: Iterable[Counted], book: Rulebook | None) -> Iterator[Standing]:
-    """The same with their limits, and how they stand: a thousand at a time."""
-    counts = iter(counts)
-    while some := [(count, _limit(count, book)) for count in islice(counts, _AT_ONCE)]:
-        known = [(count, limit) for count, limit in some if limit is not None]
-        yield from (Standing(count) for count, limit in some if limit is None)
-        for (count, limit), facts in zip(known, survey.peek(known), strict=True):
-            yield Standing(count, limit, facts)
+def _usages(scan: Walk, scanned_keys: Iterable[ScannedKey], book: Rulebook | None) -> Iterator[KeyUsage]:
+    """Adds the limit and the outcome to each counter, BATCH_SIZE at a time."""
+    scanned_keys = iter(scanned_keys)
+    while batch := [(scanned, _limit(scanned, book)) for scanned in islice(scanned_keys, BATCH_SIZE)]:
+        limited = [(scanned, limit) for scanned, limit in batch if limit is not None]
+        yield from (KeyUsage(scanned) for scanned, limit in batch if limit is None)
+        for (scanned, limit), outcome in zip(limited, scan.peek(limited), strict=True):
+            yield KeyUsage(scanned, limit, outcome)
 
 
-def _rule(name: str) -> tuple[str, bool, int, str]:
-    """Of a count's name: the rule's, whether it is its candidate's, which of its limits, and in which case."""
-    head, _, case = name.partition("@")
-    first, _, place = head.partition("#")
-    return first.removesuffix("~"), first.endswith("~"), int(place) if place.isdecimal() else 0, case
+def _split_name(name: str) -> tuple[str, bool, int, str]:
+    """Splits a counter's name: the rule, whether it is the candidate's, the position of the limit, the case."""
+    base, _, case = name.partition("@")
+    rule_part, _, position = base.partition("#")
+    return rule_part.removesuffix("~"), rule_part.endswith("~"), int(position) if position.isdecimal() else 0, case
 
 
-def _limits(rule: Rule, candidate: bool, case: str, key: str) -> Limits:
-    """What counts of this name are decided by; nothing if that cannot be told."""
-    found = [limits for word, limits in cases_of(rule, candidate) if word == case]
-    if len(found) <= 1:
-        return found[0] if found else ()
-    choice, attributes = rule.candidate if candidate else rule.limit, _seen(rule, key)
-    return () if choice is None or untold(choice, attributes) else choice.of(attributes)
+def _limits_of_case(rule: Rule, candidate: bool, case: str, key: str) -> Limits:
+    """Returns the limits that decide counters of this name; none if that is not known."""
+    matching = [limits for case_name, limits in cases_of(rule, candidate) if case_name == case]
+    if len(matching) <= 1:
+        return matching[0] if matching else ()
+    choice, attributes = rule.candidate if candidate else rule.limit, _key_attributes(rule, key)
+    return () if choice is None or missing_attributes(choice, attributes) else choice.of(attributes)
 
 
-def _limit(count: Counted, book: Rulebook | None) -> Limit | None:
-    name, candidate, place, case = _rule(count.name)
+def _limit(scanned: ScannedKey, book: Rulebook | None) -> Limit | None:
+    name, candidate, position, case = _split_name(scanned.name)
     rule = None if book is None else book.rule(name)
     if rule is None:
-        limit = _parsed(count.name)
-        return limit if limit is not None and limit.algorithm == count.algorithm else None
-    limits = _limits(rule, candidate, case, count.key)
-    fits = place < len(limits) and limits[place].algorithm == count.algorithm
-    return limits[place] if fits else None
+        limit = _parse_name(scanned.name)
+        return limit if limit is not None and limit.algorithm == scanned.algorithm else None
+    limits = _limits_of_case(rule, candidate, case, scanned.key)
+    fits = position < len(limits) and limits[position].algorithm == scanned.algorithm
+    return limits[position] if fits else None
 
 
-def _seen(rule: Rule, key: str) -> Attributes:
-    """What the key says; of a hashed one, and of one of an older form, nothing is known."""
+def _key_attributes(rule: Rule, key: str) -> Attributes:
+    """Returns the attributes in the key; none if the key is hashed or has an older form."""
     try:
         return attributes_of(rule, key)
     except InvalidRule:
@@ -204,41 +206,43 @@ def _seen(rule: Rule, key: str) -> Attributes:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(name: str) -> Limit | None:
+def _parse_name(name: str) -> Limit | None:
     try:
         return parse(name)
     except InvalidRule:
         return None
 
 
-def _rate(limit: Limit | None) -> bool:
+def _is_rate(limit: Limit | None) -> bool:
     return limit is not None and not isinstance(limit, Slots)
 
 
-def _exact(engine: Any, standing: Standing, book: Rulebook | None) -> Standing:
-    """Those that are shown are asked once more, where the key may have a limit of its own."""
-    count, limit, facts = standing
-    name, candidate, place, case = _rule(count.name)
+def _with_override(engine: Any, usage: KeyUsage, book: Rulebook | None) -> KeyUsage:
+    """Peeks at a key again that may have an override: only at keys that are shown."""
+    scanned, limit, outcome = usage
+    name, candidate, position, case = _split_name(scanned.name)
     rule = None if book is None else book.rule(name)
-    if rule is None or candidate or not rule.overrides or not count.told or not _rate(limit):
-        return standing
-    counts = of_limits(rule, _limits(rule, candidate, case, count.key))
-    asked = [(engine.meter(one.limit, one.name, one.terms), count.key, 0) for one in counts]
-    facts = engine.decide_all(asked, commit=False)[place]  # by position, so the rule's are asked together
-    return Standing(count, facts.limit if isinstance(facts, OverriddenOutcome) else limit, facts)
+    if rule is None or candidate or not rule.overrides or not scanned.told or not _is_rate(limit):
+        return usage
+    counters = of_limits(rule, _limits_of_case(rule, candidate, case, scanned.key))
+    charges = [(engine.meter(counter.limit, counter.name, counter.terms), scanned.key, 0) for counter in counters]
+    outcome = engine.decide_all(charges, commit=False)[
+        position
+    ]  # overrides go by position, so all of the rule's limits are needed
+    return KeyUsage(scanned, outcome.limit if isinstance(outcome, OverriddenOutcome) else limit, outcome)
 
 
-def _document(standing: Standing) -> dict[str, object]:
-    count, limit, facts = standing
+def _document(usage: KeyUsage) -> dict[str, object]:
+    scanned, limit, outcome = usage
     return {
-        "name": count.name,
-        "key": count.key,
-        "algorithm": count.algorithm,
+        "name": scanned.name,
+        "key": scanned.key,
+        "algorithm": scanned.algorithm,
         "limit": None if limit is None else limit.text,
-        "used": standing.used,
-        "of": standing.of,
-        "remaining": None if facts is None else facts[REMAINING],
-        "reset_after": None if facts is None else facts[RESET_AFTER_US] / SECOND,
-        "expires_after": None if count.ttl_ms is None else count.ttl_ms / 1000,
-        "bytes": count.size,
+        "used": usage.used,
+        "of": usage.capacity,
+        "remaining": None if outcome is None else outcome[REMAINING],
+        "reset_after": None if outcome is None else outcome[RESET_AFTER_US] / SECOND,
+        "expires_after": None if scanned.ttl_ms is None else scanned.ttl_ms / 1000,
+        "bytes": scanned.size,
     }

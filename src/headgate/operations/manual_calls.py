@@ -1,7 +1,7 @@
-"""Counts asked by hand: what a program asks of a limit, asked by who is not one. Flows, for engines of both kinds.
+"""Takes, peeks, refunds and resets counters by hand, as an operator. Flows, for both kinds of engine.
 
-They go to the engine and nowhere else. Each limit is told by itself; all of them are decided together, as always.
-Slots are held and not taken, so they can be looked at and forgotten, and nothing else.
+The requests go to the engine itself, without any layer. Each limit gets its own verdict; all of them are decided
+together, as always. Slots are held and not taken, so they can only be peeked at and reset.
 """
 
 from __future__ import annotations
@@ -20,63 +20,65 @@ from headgate.validation import Asked, check_key
 
 
 class Refunded(NamedTuple):
-    """How much room a count had before units were given back, and has after."""
+    """The verdicts of a counter before and after a refund."""
 
     name: str
     before: Verdict
     after: Verdict
 
 
-def taking(engine: Any, key: str, counts: Sequence[Count], cost: int, *, commit: bool = True) -> Flow[Decision]:
-    """May a call of this cost pass? Charged if so; without `commit` it only would be."""
-    asked = Asked([(_meter(engine, count), check_key(key), cost) for count in counts])
-    facts = yield partial(engine.decide_all, asked.distinct, commit=commit)
-    spoke = [
-        (engine.meter(said.limit, meter.name) if isinstance(said, OverriddenOutcome) else meter, key, cost)
-        for said, (meter, key, cost) in zip(facts, asked.distinct, strict=True)
+def take(engine: Any, key: str, counts: Sequence[Count], cost: int, *, commit: bool = True) -> Flow[Decision]:
+    """Decides whether a call of this cost may pass, and charges it if so; without `commit` nothing is charged."""
+    charges = Asked([(_meter(engine, counter), check_key(key), cost) for counter in counts])
+    outcomes = yield partial(engine.decide_all, charges.distinct, commit=commit)
+    deciding = [
+        (engine.meter(outcome.limit, meter.name) if isinstance(outcome, OverriddenOutcome) else meter, key, cost)
+        for outcome, (meter, key, cost) in zip(outcomes, charges.distinct, strict=True)
     ]
-    return Asked(spoke).decision(facts)
+    return Asked(deciding).decision(outcomes)
 
 
 def peeking(engine: Any, key: str, counts: Sequence[Count], cost: int) -> Flow[Decision]:
-    """Would it? Of slots: is one free?"""
+    """Decides whether a call would pass, or whether a slot is free; charges nothing."""
     first = counts[0].limit
     if len(counts) == 1 and isinstance(first, Slots):
         meter = engine.slots(first, counts[0].name)
-        facts = yield partial(meter.free, check_key(key))
-        return Decision(facts, meter, key, 0)
-    return (yield from taking(engine, key, counts, cost, commit=False))
+        outcome = yield partial(meter.free, check_key(key))
+        return Decision(outcome, meter, key, 0)
+    return (yield from take(engine, key, counts, cost, commit=False))
 
 
 def refunding(engine: Any, key: str, counts: Sequence[Count], cost: int) -> Flow[list[Refunded]]:
-    """Give units back to a key: the newest first, and at most what is counted now."""
+    """Gives units back to a key: the newest first, and at most what is counted now."""
     check_key(key)
-    # An override's limits go by position, so the rule's are asked together.
-    asked = [(_meter(engine, count), key, 0) for count in counts]
-    found = []
-    stands = yield partial(engine.decide_all, asked, commit=False)
-    for count, facts in zip(counts, stands, strict=True):
-        meter = engine.meter(facts.limit if isinstance(facts, OverriddenOutcome) else count.limit, count.name)
+    # The limits of an override go by position, so all of the rule's are sent in one request.
+    charges = [(_meter(engine, counter), key, 0) for counter in counts]
+    refunds = []
+    outcomes = yield partial(engine.decide_all, charges, commit=False)
+    for counter, outcome in zip(counts, outcomes, strict=True):
+        meter = engine.meter(
+            outcome.limit if isinstance(outcome, OverriddenOutcome) else counter.limit, counter.name
+        )
         before, after = yield from give_back(meter, key, cost)
-        room = [Verdict(*facts, meter.limit, key, 0) for facts in (before, after)]
-        found.append(Refunded(count.name, *room))
-    return found
+        verdicts = [Verdict(*outcome, meter.limit, key, 0) for outcome in (before, after)]
+        refunds.append(Refunded(counter.name, *verdicts))
+    return refunds
 
 
 def resetting(engine: Any, key: str, counts: Sequence[Count]) -> Flow[list[str]]:
-    """Forget a key; what its counts were filed under."""
+    """Deletes the counters of a key, and returns their names."""
     check_key(key)
-    for count in counts:
-        if isinstance(count.limit, Slots):
-            yield partial(engine.slots(count.limit, count.name).reset, key)
+    for counter in counts:
+        if isinstance(counter.limit, Slots):
+            yield partial(engine.slots(counter.limit, counter.name).reset, key)
         else:
-            yield partial(_meter(engine, count).reset, key)
-    return list(dict.fromkeys(count.name for count in counts))
+            yield partial(_meter(engine, counter).reset, key)
+    return list(dict.fromkeys(counter.name for counter in counts))
 
 
-def _meter(engine: Any, count: Count) -> Any:
-    if isinstance(count.limit, Slots):
+def _meter(engine: Any, counter: Count) -> Any:
+    if isinstance(counter.limit, Slots):
         raise InvalidCharge(
-            f'"{count.limit}" is held, not taken: a program acquires a slot and releases it, or it expires.'
+            f'"{counter.limit}" is held, not taken: a program acquires a slot and releases it, or it expires.'
         )
-    return engine.meter(count.limit, count.name, count.terms)
+    return engine.meter(counter.limit, counter.name, counter.terms)

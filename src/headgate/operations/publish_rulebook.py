@@ -1,16 +1,16 @@
-"""A rulebook is published to all who follow a server's, and rolled back. Flows, for both kinds of engine.
+"""Publishes a rulebook on a server, and rolls back to an earlier version. Flows, for both kinds of engine.
 
-It is shown what a push changes, and pushed only if the edition that it was compared with is still in force:
-somebody who was faster is not overwritten unseen. The text that is in force already is pushed again only if
-something else came of it: another version of headgate tells gateways other things.
+A push reports what it changes, and takes effect only if the version that it was compared with is still current: a
+push of somebody else in between is not overwritten unseen. A text that is current already is pushed again only if
+its bundle differs: another release of headgate may compile the rulebook to another bundle.
 
-Beside the text goes the book's plate, and its scripts where gateways find them. The texts of those are stored
-before any edition names them. That they are also loaded into every server spares a gateway its first round trip
-and is no more than that: who may not load scripts, or has a replica down, is warned, and the book is published.
-A rollback works all of that out anew: the scripts of then may be gone.
+With the text go the bundle and the scripts, for gateways. The scripts are stored before any version names them.
+They are also loaded into every server, which only saves a gateway its first round trip: if the user may not load
+scripts, or a replica is down, that is a warning, and the rulebook is published. A rollback compiles the bundle
+again: the scripts of that time may be gone.
 
-Working out a plate, and comparing books, takes a while where they are large. Who must not stand still meanwhile
-gives a `work` that does it elsewhere.
+Compiling a bundle, and comparing rulebooks, takes a while if they are large. A caller that must not block, such as
+an event loop, passes a `work` that runs it elsewhere.
 """
 
 from __future__ import annotations
@@ -36,140 +36,140 @@ Work = Callable[..., Any]
 
 
 class Published(NamedTuple):
-    """What came of it: the edition in force, whether it is new, and what changed. Warnings are sentences."""
+    """The result of a push: the current version, whether it is new, and what changed. Warnings are sentences."""
 
     edition: RulebookVersion
     new: bool
-    before: int  # the number of the edition that was in force; 0: there was none
+    before: int  # the number of the version before; 0: there was none
     found: Comparison
     warnings: tuple[str, ...]
 
 
 class Problem(NamedTuple):
-    """Something that is wrong in a rulebook. `told` is the sentence with its place."""
+    """A problem in a rulebook. `told` is the message with file and line."""
 
     line: int | None
     problem: str
     told: str
 
 
-def at_once(work: Callable[..., Any], *given: Any) -> Any:
-    return work(*given)
+def call_now(work: Callable[..., Any], *args: Any) -> Any:
+    return work(*args)
 
 
 def judged(read: Callable[[], Rulebook]) -> Rulebook | list[Problem]:
-    """A rulebook that can be published, or all that is wrong with it."""
+    """Reads a rulebook, and returns it if it can be published; otherwise all of its problems."""
     try:
         return check_split_limits(read())
     except InvalidRulebook as error:
-        found = zip(error.problems, error.told, strict=True)
-        return [Problem(line, sentence, told) for (line, sentence), told in found]
+        located = zip(error.problems, error.told, strict=True)
+        return [Problem(line, sentence, message) for (line, sentence), message in located]
     except InvalidRule as error:
         return [Problem(None, str(error), str(error))]
 
 
-def book_of(edition: RulebookVersion | None) -> Rulebook:
-    """What an edition says; by its JSON, which needs no YAML. Where there is none, nothing is said."""
-    if edition is None:
+def book_of(version: RulebookVersion | None) -> Rulebook:
+    """Parses the rulebook of a version from its JSON, which needs no YAML; without a version it is empty."""
+    if version is None:
         return Rulebook()
-    return load.parse(edition.book, format="json", source=f"edition {edition.version}")
+    return load.parse(version.book, format="json", source=f"edition {version.version}")
 
 
-def told(edition: RulebookVersion) -> dict[str, Any]:
-    """An edition in a document, without its text."""
+def told(version: RulebookVersion) -> dict[str, Any]:
+    """Returns a version as a JSON document, without its text."""
     return {
-        "version": edition.version,
-        "at": edition.at_us / SECOND,
-        "author": edition.author,
-        "note": edition.note,
-        "rolled_back_to": edition.rolled_back_to,
+        "version": version.version,
+        "at": version.at_us / SECOND,
+        "author": version.author,
+        "note": version.note,
+        "rolled_back_to": version.rolled_back_to,
     }
 
 
 def pushing(
     engine: Any,
-    editions: RulebookVersions | AsyncRulebookVersions,
+    versions: RulebookVersions | AsyncRulebookVersions,
     book: Rulebook,
     *,
     format: str,  # noqa: A002
     author: str,
     note: str = "",
     expected: int | None = None,
-    work: Work = at_once,
+    work: Work = call_now,
 ) -> Flow[Published]:
-    """Publish this book; if `expected` is given, only if that is the edition in force (0: none is)."""
+    """Publishes this rulebook; if `expected` is given, only if that is the current version (0: there is none)."""
     text = book.text or ""
-    current = yield editions.current
-    seen = 0 if current is None else current.version
-    found = yield partial(work, _changes, current, book)
+    current = yield versions.current
+    current_number = 0 if current is None else current.version
+    comparison = yield partial(work, _compare_with_version, current, book)
     document, warnings = yield from _document(engine, book, work)
     if expected is None:
-        expected = seen
+        expected = current_number
     warnings = (*book.located_warnings, *warnings)
-    same = current is not None and current.text == text and (yield partial(work, _says, current, book))
-    if same and expected == seen:
-        return Published(current, False, seen, found, warnings)
-    push = partial(editions.push, text, document, format=format, author=author, note=note, expected=expected)
-    edition = yield push
-    return Published(edition, True, seen, found, warnings)
+    same = current is not None and current.text == text and (yield partial(work, _is_same_version, current, book))
+    if same and expected == current_number:
+        return Published(current, False, current_number, comparison, warnings)
+    push = partial(versions.push, text, document, format=format, author=author, note=note, expected=expected)
+    version = yield push
+    return Published(version, True, current_number, comparison, warnings)
 
 
 def rolling_back(
     engine: Any,
-    editions: RulebookVersions | AsyncRulebookVersions,
+    versions: RulebookVersions | AsyncRulebookVersions,
     to: int | None = None,
     *,
     author: str,
     note: str = "",
-    work: Work = at_once,
+    work: Work = call_now,
 ) -> Flow[Published]:
-    """Publish an earlier text anew: that of edition `to`, or of the one before."""
-    before = yield editions.current
-    warned: list[str] = []
+    """Publishes an earlier text again: that of version `to`, or of the one before."""
+    before = yield versions.current
+    all_warnings: list[str] = []
 
-    def anew(old: RulebookVersion) -> Flow[str]:
+    def rebuild(old: RulebookVersion) -> Flow[str]:
         book = yield partial(work, book_of, old)
         document, warnings = yield from _document(engine, book, work)
-        warned.extend(warnings)
+        all_warnings.extend(warnings)
         return document
 
-    drive: Any = run if isinstance(editions, RulebookVersions) else arun
-    back: Any = editions.rollback
-    edition = yield partial(back, to, author=author, note=note, anew=lambda old: drive(anew(old)))
-    found = yield partial(work, _between, before, edition)
-    return Published(edition, True, 0 if before is None else before.version, found, tuple(warned))
+    drive: Any = run if isinstance(versions, RulebookVersions) else arun
+    roll_back: Any = versions.rollback
+    version = yield partial(roll_back, to, author=author, note=note, anew=lambda old: drive(rebuild(old)))
+    comparison = yield partial(work, _compare_versions, before, version)
+    return Published(version, True, 0 if before is None else before.version, comparison, tuple(all_warnings))
 
 
-def _changes(current: RulebookVersion | None, book: Rulebook) -> Comparison:
+def _compare_with_version(current: RulebookVersion | None, book: Rulebook) -> Comparison:
     return compared(book_of(current), book)
 
 
-def _between(old: RulebookVersion | None, new: RulebookVersion) -> Comparison:
+def _compare_versions(old: RulebookVersion | None, new: RulebookVersion) -> Comparison:
     return compared(book_of(old), book_of(new))
 
 
 def _document(engine: Any, book: Rulebook, work: Work) -> Flow[tuple[str, tuple[str, ...]]]:
-    """The document of an edition that says this, once its scripts are stored; and what went wrong beside it."""
+    """Compiles the bundle of a version and stores its scripts; returns the bundle as JSON, and warnings."""
     from headgate.engines.redis import published_scripts
 
-    made = yield partial(work, bundle.plate, book, SystemClock().now_us())
-    texts = bundle.texts(made)
+    compiled = yield partial(work, bundle.plate, book, SystemClock().now_us())
+    texts = bundle.texts(compiled)
     yield from published_scripts.keeping(engine, texts)
     warnings: tuple[str, ...] = ()
     try:
         yield from published_scripts.loading(engine, texts)
     except EngineUnavailable as error:
         warnings = (f"The scripts could not be loaded everywhere; gateways will do so themselves. {error}",)
-    return (yield partial(work, _json, made)), warnings
+    return (yield partial(work, _json, compiled)), warnings
 
 
-def _json(made: Any) -> str:
-    return json.dumps(made, separators=(",", ":"))
+def _json(compiled: Any) -> str:
+    return json.dumps(compiled, separators=(",", ":"))
 
 
-def _says(edition: RulebookVersion, book: Rulebook) -> bool:
-    """Whether the edition holds just what would be published of this book, had it been then. Not if another
-    version of headgate made it: its scripts, or what it tells gateways, may be others."""
-    held, made = json.loads(edition.document), bundle.plate(book, edition.at_us)
+def _is_same_version(version: RulebookVersion, book: Rulebook) -> bool:
+    """Whether this rulebook would compile to the bundle that the version holds. Not if another release of headgate
+    made that one: its scripts or its fields may differ."""
+    stored, compiled = json.loads(version.document), bundle.plate(book, version.at_us)
     # Warnings name the file that was pushed, which may lie elsewhere now.
-    return isinstance(held, dict) and held | {"warnings": []} == made | {"warnings": []}
+    return isinstance(stored, dict) and stored | {"warnings": []} == compiled | {"warnings": []}

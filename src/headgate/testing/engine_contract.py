@@ -123,12 +123,12 @@ def a_cancelled_place_is_free_again(engine: Engine, clock: TurnedClock) -> None:
 def charges_pass_together_or_not_at_all(engine: Engine, clock: TurnedClock) -> None:
     meters = [engine.meter(parse(text), f"together {text}") for text in _TEXTS]
     charges = [(meter, "key", 1) for meter in meters]
-    assert all(facts[ALLOWED] for facts in engine.decide_all(charges))
+    assert all(outcome[ALLOWED] for outcome in engine.decide_all(charges))
     full = engine.meter(parse("1/hour"), "full")
     full.decide("key", 1)
     before = [meter.decide("key", 0) for meter in meters]
-    answers = engine.decide_all([*charges, (full, "key", 1)], HORIZON_US // 10**6)
-    assert [facts[ALLOWED] for facts in answers] == [True] * len(meters) + [False]
+    outcomes = engine.decide_all([*charges, (full, "key", 1)], HORIZON_US // 10**6)
+    assert [outcome[ALLOWED] for outcome in outcomes] == [True] * len(meters) + [False]
     assert [meter.decide("key", 0) for meter in meters] == before
 
 
@@ -152,17 +152,17 @@ def every_answer_is_the_models(engine: Engine, clock: TurnedClock) -> None:
             now_us = clock.now_us() + rng.choice((0, 1, 1000, rng.randrange(SECOND), 2 * SECOND))
             clock.set_us(now_us)
             cost, patience_us = rng.choice((0, 1, 1, 2, 3, 9)), rng.choice((None, None, 0, SECOND, HORIZON_US))
-            facts, state = _judged(model, limit, state, now_us, cost, patience_us)
-            assert meter.decide("key", cost, patience_us) == facts, (text, now_us, cost, patience_us)
+            outcome, state = _model_decide(model, limit, state, now_us, cost, patience_us)
+            assert meter.decide("key", cost, patience_us) == outcome, (text, now_us, cost, patience_us)
 
 
-def _judged(
+def _model_decide(
     model: Any, limit: Limit, state: Any, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Any, Any]:
-    facts, after = model.decide(resolve(limit, now_us), state, now_us, cost, patience_us)
+    outcome, after = model.decide(resolve(limit, now_us), state, now_us, cost, patience_us)
     if after is not state and model.settle is not None:
         after = model.settle(limit, after)
-    return facts, after
+    return outcome, after
 
 
 def slots_are_held_renewed_and_released(engine: Engine, clock: TurnedClock) -> None:

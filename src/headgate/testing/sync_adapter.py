@@ -28,9 +28,9 @@ class SyncAdapter:
         self.engine = engine
         self._runner = asyncio.Runner()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on the loop of this engine."""
-        return self._runner.run(work)
+        return self._runner.run(coroutine)
 
     def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> SyncMeter:
         """Binds a limit."""
@@ -107,7 +107,7 @@ class SyncOverrides:
         return iter(self._run(self._all(limit)))
 
     async def _all(self, limit: int | None) -> Sequence[tuple[str, str]]:
-        return [found async for found in self.overrides.list(limit)]
+        return [entry async for entry in self.overrides.list(limit)]
 
 
 class SyncLedger:

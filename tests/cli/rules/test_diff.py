@@ -79,7 +79,7 @@ A = {"name": "a", "key": "user", "missing": "deny", "limit": "10/minute"}
 )
 def test_where_counts_start_anew_it_says_why(new: dict[str, object], why: str | None) -> None:
     (change,) = compared(book(A), book(new)).rules
-    assert change.anew == why
+    assert change.restart_reason == why
     assert change.kind == ("renamed" if new["name"] == "b" else "changed")
 
 
@@ -125,7 +125,7 @@ def test_cases_have_counts_of_their_own_unless_the_key_decides_between_them(
     old: dict[str, object], new: dict[str, object], why: str | None
 ) -> None:
     (change,) = compared(book(old), book(new)).rules
-    assert change.anew == why
+    assert change.restart_reason == why
 
 
 def test_another_order_is_told_once() -> None:

@@ -12,7 +12,7 @@ import sys
 from types import FrameType
 
 from headgate.cli.style import Style
-from headgate.cli.terminal import borrowed, draw
+from headgate.cli.terminal import draw, full_screen
 from tests.nginx.demo import shop
 from tests.nginx.demo.expectations import broken
 from tests.nginx.demo.page import WIDTH, head, live, results, rows
@@ -74,7 +74,7 @@ def _watched(sale: Sale, history: list[Counts], ink: Style) -> Ending:
         history.append(counts)
         draw(sys.stdout, live(history, sale.seconds, ink), shutil.get_terminal_size().lines)
 
-    with borrowed(sys.stdout):
+    with full_screen(sys.stdout):
         return sale.play(show, 1 / _FRAMES)
 
 

@@ -34,10 +34,10 @@ from headgate.rules.parsing.read_python import Written
 from headgate.rules.rule import Rulebook
 
 _READERS = {".yaml": read_yaml.read, ".yml": read_yaml.read, ".toml": read_toml.read, ".json": read_json.read}
-_CALL = ("at", "times", "attributes", "request", "cost", "expect")
-_EXPECT = ("allowed", "refused", "remaining", "retry_after", "delay", "status", "shadow", "candidate")
+_CALL_FIELDS = ("at", "times", "attributes", "request", "cost", "expect")
+_EXPECT_FIELDS = ("allowed", "refused", "remaining", "retry_after", "delay", "status", "shadow", "candidate")
 _VERDICTS = ("allowed", "refused")
-_FILE = ("rules", "cases"), ("rules", "cases")
+_FILE_FIELDS = ("rules", "cases"), ("rules", "cases")
 
 
 class Call(NamedTuple):
@@ -59,7 +59,9 @@ def read(path: Path) -> tuple[Rulebook, list[Case]]:
     """The rulebook and the cases of a file; InvalidRulebook with every problem that it has."""
     problems, cases, book = Problems(), list[Case](), Rulebook()
     with problems.under(""):
-        root = fields.table(_READERS.get(path.suffix.lower(), read_yaml.read)(file_text(path)), "A test", *_FILE)
+        root = fields.table(
+            _READERS.get(path.suffix.lower(), read_yaml.read)(file_text(path)), "A test", *_FILE_FIELDS
+        )
         book = _book(root.entries["rules"][1], path)
         for number, node in enumerate(_items(root.entries["cases"][1], "cases", "A table"), 1):
             with problems.under(f"case {number}"):
@@ -76,9 +78,9 @@ def _book(node: Node, path: Path) -> Rulebook:
 
 def _case(node: Node, number: int) -> Case:
     table = fields.table(node, "A case", ("name", "start", "calls"), ("calls",))
-    found = every_entry(table, {"name": fields.text, "start": _instant, "calls": lambda inner, _: _calls(inner)})
-    start_us = found["start"] if "start" in found else ManualClock().now_us()
-    return Case(found.get("name", f"case {number}"), start_us, found["calls"])
+    values = every_entry(table, {"name": fields.text, "start": _instant, "calls": lambda inner, _: _calls(inner)})
+    start_us = values["start"] if "start" in values else ManualClock().now_us()
+    return Case(values.get("name", f"case {number}"), start_us, values["calls"])
 
 
 def _calls(node: Node) -> tuple[Call, ...]:
@@ -94,11 +96,11 @@ def _calls(node: Node) -> tuple[Call, ...]:
 
 
 def _call(node: Node, earliest_us: int) -> Call:
-    table = fields.table(node, "A call", _CALL, ("expect",))
-    found = every_entry(
+    table = fields.table(node, "A call", _CALL_FIELDS, ("expect",))
+    values = every_entry(
         table,
         {
-            "at": lambda inner, _: _at(inner, earliest_us),
+            "at": lambda inner, _: _call_time(inner, earliest_us),
             "times": lambda inner, name: fields.whole(inner, name, 1, 1_000_000),
             "attributes": lambda inner, _: _attributes(inner),
             "request": lambda inner, _: _request(inner),
@@ -106,14 +108,14 @@ def _call(node: Node, earliest_us: int) -> Call:
             "expect": lambda inner, _: _expected(inner),
         },
     )
-    attributes: Attributes = found.get("request", Attributes())
-    for name, value in found.get("attributes", {}).items():
+    attributes: Attributes = values.get("request", Attributes())
+    for name, value in values.get("attributes", {}).items():
         attributes[name] = value
-    at_us = found.get("at", earliest_us)
-    return Call(node.place.line, at_us, found.get("times", 1), attributes, found.get("cost"), found["expect"])
+    at_us = values.get("at", earliest_us)
+    return Call(node.place.line, at_us, values.get("times", 1), attributes, values.get("cost"), values["expect"])
 
 
-def _at(node: Node, earliest_us: int) -> int:
+def _call_time(node: Node, earliest_us: int) -> int:
     at_us = _span(node, "at")
     if at_us < earliest_us:
         raise Fault(node.place, f"Time goes forward: this call comes at {long(at_us)}, the one before it later.")
@@ -121,31 +123,31 @@ def _at(node: Node, earliest_us: int) -> int:
 
 
 def _request(node: Node) -> Attributes:
-    given = _mapping(node, "request")
-    headers = given.pop("headers", {})
-    target = given.pop("url", None) or given.pop("path", "/")
+    values = _mapping(node, "request")
+    headers = values.pop("headers", {})
+    target = values.pop("url", None) or values.pop("path", "/")
     if not isinstance(headers, dict):
         raise Fault(node.place, "headers is a mapping of names to texts.")
-    found = request(given.pop("method", "GET"), target, headers, given.pop("address", None))
-    names = every(lambda name: placed(node, named, name), given)
-    found.update(dict(zip(names, given.values(), strict=True)))
-    return found
+    attributes = request(values.pop("method", "GET"), target, headers, values.pop("address", None))
+    names = every(lambda name: placed(node, named, name), values)
+    attributes.update(dict(zip(names, values.values(), strict=True)))
+    return attributes
 
 
 def _attributes(node: Node) -> dict[str, Any]:
-    given = _mapping(node, "attributes")
-    names = every(lambda name: folded(placed(node, named, name)), given)
-    return dict(zip(names, given.values(), strict=True))
+    values = _mapping(node, "attributes")
+    names = every(lambda name: folded(placed(node, named, name)), values)
+    return dict(zip(names, values.values(), strict=True))
 
 
 def _expected(node: Node) -> dict[str, Any]:
     if isinstance(node, Scalar):
         return {"allowed": fields.word(node, "expect", _VERDICTS) == "allowed"}
-    table = fields.table(node, "expect", _EXPECT)
-    found: dict[str, Any] = {}
-    for part in every_entry(table, dict.fromkeys(_EXPECT, _expectation)).values():
-        found |= part
-    return found
+    table = fields.table(node, "expect", _EXPECT_FIELDS)
+    expected: dict[str, Any] = {}
+    for part in every_entry(table, dict.fromkeys(_EXPECT_FIELDS, _expectation)).values():
+        expected |= part
+    return expected
 
 
 def _expectation(node: Node, name: str) -> dict[str, Any]:
@@ -153,8 +155,8 @@ def _expectation(node: Node, name: str) -> dict[str, Any]:
     if name == "allowed":
         return {"allowed": fields.flag(node, name)}
     if name == "refused":
-        yes = fields.truth(node)
-        return {"allowed": False, "rule": fields.text(node, name)} if yes is None else {"allowed": not yes}
+        flag = fields.truth(node)
+        return {"allowed": False, "rule": fields.text(node, name)} if flag is None else {"allowed": not flag}
     if name in ("retry_after", "delay"):
         never = isinstance(node, Scalar) and node.text == "never"
         return {name: None if never else _span(node, name)}
@@ -165,12 +167,12 @@ def _expectation(node: Node, name: str) -> dict[str, Any]:
     return {name: every_entry(table, rules)}
 
 
-def plain(node: Node) -> Any:
+def python_value(node: Node) -> Any:
     """A node as values of a program; what stood without quotes is what it looks like."""
     if isinstance(node, Items):
-        return [plain(inner) for inner in node.nodes]
+        return [python_value(inner) for inner in node.nodes]
     if isinstance(node, Table):
-        return {name: plain(inner) for name, (_, inner) in node.entries.items()}
+        return {name: python_value(inner) for name, (_, inner) in node.entries.items()}
     if node.empty:
         return None
     truth = fields.truth(node)
@@ -179,33 +181,33 @@ def plain(node: Node) -> Any:
     return node.text if node.quoted or not node.text[:1].isdigit() else Written(node.text)
 
 
-def _mapping(node: Node, what: str) -> dict[str, Any]:
+def _mapping(node: Node, field: str) -> dict[str, Any]:
     if not isinstance(node, Table):
-        raise Fault(node.place, f"{what} is a mapping, not {kind(node)}.")
-    found: dict[str, Any] = plain(node)
-    return found
+        raise Fault(node.place, f"{field} is a mapping, not {kind(node)}.")
+    mapping: dict[str, Any] = python_value(node)
+    return mapping
 
 
-def _items(node: Node, what: str, owner: str) -> list[Node]:
+def _items(node: Node, field: str, owner: str) -> list[Node]:
     if not isinstance(node, Items):
-        raise Fault(node.place, f"{what} is a list, not {kind(node)}.")
+        raise Fault(node.place, f"{field} is a list, not {kind(node)}.")
     if not node.nodes:
-        raise Fault(node.place, f"{owner} without {what} tests nothing.")
+        raise Fault(node.place, f"{owner} without {field} tests nothing.")
     return node.nodes
 
 
-def _span(node: Node, what: str) -> int:
+def _span(node: Node, field: str) -> int:
     """A length of time, none too, in microseconds."""
     zero = isinstance(node, Scalar) and node.text in ("0", "0s", "0ms")
-    return 0 if zero else fields.span(node, what)
+    return 0 if zero else fields.span(node, field)
 
 
 def _instant(node: Node, name: str) -> int:
     text = fields.text(node, name)
     try:
-        found = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        instant = None
+    if instant is None or instant.tzinfo is None:
         raise Fault(node.place, f"start is an instant, not {kind(node)}.", "Write 2026-03-01T00:00:00Z.")
-    return round(found.timestamp() * SECOND)
+    return round(instant.timestamp() * SECOND)

@@ -35,21 +35,21 @@ def run(args: argparse.Namespace) -> Output:
     book = check_split_limits(load.read(args.file))
     print_warnings(book, as_json=args.json)
     if args.output is None:
-        made = compiled(book)
-        return Output(made, [json.dumps(made)])
+        compiled = compile_bundle(book)
+        return Output(compiled, [json.dumps(compiled)])
     size = compile_to(Path(args.output), book)
-    told = f"{args.output}: {len(book)} rule{'' if len(book) == 1 else 's'}, {size:,} bytes"
-    return Output({"file": args.output, "rules": len(book), "bytes": size}, [(told, "green")])
+    message = f"{args.output}: {len(book)} rule{'' if len(book) == 1 else 's'}, {size:,} bytes"
+    return Output({"file": args.output, "rules": len(book), "bytes": size}, [(message, "green")])
 
 
-def compiled(book: Rulebook) -> bundle.Plate:
+def compile_bundle(book: Rulebook) -> bundle.Plate:
     """The plate, with its scripts' texts."""
-    made = bundle.plate(book, SystemClock().now_us())
-    return made | {"texts": bundle.texts(made)}
+    compiled = bundle.plate(book, SystemClock().now_us())
+    return compiled | {"texts": bundle.texts(compiled)}
 
 
 def compile_to(path: Path, book: Rulebook) -> int:
     """Write it; how many bytes it has."""
-    data = json.dumps(compiled(book), separators=(",", ":")).encode() + b"\n"
+    data = json.dumps(compile_bundle(book), separators=(",", ":")).encode() + b"\n"
     write(path, data)
     return len(data)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from headgate.cli.engine_option import add_engine, server
-from headgate.cli.output import DONE, NO, Output
+from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, command
-from headgate.cli.rulebook_option import editions_of
+from headgate.cli.rulebook_option import versions_of
 from headgate.errors import InvalidRule
 from headgate.operations.compare_rulebooks import Change, Comparison, Field, compared, document
 from headgate.operations.publish_rulebook import book_of
@@ -35,25 +35,27 @@ def add(verbs: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    found = compared(_book(args, args.old), _book(args, args.new))
-    return Output(document(found), shown(found), NO if found and args.exit_code else DONE)
+    comparison = compared(_book(args, args.old), _book(args, args.new))
+    return Output(
+        document(comparison), comparison_lines(comparison), NEGATIVE if comparison and args.exit_code else DONE
+    )
 
 
-def _book(args: argparse.Namespace, named: str) -> Rulebook:
-    if named != PUSHED:
-        return load.read(named)
+def _book(args: argparse.Namespace, source: str) -> Rulebook:
+    if source != PUSHED:
+        return load.read(source)
     with server(args, "no rulebook can be pushed there") as engine:
-        edition = editions_of(engine).current()
-    if edition is None:
+        version = versions_of(engine).current()
+    if version is None:
         raise InvalidRule("No rulebook was pushed to this engine yet.")
-    return book_of(edition)
+    return book_of(version)
 
 
-def shown(found: Comparison) -> list[str | tuple[str, str]]:
-    if not found:
+def comparison_lines(comparison: Comparison) -> list[str | tuple[str, str]]:
+    if not comparison:
         return ["No difference in meaning."]
-    lines: list[str | tuple[str, str]] = [_line(field) for field in found.book]
-    for change in found.rules:
+    lines: list[str | tuple[str, str]] = [_line(field) for field in comparison.book]
+    for change in comparison.rules:
         lines += _change(change)
     return lines
 
@@ -62,8 +64,8 @@ def _change(change: Change) -> list[str | tuple[str, str]]:
     sign, color = _SIGNS[change.kind]
     lines: list[str | tuple[str, str]] = [(f"{sign} {change.rule}: {change.kind}", color)]
     lines += [f"    {_line(field)}" for field in change.fields]
-    if change.anew is not None:
-        lines.append((f"    counts start anew: {change.anew}", "yellow"))
+    if change.restart_reason is not None:
+        lines.append((f"    counts start anew: {change.restart_reason}", "yellow"))
     return lines
 
 

@@ -13,7 +13,7 @@ from headgate.algorithms.decision import Verdict
 from headgate.algorithms.limit import UNLIMITED
 from headgate.cli.engine_option import server
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, header, pair, whole
+from headgate.cli.parser import Commands, command, header_option, name_value, whole_number
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.table import Cell, Table, Value
 from headgate.enforcement.rule_decision import RuleDecision
@@ -42,14 +42,14 @@ def add(verbs: Commands) -> None:
         "--path", "--url", dest="target", metavar="TARGET", help="a path, with its query; or a URL"
     )
     parser.add_argument(
-        "--header", type=header, action="append", default=[], metavar="NAME:VALUE", help="repeatable"
+        "--header", type=header_option, action="append", default=[], metavar="NAME:VALUE", help="repeatable"
     )
     parser.add_argument("--address", help="the client's")
     parser.add_argument("--user")
     parser.add_argument(
-        "--attribute", type=pair, action="append", default=[], metavar="NAME=VALUE", help="any other"
+        "--attribute", type=name_value, action="append", default=[], metavar="NAME=VALUE", help="any other"
     )
-    parser.add_argument("--cost", type=whole(0), metavar="N", help="what the caller says that it costs")
+    parser.add_argument("--cost", type=whole_number(0), metavar="N", help="what the caller says that it costs")
     parser.add_argument("--engine", metavar="URL", help="peek there (unless given, as for the first call ever)")
     parser.add_argument("--prefix", default="hg", help="what the engine's keys begin with (hg unless given)")
 
@@ -57,22 +57,27 @@ def add(verbs: Commands) -> None:
 def run(args: argparse.Namespace) -> Output:
     book = print_warnings(load.read(args.file), as_json=args.json)
     attributes = _attributes(args)
-    told = Matcher(book).explain(attributes, args.cost)
-    decision = _peeked(args, book, attributes)
+    explanations = Matcher(book).explain(attributes, args.cost)
+    decision = _peek(args, book, attributes)
     document = {
         "attributes": dict(attributes),
-        "rules": [_document(each) for each in told],
-        "decision": decided(decision),
+        "rules": [_document(explanation) for explanation in explanations],
+        "decision": decision_document(decision),
     }
     rows: list[tuple[Value, ...]] = [
-        (each.rule.name, Cell("applies", "green") if each.applies else "no", _why(each)) for each in told
+        (explanation.rule.name, Cell("applies", "green") if explanation.applies else "no", _why(explanation))
+        for explanation in explanations
     ]
-    known = Table(("attribute", "value"), [(name, shown(value)) for name, value in sorted(attributes.items())])
-    answer = (str(decision), "green" if decision.allowed else "red")
-    return Output(document, [known, "", Table(("rule", "", "why"), rows), "", answer, *_counts(decision)])
+    attribute_table = Table(
+        ("attribute", "value"), [(name, shown(value)) for name, value in sorted(attributes.items())]
+    )
+    headline = (str(decision), "green" if decision.allowed else "red")
+    return Output(
+        document, [attribute_table, "", Table(("rule", "", "why"), rows), "", headline, *_verdict_tables(decision)]
+    )
 
 
-def _peeked(args: argparse.Namespace, book: Rulebook, attributes: Attributes) -> RuleDecision:
+def _peek(args: argparse.Namespace, book: Rulebook, attributes: Attributes) -> RuleDecision:
     if args.engine is None:
         return Limiter.from_rules(book, MemoryEngine()).peek(attributes, args.cost)
     with server(args, "leave --engine out to peek as for the first call ever") as engine:
@@ -81,39 +86,39 @@ def _peeked(args: argparse.Namespace, book: Rulebook, attributes: Attributes) ->
 
 def _attributes(args: argparse.Namespace) -> Attributes:
     """The call's attributes. An address that is none is left out, as a limiter does, and that is said."""
-    found = _read(args)
-    given = dict(args.attribute).get("address", args.address)
-    if given and "address" not in found:
+    attributes = _parse_attributes(args)
+    address = dict(args.attribute).get("address", args.address)
+    if address and "address" not in attributes:
         warn(
-            f"{given!r} is not an IP address: the call has no address, as in a running limiter. Write one such as "
-            "203.0.113.9 or 2001:db8::1, without a port.",
+            f"{address!r} is not an IP address: the call has no address, as in a running limiter. Write one such "
+            "as 203.0.113.9 or 2001:db8::1, without a port.",
             as_json=args.json,
         )
-    return found
+    return attributes
 
 
-def _read(args: argparse.Namespace) -> Attributes:
+def _parse_attributes(args: argparse.Namespace) -> Attributes:
     others = {"user": args.user} | {named(name): value for name, value in args.attribute}
     if args.target is None and args.method is None and not args.header:
-        found = Attributes()
-        found["address"] = args.address
+        attributes = Attributes()
+        attributes["address"] = args.address
     else:
-        found = request(args.method or "GET", args.target or "", args.header, args.address)
+        attributes = request(args.method or "GET", args.target or "", args.header, args.address)
         if args.target is None:
-            del found["path"]
+            del attributes["path"]
     for name, value in others.items():
         if normal(name, value) is not None:
-            found[folded(name)] = value
-    return found
+            attributes[folded(name)] = value
+    return attributes
 
 
-def _why(told: Told) -> str:
-    return told.why.removeprefix("applies: ")
+def _why(explanation: Told) -> str:
+    return explanation.why.removeprefix("applies: ")
 
 
-def _document(told: Told) -> dict[str, Any]:
-    rule, match, _ = told
-    document: dict[str, Any] = {"rule": rule.name, "applies": told.applies, "why": _why(told)}
+def _document(explanation: Told) -> dict[str, Any]:
+    rule, match, _ = explanation
+    document: dict[str, Any] = {"rule": rule.name, "applies": explanation.applies, "why": _why(explanation)}
     if match is not None:
         candidate = match.candidate
         document |= {
@@ -127,7 +132,7 @@ def _document(told: Told) -> dict[str, Any]:
     return document
 
 
-def decided(decision: RuleDecision) -> dict[str, Any]:
+def decision_document(decision: RuleDecision) -> dict[str, Any]:
     """A decision by rules, as a document."""
     refusal = decision.refusal
     return {
@@ -163,18 +168,18 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _counts(decision: RuleDecision) -> list[Table]:
+def _verdict_tables(decision: RuleDecision) -> list[Table]:
     rows: list[tuple[Value, ...]] = []
     for verdict in (*decision.verdicts, *decision.asides):
-        yes = verdict.allowed
+        allowed = verdict.allowed
         rows.append(
             (
                 verdict.rule,
                 verdict.key,
                 _limit(verdict),
                 Cell(
-                    ("allowed" if yes else "refused") + (f" ({verdict.aside})" if verdict.aside else ""),
-                    "green" if yes else "red",
+                    ("allowed" if allowed else "refused") + (f" ({verdict.aside})" if verdict.aside else ""),
+                    "green" if allowed else "red",
                 ),
                 _remaining(verdict),
                 long(verdict.retry_after_us) if verdict.retry_after_us else None,

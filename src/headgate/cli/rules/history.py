@@ -9,7 +9,7 @@ from headgate.algorithms.limit import SECOND
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
-from headgate.cli.rulebook_option import editions_of
+from headgate.cli.rulebook_option import versions_of
 from headgate.cli.table import Cell, Table, Value
 from headgate.operations.publish_rulebook import told
 from headgate.rules.distribution.version import RulebookVersion
@@ -28,17 +28,17 @@ def add(verbs: Commands) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     with server(args, "no rulebook can be pushed there") as engine:
-        editions = editions_of(engine)
-        found, in_force = editions.history(), editions.version()
-    document = {"in_force": in_force or None, "editions": [told(edition) for edition in found]}
-    if not found:
+        store = versions_of(engine)
+        versions, current = store.history(), store.version()
+    document = {"in_force": current or None, "editions": [told(version) for version in versions]}
+    if not versions:
         return Output(document, ["No rulebook was pushed to this engine yet."])
-    rows = [_row(edition, edition.version == in_force) for edition in found]
+    rows = [_row(version, version.version == current) for version in versions]
     return Output(document, [Table(("edition", "", "published", "author", "note"), rows, right=("edition",))])
 
 
-def _row(edition: RulebookVersion, in_force: bool) -> tuple[Value, ...]:
-    at = datetime.fromtimestamp(edition.at_us // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    back = "" if edition.rolled_back_to is None else f"back to {edition.rolled_back_to}"
-    note = "; ".join(part for part in (back, edition.note) if part)
-    return edition.version, Cell("in force" if in_force else "", "green"), at, edition.author, note
+def _row(version: RulebookVersion, current: bool) -> tuple[Value, ...]:
+    published = datetime.fromtimestamp(version.at_us // SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    rollback_note = "" if version.rolled_back_to is None else f"back to {version.rolled_back_to}"
+    note = "; ".join(part for part in (rollback_note, version.note) if part)
+    return version.version, Cell("in force" if current else "", "green"), published, version.author, note

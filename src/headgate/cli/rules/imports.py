@@ -34,9 +34,9 @@ def add(verbs: Commands) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     path = Path(args.file)
-    chosen = {"domain": args.domain or None, "strategy": args.strategy}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    translated = translate(file_text(path), args.kind, path.stem, source=args.file, **given)
+    options = {"domain": args.domain or None, "strategy": args.strategy}
+    given_options = {name: value for name, value in options.items() if value is not None}
+    translated = translate(file_text(path), args.kind, path.stem, source=args.file, **given_options)
     load.of(translated.document)  # what we write, we can read
     for note in () if args.json else translated.notes:
         warn(located(str(note), args.file), as_json=False)

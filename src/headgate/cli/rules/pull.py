@@ -6,8 +6,8 @@ import argparse
 
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output
-from headgate.cli.parser import Commands, command, whole
-from headgate.cli.rulebook_option import editions_of
+from headgate.cli.parser import Commands, command, whole_number
+from headgate.cli.rulebook_option import versions_of
 from headgate.errors import InvalidRule
 from headgate.operations.publish_rulebook import told
 from headgate.rules.distribution.watcher import PUSH_ONE
@@ -23,20 +23,20 @@ def add(verbs: Commands) -> None:
         "headgate rules pull --version 3",
     )
     parser.add_argument(
-        "--version", type=whole(1), metavar="N", help="an earlier edition (unless given, that in force)"
+        "--version", type=whole_number(1), metavar="N", help="an earlier edition (unless given, that in force)"
     )
     add_engine(parser)
 
 
 def run(args: argparse.Namespace) -> Output:
     with server(args, "no rulebook can be pushed there") as engine:
-        editions = editions_of(engine)
-        edition = editions.current() if args.version is None else editions.get(args.version)
-        empty = edition is None and editions.current() is None
+        versions = versions_of(engine)
+        version = versions.current() if args.version is None else versions.get(args.version)
+        empty = version is None and versions.current() is None
     if empty:
         raise InvalidRule(f"No rulebook was pushed to this engine yet. {PUSH_ONE}")
-    if edition is None:
+    if version is None:
         raise InvalidRule(f"No edition {args.version} is kept. See headgate rules history.")
     return Output(
-        told(edition) | {"format": edition.format, "text": edition.text}, [edition.text.removesuffix("\n")]
+        told(version) | {"format": version.format, "text": version.text}, [version.text.removesuffix("\n")]
     )

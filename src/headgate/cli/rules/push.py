@@ -15,9 +15,9 @@ from pathlib import Path
 from headgate import flow
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, whole
-from headgate.cli.rulebook_option import editions_of
-from headgate.cli.rules.diff import shown
+from headgate.cli.parser import Commands, command, whole_number
+from headgate.cli.rulebook_option import versions_of
+from headgate.cli.rules.diff import comparison_lines
 from headgate.cli.rules.validate import add_strict
 from headgate.enforcement.split_limits import check_split_limits
 from headgate.operations.compare_rulebooks import document
@@ -39,7 +39,7 @@ def add(verbs: Commands) -> None:
     add_strict(parser)
     add_author(parser)
     parser.add_argument(
-        "--if-version", type=whole(0), metavar="N", help="only if edition N is in force (0: none is)"
+        "--if-version", type=whole_number(0), metavar="N", help="only if edition N is in force (0: none is)"
     )
     add_engine(parser)
 
@@ -51,8 +51,8 @@ def add_author(parser: argparse.ArgumentParser) -> None:
 
 def author_of(args: argparse.Namespace) -> str:
     """Returns the author: as given, or the user's name; without one (cron, containers) account and host."""
-    named = (os.environ.get(name) for name in ("USER", "USERNAME", "LOGNAME"))
-    return args.author or next(filter(None, named), None) or f"{_account()}@{socket.gethostname() or 'unknown'}"
+    names = (os.environ.get(name) for name in ("USER", "USERNAME", "LOGNAME"))
+    return args.author or next(filter(None, names), None) or f"{_account()}@{socket.gethostname() or 'unknown'}"
 
 
 def _account() -> str:
@@ -66,23 +66,23 @@ def run(args: argparse.Namespace) -> Output:
     book, author = check_split_limits(load.read(args.file)), author_of(args)
     if args.strict:
         book.strict()
-    form = FORMATS[Path(args.file).suffix.lower()]
+    rule_format = FORMATS[Path(args.file).suffix.lower()]
     with server(args, "nobody follows a rulebook there") as engine:
-        push = pushing(
+        push_flow = pushing(
             engine,
-            editions_of(engine),
+            versions_of(engine),
             book,
-            format=form,
+            format=rule_format,
             author=author,
             note=args.note,
             expected=args.if_version,
         )
-        edition, new, _, found, warnings = flow.run(push)
+        version, new, _, comparison, warnings = flow.run(push_flow)
     for warning in warnings:
         warn(warning, as_json=args.json)
     if not new:
-        told = f"This is the text of edition {edition.version} already: nothing was pushed."
-        return Output({"version": edition.version, "pushed": False} | document(found), [told])
-    answer = {"version": edition.version, "pushed": True, "author": author, "note": args.note}
-    told = f"Edition {edition.version} is in force: {len(book)} rule{'' if len(book) == 1 else 's'}."
-    return Output(answer | document(found), [*shown(found), (told, "green")])
+        message = f"This is the text of edition {version.version} already: nothing was pushed."
+        return Output({"version": version.version, "pushed": False} | document(comparison), [message])
+    result = {"version": version.version, "pushed": True, "author": author, "note": args.note}
+    message = f"Edition {version.version} is in force: {len(book)} rule{'' if len(book) == 1 else 's'}."
+    return Output(result | document(comparison), [*comparison_lines(comparison), (message, "green")])

@@ -8,9 +8,9 @@ import argparse
 from headgate import flow
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
-from headgate.cli.parser import Commands, command, whole
-from headgate.cli.rulebook_option import editions_of
-from headgate.cli.rules.diff import shown
+from headgate.cli.parser import Commands, command, whole_number
+from headgate.cli.rulebook_option import versions_of
+from headgate.cli.rules.diff import comparison_lines
 from headgate.cli.rules.push import add_author, author_of
 from headgate.operations.compare_rulebooks import document
 from headgate.operations.publish_rulebook import rolling_back, told
@@ -25,7 +25,9 @@ def add(verbs: Commands) -> None:
         "headgate rules rollback --engine redis://host:6379/0",
         'headgate rules rollback --to 3 --note "partners were refused"',
     )
-    parser.add_argument("--to", type=whole(1), metavar="N", help="that edition (unless given, the one before)")
+    parser.add_argument(
+        "--to", type=whole_number(1), metavar="N", help="that edition (unless given, the one before)"
+    )
     add_author(parser)
     add_engine(parser)
 
@@ -33,9 +35,9 @@ def add(verbs: Commands) -> None:
 def run(args: argparse.Namespace) -> Output:
     author = author_of(args)
     with server(args, "no rulebook can be pushed there") as engine:
-        back = rolling_back(engine, editions_of(engine), args.to, author=author, note=args.note)
-        edition, _, _, found, warnings = flow.run(back)
+        rollback_flow = rolling_back(engine, versions_of(engine), args.to, author=author, note=args.note)
+        version, _, _, comparison, warnings = flow.run(rollback_flow)
     for warning in warnings:
         warn(warning, as_json=args.json)
-    words = f"Edition {edition.version} is in force: the text of edition {edition.origin}."
-    return Output(told(edition) | document(found), [*shown(found), (words, "green")])
+    message = f"Edition {version.version} is in force: the text of edition {version.origin}."
+    return Output(told(version) | document(comparison), [*comparison_lines(comparison), (message, "green")])

@@ -28,7 +28,7 @@ class Mismatch(NamedTuple):
     found: str
 
 
-def played(book: Rulebook, case: Case) -> Mismatch | None:
+def run_case(book: Rulebook, case: Case) -> Mismatch | None:
     """The case, on a clock of its own; the first call that went otherwise, if any."""
     clock = ManualClock(case.start_us)
     limiter = Limiter.from_rules(book, MemoryEngine(clock), clock=clock)
@@ -37,45 +37,49 @@ def played(book: Rulebook, case: Case) -> Mismatch | None:
         for time in range(1, call.times + 1):
             decision = limiter.check(call.attributes, call.cost)
             last = time == call.times
-            wanted = {name: value for name, value in call.expected.items() if last or name in ("allowed", "rule")}
-            found = {name: _found(decision, name, value) for name, value in wanted.items()}
-            if found != wanted:
-                told = _found(decision, "allowed", None), _found(decision, "rule", None)
-                return Mismatch(call, time, _words(wanted), _words({"allowed": told[0], "rule": told[1]} | found))
+            expected = {
+                name: value for name, value in call.expected.items() if last or name in ("allowed", "rule")
+            }
+            actual = {name: _actual(decision, name, value) for name, value in expected.items()}
+            if actual != expected:
+                basics = _actual(decision, "allowed", None), _actual(decision, "rule", None)
+                return Mismatch(
+                    call, time, _describe(expected), _describe({"allowed": basics[0], "rule": basics[1]} | actual)
+                )
     return None
 
 
-def _found(decision: RuleDecision, name: str, wanted: Any) -> Any:
+def _actual(decision: RuleDecision, name: str, wanted: Any) -> Any:
     """What the decision says where something is expected."""
     if name in ("retry_after", "delay"):
         seconds = decision.retry_after if name == "retry_after" else decision.delay
         return None if seconds is None else round(seconds * SECOND)
     if name in ("shadow", "candidate"):
-        beside = [verdict for verdict in decision.asides if verdict.aside == name]
+        shadow_verdicts = [verdict for verdict in decision.asides if verdict.aside == name]
         return {
             rule: "refused"
-            if any(not verdict.allowed for verdict in beside if verdict.rule == rule)
+            if any(not verdict.allowed for verdict in shadow_verdicts if verdict.rule == rule)
             else "allowed"
             for rule in wanted
-            if any(verdict.rule == rule for verdict in beside)
+            if any(verdict.rule == rule for verdict in shadow_verdicts)
         }
     if name == "status":
         return _OK if decision.refusal is None else decision.refusal.status
     return getattr(decision, name)
 
 
-def _words(said: dict[str, Any]) -> str:
+def _describe(expectations: dict[str, Any]) -> str:
     """What is expected, or was found, in words."""
-    said = dict(said)
-    words = []
-    allowed, rule = said.pop("allowed", None), said.pop("rule", None)
+    expectations = dict(expectations)
+    parts = []
+    allowed, rule = expectations.pop("allowed", None), expectations.pop("rule", None)
     if allowed is not None:
-        words.append("allowed" if allowed else "refused" + (f" by {rule}" if rule else ""))
-    for name, value in said.items():
+        parts.append("allowed" if allowed else "refused" + (f" by {rule}" if rule else ""))
+    for name, value in expectations.items():
         if isinstance(value, dict):
-            words += [f"{name} {rule} {what}" for rule, what in value.items()] or [f"no {name} of that rule"]
+            parts += [f"{name} {rule} {verdict}" for rule, verdict in value.items()] or [f"no {name} of that rule"]
         elif name in ("retry_after", "delay"):
-            words.append(f"{name} {'never' if value is None else long(value) if value else '0 s'}")
+            parts.append(f"{name} {'never' if value is None else long(value) if value else '0 s'}")
         else:
-            words.append(f"{name} {value}")
-    return ", ".join(words)
+            parts.append(f"{name} {value}")
+    return ", ".join(parts)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from headgate.cli.output import DONE, NO, Output
+from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.rules import case_format, run_cases
@@ -32,15 +32,17 @@ def run(args: argparse.Namespace) -> Output:
     for file in args.files:
         book, cases = case_format.read(Path(file))
         book = print_warnings(book, as_json=args.json)
-        told: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
         for case in cases:
-            mismatch = run_cases.played(book, case)
+            mismatch = run_cases.run_case(book, case)
             failed, count = failed + (mismatch is not None), count + 1
-            told.append(_document(case, mismatch))
-            lines += _shown(file, case, mismatch)
-        files.append({"file": file, "cases": told})
+            results.append(_document(case, mismatch))
+            lines += _case_lines(file, case, mismatch)
+        files.append({"file": file, "cases": results})
     lines.append(f"{count - failed} of {count} cases passed")
-    return Output({"passed": count - failed, "failed": failed, "files": files}, lines, NO if failed else DONE)
+    return Output(
+        {"passed": count - failed, "failed": failed, "files": files}, lines, NEGATIVE if failed else DONE
+    )
 
 
 def _document(case: Case, mismatch: Mismatch | None) -> dict[str, Any]:
@@ -51,13 +53,13 @@ def _document(case: Case, mismatch: Mismatch | None) -> dict[str, Any]:
     return document
 
 
-def _shown(file: str, case: Case, mismatch: Mismatch | None) -> list[str | tuple[str, str]]:
+def _case_lines(file: str, case: Case, mismatch: Mismatch | None) -> list[str | tuple[str, str]]:
     if mismatch is None:
         return [(f"ok      {case.name}", "green")]
     call, time, expected, found = mismatch
-    which = f", time {time} of {call.times}" if call.times > 1 else ""
+    repetition = f", time {time} of {call.times}" if call.times > 1 else ""
     return [
         (f"failed  {case.name}", "red"),
-        f"        {file}:{call.line}{which}: expected {expected}",
+        f"        {file}:{call.line}{repetition}: expected {expected}",
         f"        found {found}",
     ]

@@ -35,24 +35,24 @@ def add_strict(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    told = [_judged(file, args.strict) for file in args.files]
-    valid = all(file["valid"] for file in told)
+    results = [_validate(file, args.strict) for file in args.files]
+    valid = all(file["valid"] for file in results)
     lines: list[str | tuple[str, str]] = []
-    for file in told:
+    for file in results:
         if file["valid"]:
             lines.append((f"{file['file']}: {file['rules']} rule{'' if file['rules'] == 1 else 's'}", "green"))
         lines += [(problem["told"], "red") for problem in file["problems"]]
         lines += [(f"warning: {warning['told']}", "yellow") for warning in file["warnings"]]
-    return Output({"valid": valid, "files": told}, lines, DONE if valid else INVALID)
+    return Output({"valid": valid, "files": results}, lines, DONE if valid else INVALID)
 
 
-def _judged(file: str, strict: bool) -> dict[str, Any]:
-    found = judged(lambda: load.read(file).strict() if strict else load.read(file))
-    if isinstance(found, list):
-        problems = [problem._asdict() for problem in found]
+def _validate(file: str, strict: bool) -> dict[str, Any]:
+    result = judged(lambda: load.read(file).strict() if strict else load.read(file))
+    if isinstance(result, list):
+        problems = [problem._asdict() for problem in result]
         return {"file": file, "valid": False, "rules": None, "problems": problems, "warnings": []}
     warnings = [
-        Problem(line, sentence, told)._asdict()
-        for (line, sentence), told in zip(found.warnings, found.located_warnings, strict=True)
+        Problem(line, sentence, located)._asdict()
+        for (line, sentence), located in zip(result.warnings, result.located_warnings, strict=True)
     ]
-    return {"file": file, "valid": True, "rules": len(found), "problems": [], "warnings": warnings}
+    return {"file": file, "valid": True, "rules": len(result), "problems": [], "warnings": warnings}
