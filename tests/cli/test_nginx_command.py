@@ -142,7 +142,7 @@ def test_nginx_takes_what_is_printed(prompt: Prompt, write: Write) -> None:
         ("--plate", "x.json"),
     ):
         assert prompt("nginx", "check", write(BOOK), *words) == 0, prompt.err
-        assert (prompt.out, prompt.err) == ("nginx takes it.\n", "")
+        assert (prompt.out, prompt.err) == ("nginx accepts it.\n", "")
     assert os.listdir() == ["rules.yaml"]  # what is checked is made elsewhere
 
 
@@ -187,7 +187,7 @@ def test_nginx_says_itself_what_is_wrong(prompt: Prompt, write: Write) -> None:
     write("events {}\nhttp {\n  server { lissten 80; }\n}\n", "nginx.conf")
     assert prompt("nginx", "check", "nginx.conf") == 2
     assert f'unknown directive "lissten" in {Path.cwd()}/nginx.conf:3' in prompt.out
-    assert prompt.out.endswith("nginx does not take it.\n")
+    assert prompt.out.endswith("nginx does not accept it.\n")
     document = prompt.json("nginx", "check", "nginx.conf", code=2)
     assert document["valid"] is False
     assert "lissten" in document["nginx"]
@@ -237,7 +237,7 @@ def test_the_lua_of_init_is_run(prompt: Prompt, write: Write, before: str, after
     assert prompt("nginx", "check", "right.conf") == 0, prompt.out
     assert prompt("nginx", "check", "wrong.conf") == 2
     assert told in prompt.out
-    assert prompt.out.endswith("nginx does not take it.\n")
+    assert prompt.out.endswith("nginx does not accept it.\n")
 
 
 def test_init_may_stand_in_a_file_or_in_quotes(prompt: Prompt, write: Write) -> None:

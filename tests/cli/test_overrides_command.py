@@ -100,7 +100,7 @@ def test_what_would_decide_nothing_is_refused(
 
 def test_without_a_rulebook_it_is_set_with_a_warning(prompt: Prompt, server: RedisServer) -> None:
     assert prompt("overrides", "set", "login", "user=ann", "50/hour", "--engine", server.url) == 0
-    assert prompt.err.startswith("headgate: No rulebook is known (--rules FILE)")
+    assert prompt.err.startswith("headgate: There is no rulebook (--rules FILE)")
     assert prompt("overrides", "list", "other", "--engine", server.url) == 0
     assert prompt.out == "other: no key has a limit of its own\n"
 

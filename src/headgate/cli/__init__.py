@@ -1,25 +1,25 @@
-"""The command line. It composes what the library offers, and decides nothing of its own.
+"""The command line: it calls the library, and decides nothing itself.
 
     headgate limit "100/s"        what a limit means, in words
     headgate take|peek KEY        ask an engine, as a program would; refund, reset: correct what it counts
-    headgate keys                 what is counted, busiest first
-    headgate overrides            limits of a key's own
+    headgate keys                 the counters, busiest first
+    headgate overrides            limits of single keys
     headgate rules                the rulebook: validate, explain, test, diff, push, pull, and so on
     headgate serve                the check service: gateways ask over HTTP, and Envoy over gRPC
-    headgate nginx                nginx as a gateway: a configuration, and whether nginx takes it
+    headgate nginx                nginx as a gateway: a configuration, and whether nginx accepts it
     headgate lua                  the scripts that run inside Redis and Valkey, and the Lua for nginx
     headgate demo                 watch a flash sale: the same calls at seven gates
-    headgate completion           the words of all this, for a shell
+    headgate completion           completes commands and options in a shell
 
 Every command takes --json: one document on stdout, times in seconds, and errors as {"error": ...} on stderr.
-Otherwise an answer is for people, and an error is one sentence on stderr.
+Without it the output is for people, and an error is one sentence on stderr.
 
 Exit codes, which scripts may rely on:
     0      done; or: the answer is yes
     1      an engine did not answer
-    2      it cannot be what was asked for: a bad limit, an invalid rulebook, a word that is no command
+    2      invalid input: a bad limit, an invalid rulebook, an unknown command
     3      the answer is no: take or peek was refused, a case of `rules test` failed, a `rules diff --exit-code`
-           found a difference, an override is there already or is not there
+           found a difference, an override exists already or does not exist
     130    interrupted
 """
 
@@ -41,9 +41,9 @@ _CODES = "".join((__doc__ or "").partition("Exit codes")[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Runs one command, and returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    # Who was started without an output has None there, and print takes None for the other one.
+    # In a process that was started without one of them it is None, and print(file=None) writes to stdout.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     parser = tree()
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HeadgateError as error:
         return _fail(error, INVALID, arguments)
     except BrokenPipeError:
-        _discard_stdout()  # whoever read us has gone, and does not want the rest
+        _discard_stdout()  # the reader of the pipe is gone
         return 0
     except OSError as error:
         _discard_stdout()
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tree() -> Parser:
-    """All commands."""
+    """Returns the parser of all commands."""
     parser = Parser(
         prog="headgate", description="Decides, for every call, whether it may pass.", epilog=_CODES.rstrip()
     )
@@ -89,12 +89,12 @@ def _help(parser: Parser) -> int:
 
 
 def _discard_stdout() -> None:
-    """What is left to be written is dropped: Python would flush once more, and complain."""
+    """Redirects stdout to /dev/null: Python would flush it once more at exit, and fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: HeadgateError, code: int, argv: Sequence[str]) -> int:
-    if "--json" in argv:  # the line itself may be what cannot be read, so it is not asked of the parser
+    if "--json" in argv:  # not from the parser: the command line itself may be invalid
         print(json.dumps({"error": str(error)} | _problems(error)), file=sys.stderr)
     elif serve.logs_json(argv):
         print(error_line(str(error), **_problems(error)), file=sys.stderr)
@@ -106,7 +106,7 @@ def _fail(error: HeadgateError, code: int, argv: Sequence[str]) -> int:
 
 
 def _problems(error: HeadgateError) -> dict[str, object]:
-    """Of a rulebook, all that is wrong."""
+    """Returns all problems of an invalid rulebook, as a document."""
     if not isinstance(error, InvalidRulebook):
         return {}
     return {"problems": [{"line": line, "problem": sentence} for line, sentence in error.problems]}

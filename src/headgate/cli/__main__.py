@@ -1,4 +1,4 @@
-"""python -m headgate.cli"""
+"""Runs the command line: python -m headgate.cli."""
 
 import sys
 

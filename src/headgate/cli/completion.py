@@ -1,8 +1,7 @@
-"""headgate completion: what a shell needs to know to finish the words of a command line.
+"""headgate completion: prints a script that completes commands and options in a shell.
 
-It is read off the parsers themselves, so a command that exists can be completed, and one that does not cannot.
-Every shell gets the same three facts about each place in the tree: the words that may follow, the options, and
-what each option is followed by.
+The script is generated from the parsers, so it always has the commands that exist. Every shell gets the same three
+things about each command: the words that may follow, the options, and the value that each option takes.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, Parser, command
 
 SHELLS = ("bash", "zsh", "fish")
-_FILES = ("FILE", "OLD", "NEW", "PLATE", "RULEBOOK", "DIR")  # metavars behind which a file stands
+_FILES = ("FILE", "OLD", "NEW", "PLATE", "RULEBOOK", "DIR")  # metavars of arguments that are files
 
 
 class Value(NamedTuple):
-    """What an argument may be: one of some words, a file, or (neither) anything."""
+    """The values that an argument may have: one of some words, a file, or (neither) anything."""
 
     words: tuple[str, ...] = ()
     file: bool = False
@@ -28,11 +27,11 @@ class Value(NamedTuple):
 class Option(NamedTuple):
     names: tuple[str, ...]
     about: str
-    value: Value | None  # None: it stands alone
+    value: Value | None  # None: a flag without a value
 
 
 class CommandNode(NamedTuple):
-    """Somewhere in the tree: /rules/push, after the words `rules push`."""
+    """A command or group in the tree: /rules/push, after the words `rules push`."""
 
     path: str
     commands: tuple[tuple[str, str], ...]
@@ -59,7 +58,7 @@ def _output(args: argparse.Namespace, tree: Parser) -> Output:
 
 
 def command_nodes(parser: argparse.ArgumentParser, path: str = "") -> Iterator[CommandNode]:
-    """Every place of the tree, from its root."""
+    """Yields every command and group of the tree, from its root."""
     commands: list[tuple[str, str]] = []
     options, value, children = [], Value(), []
     for action in parser._actions:

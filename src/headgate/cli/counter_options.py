@@ -1,10 +1,10 @@
-"""Which counts a command means: those of a limit by itself, or those of a rule.
+"""The options that select counters: --limit for those of a plain limit, --rule for those of a rule.
 
-    --limit "10/s; 500/hour" [--name api]     as Limiter(limit, name=...) files them
-    --rule login [--rules FILE]               as the rulebook files them (operations/counter_lookup.py)
+    --limit "10/s; 500/hour" [--name api]     the counters of Limiter(limit, name=...)
+    --rule login [--rules FILE]               the counters of a rule (operations/counter_lookup.py)
 
-With a rule the key is the rule's key text, user=ann|sku=7; --attribute plan=pro says what its limit is chosen by,
-if the key does not. An option that would change nothing is refused.
+With a rule the key is the rule's key text, user=ann|sku=7; --attribute plan=pro passes an attribute that its limit
+is chosen by, if the key does not contain it. An option that would have no effect is refused.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _SAME_FOR_ALL = "has the same limit for all"
 
 
 def add_counter_options(parser: argparse.ArgumentParser, *, attributes: bool = True) -> None:
-    """Adds the options; without `attributes` for a command that means every limit of a rule."""
-    parser.add_argument("key", metavar="KEY", help="whose count; with --rule its key text: user=ann|sku=7")
+    """Adds the options; without `attributes` for a command that uses every limit of a rule."""
+    parser.add_argument("key", metavar="KEY", help="the key; with --rule its key text: user=ann|sku=7")
     parser.add_argument("--limit", metavar="LIMIT", help='a limit by itself, such as "10/minute"')
-    parser.add_argument("--name", help="what the limit's counts are filed under (its text unless given)")
-    parser.add_argument("--rule", metavar="RULE", help="a rule of the book, instead of --limit")
+    parser.add_argument("--name", help="the name of the limit's counters (its text unless given)")
+    parser.add_argument("--rule", metavar="RULE", help="a rule of the rulebook, instead of --limit")
     add_rules_option(parser)
     parser.set_defaults(attribute=[])
     if attributes:
@@ -43,12 +43,12 @@ def add_counter_options(parser: argparse.ArgumentParser, *, attributes: bool = T
             type=name_value,
             action="append",
             metavar="NAME=VALUE",
-            help="what a rule's limit is chosen by, if the key does not say it",
+            help="an attribute that the rule's limit is chosen by, if the key does not contain it",
         )
 
 
 def counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
-    """What the command means; InvalidRule if it does not say."""
+    """Returns the counters that the options select; raises InvalidRule if they do not."""
     rule = _rule(args, engine)
     if rule is None:
         return _plain_limit_counters(args)
@@ -56,7 +56,7 @@ def counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
 
 
 def _attributes(rule: Rule, options: list[tuple[str, str]]) -> dict[str, str]:
-    """What the rule's limit is chosen by; InvalidRule if it is not chosen by one of these."""
+    """Returns the attributes of --attribute; raises InvalidRule if the rule's limit does not depend on one."""
     needed = sorted({test.attribute for test, _ in rule.limit.cases})
     for name, value in options:
         if folded(name) not in needed:
@@ -72,7 +72,7 @@ def _describe_option(name: str) -> str:
 
 
 def all_counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
-    """The same, and of a rule those of every limit that it may choose."""
+    """Returns the selected counters, of a rule those of every limit that it may choose."""
     rule = _rule(args, engine)
     if rule is None:
         return _plain_limit_counters(args)
@@ -85,7 +85,7 @@ def _plain_limit_counters(args: argparse.Namespace) -> list[Count]:
 
 
 def _rule(args: argparse.Namespace, engine: RedisEngine) -> Rule | None:
-    """The rule that is meant; None: a limit by itself is."""
+    """Returns the rule of --rule; None if --limit is given."""
     if args.limit is None and args.rule is None:
         raise InvalidRule('Say which count: --limit "10/minute" for a limit by itself, or --rule NAME for a rule.')
     if args.limit is not None and args.rule is not None:

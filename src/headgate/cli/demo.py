@@ -1,4 +1,4 @@
-"""headgate demo: the flash sale, live in a terminal, or as plain lines where there is none."""
+"""headgate demo: shows the flash sale, live in a terminal, or as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.cli.parser import Commands, command
 from headgate.cli.style import Style
 from headgate.cli.terminal import draw, full_screen
 
-FRAMES_PER_S = 15  # a second
+FRAMES_PER_S = 15
 MAX_SECONDS = 3600.0
 
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> Output | int:
 
 
 def _show(sale: Sale, seconds: float, style: Style) -> None:
-    """Live: the sale runs by its own clock, and this only keeps it in step with ours."""
+    """Draws the sale live: it has its own clock, which is kept in step with ours."""
     stdout, start = sys.stdout, time.monotonic()
     with full_screen(stdout):
         while not sale.over:
@@ -78,7 +78,7 @@ def _show(sale: Sale, seconds: float, style: Style) -> None:
 
 
 def _print_phases(sale: Sale, seconds: float | None) -> None:
-    """Line by line, for logs; it waits only if it was told how long to take."""
+    """Prints the phases line by line, for logs; waits only if `seconds` is given."""
     for phase, next_phase in zip(PHASES, [*PHASES[1:], None], strict=True):
         print(f"{phase.at:5.1f} s  {phase.name}: {phase.calls} calls a second", flush=True)
         end = next_phase.at if next_phase else SECONDS

@@ -1,7 +1,7 @@
-"""The sale as a picture: what was offered, and under it, gate by gate, what went through.
+"""Draws the flash sale as a chart: the calls that were offered, and under it, by gate, those that were allowed.
 
 Time runs from left to right. A bar is the calls of its column, on a square-root scale so that a trickle and a
-burst can both be seen; all gates share one scale. Pure: a sale and a size make lines.
+burst can both be seen; all gates share one scale. Pure functions: from a sale and a size to lines.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headgate.cli.style import Style
 
 MIN_WIDTH = 50
 MAX_WIDTH = 160
-NAME_WIDTH = 16  # letters that the names take
-FULL_BAR_CALLS = 120  # calls in a third of a second that make a full bar; what is more is not higher
-TALL_LINES = 36  # lines from which bars are two lines high and gates stand apart
+NAME_WIDTH = 16  # characters for the names
+FULL_BAR_CALLS = 120  # calls in a third of a second that make a full bar; more calls do not make it higher
+TALL_LINES = 36  # from this height on, bars are two lines high and gates are separated by a blank line
 _COUNTS = (("passed", 6, "green"), ("delayed", 8, "yellow"), ("refused", 8, "red"), ("most/2s", 8, "bold"))
 
 
 class _Frame(NamedTuple):
-    """The room there is, and how it is used."""
+    """The size of the chart, and its layout."""
 
     width: int
-    columns: int  # for time: whole ones to a second, so that an edge is an edge
-    rows: int  # that a bar is high
+    columns: int  # for time: a whole number for each second, so that window edges fall between columns
+    rows: int  # the height of a bar
     counts: Sequence[tuple[str, int, str]]
     style: Style
 
@@ -38,7 +38,7 @@ class _Frame(NamedTuple):
 
 
 def chart(sale: Sale, width: int, height: int, style: Style) -> list[str]:
-    """As many lines as it takes; a terminal of 80 by 24 holds them all."""
+    """Returns the lines of the chart; a terminal of 80 by 24 holds them all."""
     width = min(MAX_WIDTH, max(MIN_WIDTH, width))
     is_tall = height >= TALL_LINES
     columns = (width - NAME_WIDTH) // SECONDS * SECONDS
@@ -51,7 +51,7 @@ def chart(sale: Sale, width: int, height: int, style: Style) -> list[str]:
 
 
 def summary(sale: Sale, width: int) -> list[str]:
-    """What the picture does not say, in words."""
+    """Returns the sentences below the chart."""
     clicks = sale.gates[0].refused_to_user
     text = (
         f"{sale.calls:,} calls of {len(sale.buyers):,} buyers, the same at each gate. Bars: square-root scale. "
@@ -108,12 +108,12 @@ def _numbers_line(gate: Gate, frame: _Frame) -> str:
 
 
 def _fit(text: str, width: int) -> str:
-    """Exactly so wide, and a space at its end."""
+    """Cuts or pads a text to a width, with at least one space at its end."""
     return f"{text[: width - 1]:<{width}}"
 
 
 def _named(name: str, bars: list[str], style: Style) -> list[str]:
-    """The name stands beside the lowest line of its bars."""
+    """Puts the name before the lowest line of its bars."""
     names = [""] * (len(bars) - 1) + [name]
     return [style(f"{name:<{NAME_WIDTH}}", "bold") + bar for name, bar in zip(names, bars, strict=True)]
 
@@ -124,7 +124,7 @@ def _by_column(ticks: list[int], frame: _Frame) -> list[int]:
 
 
 def _bars(values: list[int], colours: list[str], full_bar: float, sale: Sale, frame: _Frame) -> list[str]:
-    # What has not begun yet is left blank: of delayed calls it is known before when they go through.
+    # The future is left blank: delayed calls are already counted in the tick that will serve them.
     visible = ceil(sale.tick * frame.columns / TICKS)
     steps = len(frame.style.levels) - 1
     highest = frame.rows * steps
@@ -138,7 +138,7 @@ def _bars(values: list[int], colours: list[str], full_bar: float, sale: Sale, fr
 
 
 def _axis(columns: int) -> str:
-    """The seconds, at the windows' edges."""
+    """Returns the time axis: the seconds at the edges of the windows."""
     line = [" "] * (columns + 2)
     for second in range(0, SECONDS, 2 if columns >= 3 * SECONDS else 4):
         column = second * columns // SECONDS

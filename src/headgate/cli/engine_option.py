@@ -1,7 +1,7 @@
-"""The engine that a command speaks to: --engine URL, or HEADGATE_ENGINE in the environment; --prefix for its keys.
+"""The engine of a command: --engine URL, or HEADGATE_ENGINE in the environment; --prefix for its keys.
 
-The URL is the one that programs use, so it may ask for a fallback, a denial cache or prefetching. None of them is
-put around it here: an operator wants to know what the engine says, and that it said nothing.
+The URL is the one that programs use, so it may ask for a fallback, a denial cache or prefetching. None of these
+layers is used here: an operator wants the answer of the server itself, or an error if it does not answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.engines.redis.sync_engine import RedisEngine
 
 VARIABLE = "HEADGATE_ENGINE"
-TIMEOUT_S = 5.0  # seconds: who waits at a prompt can wait longer than a call can
+TIMEOUT_S = 5.0  # longer than a program's: a person at a prompt can wait
 
 
 def add_engine(parser: argparse.ArgumentParser, *, prefix: bool = True) -> None:
@@ -30,19 +30,19 @@ def add_engine(parser: argparse.ArgumentParser, *, prefix: bool = True) -> None:
 
 
 def url_of(args: argparse.Namespace) -> str:
-    """Which engine was named, if any."""
+    """Returns the engine's URL; empty if there is none."""
     return args.engine or os.environ.get(VARIABLE, "")
 
 
 def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, url_options.Options]:
-    """The URL of a server without our options, and those. `memory` says why it cannot be this process."""
+    """Splits the engine's URL into the server's and our options. `memory_error` says why memory:// is refused."""
     url = url_of(args)
     if not url:
         raise InvalidRule(f"Say where to: {args.called} --engine redis://host:6379/0, or set {VARIABLE}.")
     if url.startswith("memory://"):
         raise InvalidRule(f"memory:// is this process alone: {memory_error}.")
     server_url, options = url_options.split(url)
-    open_engine(server_url).close()  # asked nothing, it opens nothing
+    open_engine(server_url).close()  # checks the URL: an engine connects only on the first request
     return server_url, options
 
 
@@ -50,9 +50,9 @@ def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, url_opt
 def server(
     args: argparse.Namespace, memory_error: str = "nothing is remembered between two commands"
 ) -> Iterator[RedisEngine]:
-    """The server that was named, as an engine with nothing around it."""
+    """Opens the server as an engine without layers, and closes it after the block."""
     server_url, options = server_of(args, memory_error)
-    # Only here is redis needed: the rest of the command line runs without it.
+    # Imported here because the other commands run without the redis package.
     from headgate.engines.redis.sync_engine import RedisEngine
 
     engine = RedisEngine(server_url, prefix=args.prefix, deadline=options.deadline or TIMEOUT_S)

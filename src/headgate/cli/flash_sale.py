@@ -1,8 +1,8 @@
-"""A flash sale, played by the clock: thousands of buyers, one item, and seven gates that see the same calls.
+"""Simulates a flash sale: thousands of buyers, one item, and seven gates that see the same calls.
 
-Every call asks for two things at once: that its buyer has not asked too often, and that the item's gate has
-room. Both are charged or neither is (take_all). The gates differ only in their algorithm; all are set to about
-a hundred a second. Twenty seconds, on a clock that only the sale moves, from a seed: the same every time.
+Every call is charged to two limits at once: that of its buyer, and that of the item. Both are charged or neither
+is (take_all). The gates differ only in their algorithm; all allow about a hundred calls a second. The sale lasts
+twenty seconds, on a clock that only it moves, from a seed: the same every time.
 
       0 s   calm             a few look around
       4 s   the doors open   everybody at once, on a window's edge
@@ -29,7 +29,7 @@ from headgate.limiter import Limiter
 TICK_US = 10_000
 SECONDS = 20
 TICKS = SECONDS * 1_000_000 // TICK_US
-PEAK_WINDOW_TICKS = 2_000_000 // TICK_US  # the windows' two seconds, over which peaks are counted
+PEAK_WINDOW_TICKS = 2_000_000 // TICK_US  # two seconds, like the windows of the limits
 BUYERS = 4000
 USER_LIMIT = "5/10s"
 
@@ -55,7 +55,7 @@ PHASES = (
 
 
 class Gate:
-    """One algorithm before the item, and what became of the calls."""
+    """One algorithm that limits the item, and what it decided."""
 
     def __init__(self, name: str, limit: str, summary: str, clock: ManualClock) -> None:
         self.name: str = name
@@ -65,9 +65,9 @@ class Gate:
         self.delayed: int = 0
         self.refused: int = 0
         self.refused_to_user: int = 0
-        self.peak: int = 0  # the most that went through in any two seconds
-        self._recent = 0  # and in the last two
-        self.served: list[int] = [0] * TICKS  # by the tick in which they go through
+        self.peak: int = 0  # the most calls served in any two seconds
+        self._recent = 0  # calls served in the last two seconds
+        self.served: list[int] = [0] * TICKS  # by the tick in which they are served
         self.waited: list[int] = [0] * TICKS  # those of them that had to wait
         self._limit = parse(limit)
         self._limiter = Limiter(USER_LIMIT, MemoryEngine(clock), clock=clock, name="user")
@@ -93,7 +93,7 @@ class Gate:
         self.refused_to_user += by_user
 
     def close_tick(self, tick: int) -> None:
-        """Nothing can go through in that tick any more."""
+        """Updates the peak; no more calls are served in that tick."""
         self._recent += self.served[tick] - (
             self.served[tick - PEAK_WINDOW_TICKS] if tick >= PEAK_WINDOW_TICKS else 0
         )
@@ -101,7 +101,7 @@ class Gate:
 
 
 class SlotGate(Gate):
-    """Slots are held, not charged: a buyer holds one for as long as the checkout takes."""
+    """A gate of slots, which are held, not charged: a buyer holds one for as long as the checkout takes."""
 
     def __init__(self, name: str, limit: str, summary: str, clock: ManualClock, random: Random) -> None:
         super().__init__(name, limit, summary, clock)
@@ -125,7 +125,7 @@ class SlotGate(Gate):
 
 
 class Sale:
-    """The whole of it, one tick at a time."""
+    """The sale, simulated one tick at a time."""
 
     def __init__(self, seed: int = 11) -> None:
         self._clock = ManualClock(_START_US)

@@ -1,6 +1,6 @@
-"""headgate keys: what is counted, by rule, and whose counts are fullest.
+"""headgate keys: lists the counters by rule, and the keys that use most of their limit.
 
-operations/key_usage.py says what that is.
+operations/key_usage.py describes the order.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def add(commands: Commands) -> None:
         commands,
         "keys",
         run,
-        "what is counted, busiest first",
+        "the counters, busiest first",
         "headgate keys --engine redis://host:6379/0 --top 10",
         "headgate keys --rule login --rules rules.yaml --json",
-        more="Found by SCAN, a thousand keys at a time, so that nobody else waits. Nothing is changed.",
+        more="Found by SCAN, a thousand keys at a time, so that no other client waits. Nothing is changed.",
     )
-    parser.add_argument("--rule", metavar="RULE", help="only the counts of this rule, or of this name")
+    parser.add_argument("--rule", metavar="RULE", help="only the counters of this rule, or of this name")
     parser.add_argument(
         "--top", type=whole_number(1), default=20, metavar="N", help="how many keys are shown (20)"
     )
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
         type=whole_number(1),
         default=SCAN_LIMIT,
         metavar="N",
-        help="stop after so many counts (100,000)",
+        help="stop after so many counters (100,000)",
     )
     add_rules_option(parser)
     add_engine(parser)

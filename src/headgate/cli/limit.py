@@ -1,4 +1,4 @@
-"""headgate limit: what a limit means, and what its engine promises, in words."""
+"""headgate limit: explains in words what a limit means, and what its engine promises."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--engine",
         metavar="URL",
-        help="also tell what this engine promises: redis://host/0?fallback=local&prefetch=100ms",
+        help="also show what this engine promises: redis://host/0?fallback=local&prefetch=100ms",
     )
     parser.add_argument(
         "--nodes",
@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> Output:
     limits = parse_all(args.text)
     width = min(110, max(60, shutil.get_terminal_size((100, 24)).columns))
-    engine = open_async_engine(args.engine) if args.engine else None  # asked nothing, it opens nothing
+    engine = open_async_engine(args.engine) if args.engine else None  # it connects only on the first request
     nodes = args.nodes or (url_options.split(args.engine)[1].nodes if args.engine else None) or 1
     document = [
         {"limit": limit.text, "algorithm": limit.algorithm}

@@ -1,4 +1,4 @@
-"""headgate lua: the scripts that run inside Redis and Valkey, and where the Lua that runs inside nginx lies."""
+"""headgate lua: publishes and prints the scripts that run inside Redis and Valkey, and finds the Lua for nginx."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add(commands: Commands) -> None:
         verbs,
         "path",
         _path,
-        "where nginx finds our Lua: what lua_package_path names",
+        "where nginx finds our Lua: the value of lua_package_path",
         "headgate lua path",
         'sed -i "s|LUA_PATH|$(headgate lua path)|" nginx.conf',
     )
@@ -68,7 +68,7 @@ def add(commands: Commands) -> None:
         "copy the Lua for nginx into a folder, for an image or a machine without Python",
         "headgate lua copy /usr/local/share/headgate",
     )
-    copying.add_argument("folder", metavar="DIR", help="is made if it is not there")
+    copying.add_argument("folder", metavar="DIR", help="created if it does not exist")
 
 
 def _path(args: argparse.Namespace) -> Output:
@@ -85,7 +85,7 @@ def _copy(args: argparse.Namespace) -> Output:
 
 
 def scripts() -> dict[str, Script]:
-    """Every script by name: what is published, then what the Redis engine itself runs."""
+    """Returns every script by name: those for gateways, then those that the Redis engine itself runs."""
     by_name = {f"published/{name}": published(name) for name in _CALL_SYNTAX}
     for name, algorithm in ALGORITHMS.items():
         by_name[f"take/{name}"] = single("take", name)
@@ -117,14 +117,14 @@ def _show(args: argparse.Namespace) -> Output:
         hint = f"Did you mean {matches[0]}?" if matches else "See headgate lua list."
         raise InvalidRule(f'There is no script "{args.name}". {hint}')
     script = by_name[args.name]
-    # Printing adds the newline again, so that the output has the script's own SHA1.
+    # Printing adds the newline again, so that the output has the script's SHA1.
     lines = [script.text.removesuffix("\n")]
     return Output({"name": args.name, "sha1": script.sha, "text": script.text}, lines)
 
 
 def _publish(args: argparse.Namespace) -> Output:
     url, _ = server_of(args, "there is no server to publish to")
-    # Only here is redis needed: everything else of the command line runs without it.
+    # Imported here because the other commands run without the redis package.
     from headgate.engines.redis.published_scripts import publish
 
     published_scripts = publish(url, partial(warn, as_json=args.json))

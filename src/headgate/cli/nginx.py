@@ -1,7 +1,7 @@
-"""headgate nginx: a configuration for a rulebook, and whether nginx takes it.
+"""headgate nginx: writes an nginx.conf for a rulebook, and checks whether nginx accepts it.
 
-`check` is nginx's own word, by nginx -t. That runs no Lua, so the Lua of init is run beside it, by the same nginx,
-in a configuration that has nothing else.
+`check` asks nginx itself, by nginx -T. That runs no Lua, so the same nginx also runs the Lua of init, in a
+configuration that has nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _init_failed = re.compile(r"init_by_lua(?:_block)? error: (?:init_by_lua:\d+: )?
 
 
 def add(commands: Commands) -> None:
-    verbs = group(commands, "nginx", "nginx as a gateway: its configuration, and whether nginx takes it")
+    verbs = group(commands, "nginx", "nginx as a gateway: its configuration, and whether nginx accepts it")
     making = command(
         verbs,
         "conf",
@@ -54,12 +54,12 @@ def add(commands: Commands) -> None:
         verbs,
         "check",
         _check,
-        "whether nginx takes a configuration",
+        "whether nginx accepts a configuration",
         "headgate nginx check",
         "headgate nginx check ./nginx.conf",
         "headgate nginx check rules.yaml --shared",
         more="A file is an nginx.conf, or a rulebook by its suffix: then what headgate nginx conf would print is "
-        "checked. Without one it is the configuration that nginx itself finds.",
+        "checked. Without a file it checks the configuration that nginx itself finds.",
     )
     checking.add_argument("file", nargs="?", metavar="FILE", help="an nginx.conf, or a rulebook")
     _add_choices(checking)
@@ -71,7 +71,7 @@ def _add_choices(parser: Parser) -> None:
         "--engine", metavar="URL", help=f"count in Redis ({ENGINE}, unless given here or by {VARIABLE})"
     )
     counting.add_argument("--shared", action="store_true", help="count in this nginx alone, all workers together")
-    parser.add_argument("--plate", metavar="PLATE", help="go by this file, not by what was pushed; it is written")
+    parser.add_argument("--plate", metavar="PLATE", help="write this file, and use it instead of pushed rules")
     parser.add_argument("--prefix", default=Gate.prefix, help="what the keys begin with (hg unless given)")
     parser.add_argument(
         "--listen", type=whole_number(1), default=Gate.listen, metavar="PORT", help="8000 unless given"
@@ -86,7 +86,7 @@ def _add_choices(parser: Parser) -> None:
 
 def _conf(args: argparse.Namespace) -> Output:
     book = check_split_limits(load.read(args.rulebook))
-    print_warnings(book, as_json=args.json)  # it keeps them: nginx logs those of its plate
+    print_warnings(book, as_json=args.json)  # the bundle keeps them: nginx logs them
     bundle_path = _bundle_path(args, Path(args.rulebook))
     gate = _gate(args, bundle_path, args.rulebook)
     text = conf(book, gate)
@@ -101,7 +101,7 @@ def _conf(args: argparse.Namespace) -> Output:
 
 
 def _bundle_path(args: argparse.Namespace, rulebook: Path) -> Path | None:
-    """The compiled rulebook that nginx goes by, if any: beside its source unless given."""
+    """Returns the path of the bundle that nginx reads, if any: beside the rulebook unless given."""
     if args.plate is not None:
         return Path(args.plate).absolute()
     return rulebook.with_suffix(".plate.json").absolute() if args.shared else None
@@ -130,12 +130,12 @@ def _engine(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not re.fullmatch(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?|unix", scheme):
         raise InvalidRule("nginx counts in Redis, or with --shared in itself. Write --engine redis://host:6379/0.")
-    url_options.split_for_rulebook(url)  # says what is wrong with them
+    url_options.split_for_rulebook(url)  # raises InvalidRule if an option is wrong
     return url
 
 
 def _command_line(args: argparse.Namespace, engine: str | None, bundle_path: Path | None) -> str:
-    """The command, without a password: it stands in a comment that people hand around."""
+    """Returns the command without a password: it is shown in a comment that people share."""
     args_shown = ["headgate", "nginx", "conf", getattr(args, "rulebook", None) or args.file]
     args_shown += ["--shared"] if engine is None else ["--engine", re.sub(r"//[^/?]*@", "//...@", engine)]
     args_shown += [] if bundle_path is None else ["--plate", str(bundle_path)]
@@ -146,7 +146,7 @@ def _command_line(args: argparse.Namespace, engine: str | None, bundle_path: Pat
 
 
 def _modules() -> list[str] | None:
-    """What must be loaded here; None if there is no nginx, or one that we know nothing of."""
+    """Returns the modules that must be loaded; None if there is no nginx, or an unknown one."""
     program = _find_program()
     if program is None:
         return None
@@ -158,7 +158,7 @@ def _modules() -> list[str] | None:
 
 
 def _resolver() -> str:
-    """This machine's DNS server, to begin with."""
+    """Returns this machine's DNS server, as a default."""
     try:
         text = Path("/etc/resolv.conf").read_text()
     except OSError:
@@ -190,7 +190,7 @@ def _check(args: argparse.Namespace) -> Output:
 
 
 def _write_files(args: argparse.Namespace, book: Rulebook, folder: Path) -> list[str]:
-    """What `conf` would print, in a folder of its own; the words by which nginx finds it."""
+    """Writes what `conf` would print to a folder, and returns the options by which nginx finds it."""
     bundle_path = None if _bundle_path(args, Path(args.file)) is None else folder / "rules.plate.json"
     gate = _gate(args, bundle_path, args.file)
     if bundle_path is not None:
@@ -208,12 +208,12 @@ def _run_check(args: argparse.Namespace, program: str, options: list[str]) -> Ou
         init_error = _run_init(args, program, options, dump)
         message, valid = init_error or message, init_error is None
     lines: list[str | tuple[str, str]] = [(message, "" if valid else "red")] if message else []
-    summary = [("nginx takes it.", "green")] if valid else [("nginx does not take it.", "red")]
+    summary = [("nginx accepts it.", "green")] if valid else [("nginx does not accept it.", "red")]
     return Output({"valid": valid, "nginx": message}, [*lines, *summary], DONE if valid else INVALID)
 
 
 def _run_init(args: argparse.Namespace, program: str, options: list[str], dump: str) -> str | None:
-    """Run the Lua of init and return its error; None if it runs."""
+    """Runs the Lua of init, and returns its error; None if it succeeds."""
     prefix = options[options.index("-p") :][:2] if "-p" in options else []
     with TemporaryDirectory(prefix="headgate-nginx-") as folder:
         try:

@@ -1,8 +1,7 @@
-"""What a command answers: a document for programs, lines and tables for people, and an exit code.
+"""The output of a command: a document for programs, lines and tables for people, and an exit code.
 
-A command says both and decides nothing about paper: whether it is JSON, how wide the terminal is and whether it
-has colours is known here alone. Into a pipe tables are as wide as they are, for nothing may be cut off that a
-program could still want.
+A command returns both forms, and leaves the format to this module: JSON or text, the terminal's width, colours.
+In a pipe tables have their full width, because a program may need what would be cut off.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ INTERRUPTED: Final = 130
 
 @dataclass(frozen=True)
 class Output:
-    """`document` is made of what JSON knows. A line of `shown` may come with its colour: (text, colour)."""
+    """The output of a command. `document` is JSON data. A line may have a colour: (text, colour)."""
 
     document: Any
     lines: Sequence[str | tuple[str, str] | Table] = ()
@@ -51,5 +50,5 @@ class Output:
 
 
 def warn(text: str, *, as_json: bool) -> None:
-    """Said beside the answer."""
+    """Prints a warning on stderr."""
     print(json.dumps({"warning": text}) if as_json else f"headgate: {text}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""headgate overrides: limits of a key's own, in place of its rule's.
+"""headgate overrides: sets, reads and removes limits of single keys, which replace their rule's.
 
-They hold from the next call on, in every process. If a rulebook is known (--rules, or pushed to the engine), an
-override that would decide nothing is refused: one of a rule that does not exist, that takes none, or whose
-limits are of other algorithms. Without a rulebook it is set all the same, with a warning. Overrides of a rule that
-was removed from the book can be read and unset. Where there is none, the rule and the key must be the book's.
+They take effect with the next call, in every process. If there is a rulebook (--rules, or pushed to the engine),
+an override without effect is refused: of a rule that does not exist or takes none, or with limits of other
+algorithms. Without a rulebook it is set nevertheless, with a warning. Overrides of a rule that was removed can be
+read and unset. For a key without an override, rule and key must be valid under the rulebook.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     verbs = group(
-        commands, "overrides", "limits of a key's own, in place of its rule's: set, get, unset or list them"
+        commands, "overrides", "limits of single keys, in place of their rule's: set, get, unset or list them"
     )
     setting = _verb(
         verbs,
@@ -84,7 +84,7 @@ def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tupl
     book = optional_rulebook(args, engine)
     if book is None:
         warning = (
-            "No rulebook is known (--rules FILE), so nobody checked that this rule exists and takes overrides."
+            "There is no rulebook (--rules FILE): it was not checked that this rule exists and takes overrides."
         )
         warn(warning, as_json=args.json)
         return
@@ -92,7 +92,7 @@ def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tupl
 
 
 def _check_names(book: Rulebook | None, name: str, key: str | None = None) -> None:
-    """InvalidRule if the book has no such rule, or the rule no such key."""
+    """Raises InvalidRule if the rulebook has no such rule, or the rule no such key."""
     if book is not None:
         rule = rule_of(book, name)
         if key is not None:

@@ -1,7 +1,7 @@
-"""How a command is declared: its words, its example, and who runs it.
+"""Declares commands: their names, options, examples, and the functions that run them.
 
-argparse reads the line. Its errors become sentences, and do not end the process. Every command takes --json and
-shows an example in its --help, because both are part of declaring one.
+argparse parses the command line. Its errors become sentences, and do not end the process. Every command takes
+--json and shows an example in its --help: `command` sees to both.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ _invalid_choice = re.compile(r"argument ([^:]*): invalid choice: '([^']*)' \(cho
 
 
 class Misuse(HeadgateError):
-    """The command line itself cannot be read."""
+    """Raised if the command line itself is invalid."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, whose errors are sentences and do not end the process."""
+    """An argparse parser whose errors are sentences and do not end the process."""
 
     def __init__(self, **options: Any) -> None:
         defaults: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(**(defaults | options))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """A command's own, which argparse would hand up to those who do not know its options."""
+        """Parses the options of a command, and reports unknown ones: argparse would leave that to the parent
+        parser, which does not know this command's options."""
         parsed, unknown = super().parse_known_args(args, namespace)
         option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), None)
         if option is not None and self._subparsers is None:
@@ -58,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 def command(
     commands: Commands, name: str, run: Run, about: str, *examples: str, more: str | None = None
 ) -> Parser:
-    """One command; each example is a whole line as it is typed, or a line that goes on."""
+    """Adds a command; each example is a whole line as it is typed, or the continuation of one."""
     epilog = "\n".join(["example:" if len(examples) == 1 else "examples:", *(f"  {line}" for line in examples)])
     text = f"{about[:1].upper()}{about[1:]}.{f' {more}' if more else ''}"
     parser = commands.add_parser(name, help=about, description=wrap_paragraphs(text), epilog=epilog)
@@ -68,19 +69,19 @@ def command(
 
 
 def group(commands: Commands, name: str, about: str, more: str | None = None) -> Commands:
-    """A word under which commands stand."""
+    """Adds a group of commands, such as `headgate rules`."""
     text = f"{about[:1].upper()}{about[1:]}.{f' {more}' if more else ''}"
     parser = commands.add_parser(name, help=about, description=wrap_paragraphs(text))
     return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 def wrap_paragraphs(text: str) -> str:
-    """Paragraphs that fit a page, because argparse must leave the examples' lines alone."""
+    """Wraps paragraphs, because argparse must not wrap the lines of the examples."""
     return "\n\n".join(fill(paragraph, 96) for paragraph in text.split("\n\n"))
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:
-    """A whole number of at least so much."""
+    """Returns a parser of whole numbers of at least `minimum`."""
 
     def read(text: str) -> int:
         if re.fullmatch(r"[0-9]{16,}", text):
@@ -93,7 +94,7 @@ def whole_number(minimum: int) -> Callable[[str], int]:
 
 
 def name_value(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
+    """Parses NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"NAME=VALUE, not {text!r}")
@@ -101,7 +102,7 @@ def name_value(text: str) -> tuple[str, str]:
 
 
 def header_option(text: str) -> tuple[str, str]:
-    """NAME:VALUE, as it stands in a request."""
+    """Parses NAME:VALUE, as in a request."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip() or "=" in name:
         raise argparse.ArgumentTypeError(f"NAME:VALUE, not {text!r}")
@@ -109,7 +110,7 @@ def header_option(text: str) -> tuple[str, str]:
 
 
 def duration_option(text: str) -> float:
-    """A length of time in seconds: 2h, 30m, 1.5s."""
+    """Parses a length of time, such as 2h, 30m or 1.5s, to seconds."""
     try:
         return parse_span(text) / SECOND
     except InvalidRule:

@@ -1,4 +1,4 @@
-"""The rulebook that a command goes by: the file that was named, or what was pushed to its engine."""
+"""The --rules option: the rulebook of a command, from a file or from the engine's server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_rules_option(parser: argparse.ArgumentParser) -> None:
 
 
 def optional_rulebook(args: argparse.Namespace, engine: RedisEngine) -> Rulebook | None:
-    """The rulebook, if there is one."""
+    """Returns the rulebook of the file, or the pushed one; None if there is none."""
     if args.rules is not None:
         return load.read(args.rules)
     version = versions_of(engine).current()
@@ -33,21 +33,21 @@ def optional_rulebook(args: argparse.Namespace, engine: RedisEngine) -> Rulebook
 
 
 def print_warnings(book: Rulebook, *, as_json: bool) -> Rulebook:
-    """Print the book's warnings; the book without them, so that nobody says them again."""
+    """Prints the rulebook's warnings, and returns it without them, so that they are not printed twice."""
     for warning in book.located_warnings:
         warn(warning, as_json=as_json)
     return replace(book, warnings=())
 
 
 def versions_of(engine: RedisEngine) -> RulebookVersions:
-    """What was pushed there."""
+    """Returns the rulebook versions on the engine's server."""
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
     return RulebookVersions(RedisVersionStore(engine))
 
 
 def file_text(path: Path) -> str:
-    """A file's text, or a sentence."""
+    """Reads a text file; raises InvalidRule if it cannot be read."""
     try:
         return path.read_text("utf-8-sig")
     except OSError as error:

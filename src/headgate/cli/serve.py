@@ -1,4 +1,4 @@
-"""headgate serve: the check service, for gateways and programs that cannot decide themselves."""
+"""headgate serve: runs the check service, for gateways and programs in other languages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(commands: Commands) -> None:
         "answer gateways: over HTTP, and Envoy over gRPC",
         "headgate serve",
         "headgate serve --rules rules.yaml --engine redis://localhost:6379/0 --workers 2",
-        more="Without arguments it counts in memory, goes by a sample rulebook and tells what to try. Everything "
+        more="Without arguments it counts in memory, uses a sample rulebook and prints what to try. Everything "
         "can also be set in the environment (HEADGATE_WORKERS=2) or in a TOML file (workers = 2).",
     )
     parser.add_argument("--config", metavar="FILE", help="a TOML file with settings")
@@ -55,7 +55,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def logs_json(words: Sequence[str]) -> bool:
-    """Whether a line is a `serve` whose log is JSON. It may be a line, or settings, that cannot be read."""
+    """Whether a command line is a `serve` whose log is JSON. The command line or its settings may be invalid."""
     if not words or words[0] != "serve":
         return False
     log_setting = _option_value(words, "--log") or os.environ.get(f"{ENVIRONMENT}LOG")
@@ -77,7 +77,7 @@ def _option_value(words: Sequence[str], option: str) -> str | None:
 
 
 def _print_addresses(settings: Settings, token: str | None, *, as_json: bool) -> None:
-    """Where to ask, and what to try; and the admin token, if it was made up just now."""
+    """Prints the addresses, a request to try, and the admin token if it was generated."""
     scheme = "http" if settings.tls_cert is None else "https"
     url = None if settings.http is None else f"{scheme}://{settings.http}"
     admin = None if settings.admin is None else f"{scheme}://{settings.admin}"
@@ -92,7 +92,7 @@ def _print_addresses(settings: Settings, token: str | None, *, as_json: bool) ->
     else:
         print(f"headgate serves {settings.rules or 'a sample rulebook'} on {settings.told_engine}.")
         if url is not None:
-            print(f"  HTTP   {url}      {url}/openapi.json tells what can be asked")
+            print(f"  HTTP   {url}      {url}/openapi.json describes the API")
         if settings.grpc is not None:
             print(f"  gRPC   {settings.grpc}      Envoy's rate limit and quota services")
         elif missing(*ENVOY_MODULES):

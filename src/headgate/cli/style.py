@@ -1,4 +1,4 @@
-"""How a terminal is written on: colours or none, blocks or plain letters."""
+"""Styles text for a terminal: with or without colours, in Unicode blocks or ASCII."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
 class Style(NamedTuple):
+    """What a stream can show: colours, and Unicode blocks."""
+
     color: bool
     blocks: bool
 
     @classmethod
     def on(cls, stream: TextIO, *, color: bool = True) -> Style:
-        """What the stream can show; NO_COLOR and a dumb terminal are heeded."""
+        """Returns the style that the stream can show; no colours with NO_COLOR or on a dumb terminal."""
         enabled = color and stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
         return cls(enabled, (stream.encoding or "").lower().replace("-", "").startswith("utf8"))
 
@@ -23,7 +25,7 @@ class Style(NamedTuple):
 
     @property
     def levels(self) -> str:
-        """From nothing to all."""
+        """The characters of a bar, from empty to full."""
         return " ▁▂▃▄▅▆▇█" if self.blocks else " .:-=+*#@"
 
     @property

@@ -1,7 +1,7 @@
-"""Tables for people: aligned columns, numbers on the right, no borders, and never wider than the terminal.
+"""Formats tables for people: aligned columns, numbers on the right, no borders, and never wider than the terminal.
 
-What does not fit is taken from the widest column of words, which ends in dots then; numbers are never cut. Keys
-are other people's text: what a terminal would obey instead of showing is spelled out.
+If a table is too wide, its widest column of text is truncated with an ellipsis; numbers are never truncated. Keys
+are untrusted text: control characters are escaped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unicodedata import combining, east_asian_width
 from headgate.cli.style import Style
 
 _GAP = "  "
-MIN_COLUMN_WIDTH = 8  # what is left of a column of words at least
+MIN_COLUMN_WIDTH = 8  # to which a column of text is truncated at most
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _text(value: Value) -> str:
 
 
 def printable(text: str) -> str:
-    """The text, with whatever a terminal would obey, or could not write, spelled out."""
+    """Escapes the characters that a terminal would interpret, or could not display."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else _escaped(each) for each in text)
@@ -83,7 +83,7 @@ def _escaped(character: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """The cells that a terminal gives to the text."""
+    """Returns the number of terminal cells that the text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)

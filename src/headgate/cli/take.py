@@ -1,7 +1,7 @@
-"""headgate take, peek, refund, reset: what a program asks of a limit, asked by hand.
+"""headgate take, peek, refund, reset: calls a limit by hand, as a program would.
 
-They go to the engine and nowhere else, so they change what programs see: a take is charged, a refund gives
-room. Each limit is told by itself; all of them are decided together, as always.
+The commands change the counters that programs use: a take is charged, a refund gives units back. Each limit gets
+its own verdict; all of them are decided together, as always.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def add(commands: Commands) -> None:
         more="The newest first, and at most what is counted now.",
     )
     refunding.add_argument("--cost", type=whole_number(1), default=1, metavar="N", help="units to give back (1)")
-    resetting = command(commands, "reset", _reset, "forget a key", 'headgate reset ann --limit "10/minute"')
+    resetting = command(
+        commands, "reset", _reset, "delete the counters of a key", 'headgate reset ann --limit "10/minute"'
+    )
     add_counter_options(resetting, attributes=False)
     add_engine(resetting)
 
@@ -79,7 +81,9 @@ def _reset(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         check_key(args.key)
         names = run(manual_calls.resetting(engine, args.key, all_counters_of(args, engine)))
-    return Output({"key": args.key, "reset": names}, [f"{name}: {args.key} is forgotten" for name in names])
+    return Output(
+        {"key": args.key, "reset": names}, [f"{name}: the counter of {args.key} is deleted" for name in names]
+    )
 
 
 def _refund(args: argparse.Namespace) -> Output:
@@ -97,7 +101,7 @@ def _refund(args: argparse.Namespace) -> Output:
 
 
 def _decision_output(decision: Decision) -> Output:
-    """A decision as a document and as a table: the whole, and limit by limit."""
+    """Returns a decision as a document and as a table, with the verdict of each limit."""
     parts = [(_name(part), part.verdicts[0]) for part in decision.parts]
     limits = [
         {"name": name, "limit": verdict.limit.text, "allowed": verdict.allowed} | _numbers(verdict)

@@ -1,4 +1,4 @@
-"""A terminal borrowed for a while, and given back as it was, whatever happens in between."""
+"""Draws on a terminal's alternate screen, and restores the terminal whatever happens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
-_ENTER = "\x1b[?1049h\x1b[?25l"  # another page, no cursor
+_ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 @contextmanager
 def full_screen(stream: TextIO) -> Iterator[None]:
-    """A page of one's own. A request to end is obeyed after the page was given back."""
+    """Switches to the alternate screen for a block. SIGTERM ends the process after the screen is restored."""
     before = signal.signal(signal.SIGTERM, _exit)
     stream.write(_ENTER)
     try:
@@ -28,7 +28,7 @@ def full_screen(stream: TextIO) -> Iterator[None]:
 
 
 def draw(stream: TextIO, lines: list[str], height: int) -> None:
-    """A whole page at once, so that nothing flickers; never a line more than it holds."""
+    """Draws the whole screen in one write, so that nothing flickers; cuts what is below its last line."""
     screen = f"{_CLEAR_LINE}\r\n".join(lines[:height])
     stream.write(f"{_HOME}{screen}{_CLEAR_LINE}{_CLEAR_SCREEN}")
     stream.flush()

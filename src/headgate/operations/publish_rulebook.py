@@ -72,7 +72,7 @@ def book_of(version: RulebookVersion | None) -> Rulebook:
     """Parses the rulebook of a version from its JSON, which needs no YAML; without a version it is empty."""
     if version is None:
         return Rulebook()
-    return load.parse(version.book, format="json", source=f"edition {version.version}")
+    return load.parse(version.book, format="json", source=f"version {version.version}")
 
 
 def told(version: RulebookVersion) -> dict[str, Any]:

@@ -1,18 +1,18 @@
-"""For tests of programs that use headgate, and for whoever builds an engine.
+"""Tools for tests of programs that use headgate, and for developers of engines.
 
-A program under test takes a clock that moves only when told:
+A program under test gets a clock that moves only when it is set:
 
     clock = ManualClock()
     limiter = Limiter("10/s", clock=clock)
 
-An engine of one's own is held to the port's promises by stories, each a function that raises AssertionError:
+Stories check whether an engine keeps the promises of the port; each is a function that raises AssertionError:
 
     @pytest.mark.parametrize("story", engine_stories, ids=lambda story: story.__name__)
     def test_my_engine(story):
         clock = ManualClock()
         story(MyEngine(clock), clock)
 
-An engine that is awaited is told the same stories through `SyncAdapter`.
+`SyncAdapter` runs the same stories on an async engine.
 """
 
 from headgate.clock import ManualClock

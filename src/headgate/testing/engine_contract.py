@@ -1,4 +1,4 @@
-"""What every engine promises, as stories: each is told to an engine that is empty, with the clock it lives by."""
+"""The promises of every engine, as stories: functions that check an empty engine and set its clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.limit_syntax import parse
 
 
 class TurnedClock(Protocol):
-    """The engine's own clock, in the storyteller's hand.
+    """The engine's clock, set by the story.
 
     >>> clock: TurnedClock = ManualClock()
     >>> clock.set_us(clock.now_us() + 1_000_000)
@@ -175,7 +175,7 @@ def slots_are_held_renewed_and_released(engine: Engine, clock: TurnedClock) -> N
     clock.set_us(clock.now_us() + 9 * SECOND)
     assert meter.renew("key", fences[0]) == clock.now_us() + 10 * SECOND
     clock.set_us(clock.now_us() + SECOND)
-    assert meter.renew("key", fences[1]) is None  # it expired
+    assert meter.renew("key", fences[1]) is None  # it has expired
     assert not meter.release("key", fences[1])
     assert meter.free("key")[REMAINING] == 1
     assert meter.release("key", fences[0])
@@ -198,7 +198,7 @@ def waiters_are_served_by_ticket(engine: Engine, clock: TurnedClock) -> None:
     assert meter.acquire("key", second, True)[1] == second
     clock.set_us(clock.now_us() + TICKET_US)
     assert meter.release("key", granted[-1])
-    assert meter.acquire("key")[0][ALLOWED]  # who stopped asking has left the line
+    assert meter.acquire("key")[0][ALLOWED]  # a waiter that stops polling loses its place in the queue
     _, third = meter.acquire("key", None, True)
     assert third is not None
     meter.leave("key", third)

@@ -1,4 +1,4 @@
-"""An engine that is awaited, asked as if it answered at once: on an event loop of its own."""
+"""Wraps an async engine for blocking calls, on its own event loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SyncAdapter:
         return SyncOverrides(self, self.engine.overrides(rule))
 
     def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> SyncLedger:
-        """Gives access to the assignments of a limit."""
+        """Gives access to the quota grants of a limit."""
         return SyncLedger(self, self.engine.assignments(limit, name, ttl_us, grace_us))
 
     def shard(self, key: str) -> Hashable:

@@ -39,7 +39,7 @@ def push(prompt: Prompt, write: Write, text: str, *words: str) -> int:
 def test_what_is_pushed_is_pulled_as_it_was_written(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
     assert push(prompt, write, ONE, *where, "--note", "hello") == 0
     assert prompt.out.splitlines()[0] == "+ a: added"
-    assert prompt.out.splitlines()[-1] == "Edition 1 is in force: 1 rule."
+    assert prompt.out.splitlines()[-1] == "Version 1 is in force: 1 rule."
     assert prompt("rules", "pull", *where) == 0
     assert prompt.out == ONE
     document = prompt.json("rules", "pull", *where)
@@ -58,7 +58,7 @@ def test_a_push_shows_what_it_changes(prompt: Prompt, write: Write, where: tuple
     assert prompt.out.splitlines() == [
         "~ a: changed",
         "    limit: 10/hour -> 20/hour",
-        "Edition 2 is in force: 1 rule.",
+        "Version 2 is in force: 1 rule.",
     ]
     assert prompt("rules", "diff", "pushed", "rules.yaml", *where, "--exit-code") == 0
 
@@ -119,11 +119,11 @@ def test_history_and_rollback(prompt: Prompt, write: Write, where: tuple[str, ..
     assert prompt.out.splitlines() == [
         "~ a: changed",
         "    limit: 20/hour -> 10/hour",
-        "Edition 3 is in force: the text of edition 1.",
+        "Version 3 is in force: the text of version 1.",
     ]
     assert prompt("rules", "history", *where) == 0
     titles, *rows = prompt.out.splitlines()
-    assert titles.split() == ["edition", "published", "author", "note"]
+    assert titles.split() == ["version", "published", "author", "note"]
     assert [row.split()[0] for row in rows] == ["3", "2", "1"]
     assert rows[0].split()[1:3] == ["in", "force"]
     assert rows[0].endswith("ann     back to 1; too much")
@@ -134,7 +134,7 @@ def test_history_and_rollback(prompt: Prompt, write: Write, where: tuple[str, ..
     )
     assert prompt("rules", "pull", "--version", "2", *where) == 0
     assert prompt.out == TWO
-    assert "No edition 7 is kept. See headgate rules history." in prompt.told(
+    assert "No version 7 is kept. See headgate rules history." in prompt.told(
         "rules", "pull", "--version", "7", *where
     )
     assert prompt.json("rules", "rollback", "--to", "2", *where)["version"] == 4
@@ -154,7 +154,7 @@ def test_other_commands_go_by_what_was_pushed(prompt: Prompt, write: Write, wher
     push(prompt, write, ONE, *where)
     assert prompt.json("take", "all", "--rule", "a", *where)["remaining"] == 9
     assert prompt.json("keys", *where)["keys"][0]["of"] == 10
-    assert 'no rule "b" in edition 1' in prompt.told("take", "all", "--rule", "b", *where)
+    assert 'no rule "b" in version 1' in prompt.told("take", "all", "--rule", "b", *where)
     assert prompt("overrides", "set", "a", "all", "50/hour", *where) == 0
     assert prompt.err == ""
     assert prompt.json("peek", "all", "--rule", "a", *where)["limits"][0]["limit"] == "50/hour"

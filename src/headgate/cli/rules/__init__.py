@@ -1,12 +1,11 @@
-"""headgate rules: the rulebook, from the file to the servers.
+"""headgate rules: the commands for rulebooks, in files and on servers.
 
-    validate, explain, test, diff      of files alone; no server is asked
-    compile                            the same, for nginx
-    push, pull, history, rollback      of the editions on a server
-    import, schema                     what people have, as a rulebook; what editors want to know
+    validate, explain, test, diff      work on files; they need no server
+    compile                            makes the bundle for nginx from a file
+    push, pull, history, rollback      work on the versions on a server
+    import, schema                     convert the limits of another limiter; print the JSON Schema for editors
 
-One command in each file. compare.py says what two books differ in; calls.py reads a table of calls and trial.py
-plays it; plated.py is what a push publishes for gateways.
+One command in each file. For `test`, case_format.py parses a table of calls, and run_cases.py runs it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A table of calls and what is expected of them: limits under test, without a server and without waiting.
+"""Tables of calls with expected results, which test limits without a server and without waiting.
 
-    rules: rules.yaml                   beside this file, or a whole book in place
+    rules: rules.yaml                   beside this file, or a whole rulebook in its place
     cases:
       - name: the sixth attempt in a minute is refused
         start: 2026-03-01T00:00:00Z     for windows of the calendar; otherwise any instant will do
@@ -10,9 +10,9 @@
              expect: {refused: login, retry_after: 2s, status: 429}}
           - {at: 12s, attributes: {method: POST, path: /login, address: 192.0.2.7}, expect: {remaining: 0}}
 
-`at` is the time since the case began; without it a call comes at the instant of the one before. Of calls made
-several `times` each must pass, or each be refused, as expected; numbers are those of the last one. Spans are
-exact, because the clock is: it moves only as the table says.
+`at` is the time since the case began; without it a call comes at the instant of the one before. Of a call made
+several `times`, each must be allowed, or each refused, as expected; numbers are those of the last one. Spans are
+exact, because the clock is: it moves only to the times in the table.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 
 
 def read(path: Path) -> tuple[Rulebook, list[Case]]:
-    """The rulebook and the cases of a file; InvalidRulebook with every problem that it has."""
+    """Parses the rulebook and the cases of a file; raises InvalidRulebook with all problems."""
     problems, cases, book = Problems(), list[Case](), Rulebook()
     with problems.under(""):
         root = fields.table(
@@ -151,7 +151,7 @@ def _expected(node: Node) -> dict[str, Any]:
 
 
 def _expectation(node: Node, name: str) -> dict[str, Any]:
-    """One entry of what is expected; `refused` says two things."""
+    """Parses one expected value; `refused` may also name the rule."""
     if name == "allowed":
         return {"allowed": fields.flag(node, name)}
     if name == "refused":
@@ -168,7 +168,7 @@ def _expectation(node: Node, name: str) -> dict[str, Any]:
 
 
 def python_value(node: Node) -> Any:
-    """A node as values of a program; what stood without quotes is what it looks like."""
+    """Converts a node to Python values; unquoted scalars become what they look like."""
     if isinstance(node, Items):
         return [python_value(inner) for inner in node.nodes]
     if isinstance(node, Table):
@@ -197,7 +197,7 @@ def _items(node: Node, field: str, owner: str) -> list[Node]:
 
 
 def _span(node: Node, field: str) -> int:
-    """A length of time, none too, in microseconds."""
+    """Parses a length of time, which may be 0, to microseconds."""
     zero = isinstance(node, Scalar) and node.text in ("0", "0s", "0ms")
     return 0 if zero else fields.span(node, field)
 

@@ -1,4 +1,4 @@
-"""headgate rules compile: a rulebook as nginx reads it from a file, without a server to push to."""
+"""headgate rules compile: writes the bundle of a rulebook, which nginx reads from a file, without a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(verbs: Commands) -> None:
         "a rulebook as nginx reads it from a file",
         "headgate rules compile rules.yaml -o rules.plate.json",
         more="For a gateway that follows a file, not what was pushed. Compile again when the rules change, and "
-        "once in a while: time zones are worked out for thirty years, as they are decided today.",
+        "once in a while: time zones are computed for thirty years, by the rules of today.",
     )
     parser.add_argument("file", metavar="FILE", help="YAML, TOML or JSON")
     parser.add_argument("-o", "--output", metavar="PLATE", help="write it there, whole or not at all")
@@ -43,13 +43,13 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def compile_bundle(book: Rulebook) -> bundle.Plate:
-    """The plate, with its scripts' texts."""
+    """Returns the bundle of a rulebook, with the texts of its scripts."""
     compiled = bundle.plate(book, SystemClock().now_us())
     return compiled | {"texts": bundle.texts(compiled)}
 
 
 def compile_to(path: Path, book: Rulebook) -> int:
-    """Write it; how many bytes it has."""
+    """Writes the bundle to a file, and returns its size in bytes."""
     data = json.dumps(compile_bundle(book), separators=(",", ":")).encode() + b"\n"
     write(path, data)
     return len(data)

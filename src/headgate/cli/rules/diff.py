@@ -1,4 +1,4 @@
-"""headgate rules diff: what changes between two rulebooks, by what they mean and not by how they are written."""
+"""headgate rules diff: compares two rulebooks by their meaning, not by how they are written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add(verbs: Commands) -> None:
         "headgate rules diff old.yaml new.yaml",
         "headgate rules diff pushed rules.yaml --engine redis://host:6379/0 --exit-code",
     )
-    parser.add_argument("old", metavar="OLD", help="a file, or `pushed`: the edition in force on the engine")
+    parser.add_argument("old", metavar="OLD", help="a file, or `pushed`: the version in force on the engine")
     parser.add_argument("new", metavar="NEW", help="the same")
     parser.add_argument("--exit-code", action="store_true", help="end with 3 if there is a difference")
     add_engine(parser)
@@ -73,4 +73,4 @@ def _line(field: Field) -> str:
     name, old, new = field
     if old is None:
         return f"{name}: {new}"
-    return f"{name}: {old} -> {new or 'not said'}"
+    return f"{name}: {old} -> {new or 'not set'}"

@@ -1,7 +1,6 @@
-"""headgate rules explain: what a rulebook makes of one call: which rules apply, why the others do not, and the
-answer.
+"""headgate rules explain: shows which rules apply to a call, why the others do not, and the decision.
 
-The answer is a peek: on the engine that is named, with the counts as they are, else as for the first call ever.
+The decision is a peek: with the counters of the engine if one is given, otherwise as for the first call ever.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def add(verbs: Commands) -> None:
     parser.add_argument(
         "--attribute", type=name_value, action="append", default=[], metavar="NAME=VALUE", help="any other"
     )
-    parser.add_argument("--cost", type=whole_number(0), metavar="N", help="what the caller says that it costs")
+    parser.add_argument("--cost", type=whole_number(0), metavar="N", help="the cost that the caller passes")
     parser.add_argument("--engine", metavar="URL", help="peek there (unless given, as for the first call ever)")
     parser.add_argument("--prefix", default="hg", help="what the engine's keys begin with (hg unless given)")
 
@@ -85,7 +84,7 @@ def _peek(args: argparse.Namespace, book: Rulebook, attributes: Attributes) -> R
 
 
 def _attributes(args: argparse.Namespace) -> Attributes:
-    """The call's attributes. An address that is none is left out, as a limiter does, and that is said."""
+    """Returns the call's attributes. An invalid address is left out, as in a limiter, with a warning."""
     attributes = _parse_attributes(args)
     address = dict(args.attribute).get("address", args.address)
     if address and "address" not in attributes:
@@ -133,7 +132,7 @@ def _document(explanation: Told) -> dict[str, Any]:
 
 
 def decision_document(decision: RuleDecision) -> dict[str, Any]:
-    """A decision by rules, as a document."""
+    """Returns a decision as a JSON document."""
     refusal = decision.refusal
     return {
         "allowed": decision.allowed,
@@ -148,7 +147,7 @@ def decision_document(decision: RuleDecision) -> dict[str, Any]:
 
 
 def _limit(verdict: Verdict) -> str | None:
-    """The limit that spoke; None: the rule refused without it, as where its key is missing."""
+    """Returns the limit of a verdict; None if the rule refused without it, as where its key is missing."""
     return None if verdict.limit is UNLIMITED else verdict.limit.text
 
 

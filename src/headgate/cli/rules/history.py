@@ -1,4 +1,4 @@
-"""headgate rules history: the published rulebooks that are kept, newest first."""
+"""headgate rules history: lists the published rulebook versions, newest first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "history",
         run,
-        "the published rulebooks that are kept, newest first",
+        "the published versions of the rulebook, newest first",
         "headgate rules history --engine redis://host:6379/0",
     )
     add_engine(parser)
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> Output:
     if not versions:
         return Output(document, ["No rulebook was pushed to this engine yet."])
     rows = [_row(version, version.version == current) for version in versions]
-    return Output(document, [Table(("edition", "", "published", "author", "note"), rows, right=("edition",))])
+    return Output(document, [Table(("version", "", "published", "author", "note"), rows, right=("version",))])
 
 
 def _row(version: RulebookVersion, current: bool) -> tuple[Value, ...]:

@@ -1,4 +1,4 @@
-"""headgate rules import: what people have, as a rulebook on stdout; what it could not say, as notes on stderr."""
+"""headgate rules import: prints the limits of another limiter as a rulebook, and notes on stderr what is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "import",
         run,
-        "what people have, as a rulebook",
+        "the limits of another limiter, as a rulebook",
         "headgate rules import ratelimit.yaml > rules.yaml",
         "headgate rules import nginx.conf --kind nginx",
         more="From the YAML of envoyproxy/ratelimit, routes of Spring Cloud Gateway, limit_req and limit_conn of "
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> Output:
     options = {"domain": args.domain or None, "strategy": args.strategy}
     given_options = {name: value for name, value in options.items() if value is not None}
     translated = translate(file_text(path), args.kind, path.stem, source=args.file, **given_options)
-    load.of(translated.document)  # what we write, we can read
+    load.of(translated.document)  # checks that the result is a valid rulebook
     for note in () if args.json else translated.notes:
         warn(located(str(note), args.file), as_json=False)
     notes = [{"line": note.line, "note": note.sentence} for note in translated.notes]

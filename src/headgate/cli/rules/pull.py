@@ -1,4 +1,4 @@
-"""headgate rules pull: a published rulebook, as it was written."""
+"""headgate rules pull: prints a published rulebook as it was written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add(verbs: Commands) -> None:
         "headgate rules pull --version 3",
     )
     parser.add_argument(
-        "--version", type=whole_number(1), metavar="N", help="an earlier edition (unless given, that in force)"
+        "--version", type=whole_number(1), metavar="N", help="an earlier version (unless given, that in force)"
     )
     add_engine(parser)
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> Output:
     if empty:
         raise InvalidRule(f"No rulebook was pushed to this engine yet. {PUSH_ONE}")
     if version is None:
-        raise InvalidRule(f"No edition {args.version} is kept. See headgate rules history.")
+        raise InvalidRule(f"No version {args.version} is kept. See headgate rules history.")
     return Output(
         told(version) | {"format": version.format, "text": version.text}, [version.text.removesuffix("\n")]
     )

@@ -1,7 +1,7 @@
-"""headgate rules push: publish a rulebook to all who follow this engine's.
+"""headgate rules push: publishes a rulebook on the engine's server, for all processes that follow it.
 
-It is validated first, and shown what it changes. operations/publish_rulebook.py says when it is pushed, and what
-goes with it.
+It validates the rulebook first, and prints what changes. operations/publish_rulebook.py describes when a push
+takes effect, and what it stores.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def add(verbs: Commands) -> None:
         verbs,
         "push",
         run,
-        "publish a rulebook to all who follow this engine's",
+        "publish a rulebook on the engine's server, for all that follow it",
         'headgate rules push rules.yaml --note "more for partners" --engine redis://host:6379/0',
     )
     parser.add_argument("file", metavar="FILE", help="YAML, TOML or JSON")
     add_strict(parser)
     add_author(parser)
     parser.add_argument(
-        "--if-version", type=whole_number(0), metavar="N", help="only if edition N is in force (0: none is)"
+        "--if-version", type=whole_number(0), metavar="N", help="only if version N is in force (0: none is)"
     )
     add_engine(parser)
 
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> Output:
     for warning in warnings:
         warn(warning, as_json=args.json)
     if not new:
-        message = f"This is the text of edition {version.version} already: nothing was pushed."
+        message = f"This is the text of version {version.version} already: nothing was pushed."
         return Output({"version": version.version, "pushed": False} | document(comparison), [message])
     result = {"version": version.version, "pushed": True, "author": author, "note": args.note}
-    message = f"Edition {version.version} is in force: {len(book)} rule{'' if len(book) == 1 else 's'}."
+    message = f"Version {version.version} is in force: {len(book)} rule{'' if len(book) == 1 else 's'}."
     return Output(result | document(comparison), [*comparison_lines(comparison), (message, "green")])

@@ -1,5 +1,8 @@
-"""headgate rules rollback: publish an earlier rulebook anew. History is never rewritten: it gets a number of its
-own. What gateways are told of it is worked out anew: the scripts of then may be gone."""
+"""headgate rules rollback: publishes an earlier rulebook again.
+
+History is never rewritten: a rollback is a new version. Its bundle is compiled again, because the scripts of the
+earlier one may be gone.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ def add(verbs: Commands) -> None:
         verbs,
         "rollback",
         run,
-        "publish an earlier rulebook anew",
+        "publish an earlier version of the rulebook again",
         "headgate rules rollback --engine redis://host:6379/0",
         'headgate rules rollback --to 3 --note "partners were refused"',
     )
     parser.add_argument(
-        "--to", type=whole_number(1), metavar="N", help="that edition (unless given, the one before)"
+        "--to", type=whole_number(1), metavar="N", help="that version (unless given, the one before)"
     )
     add_author(parser)
     add_engine(parser)
@@ -39,5 +42,5 @@ def run(args: argparse.Namespace) -> Output:
         version, _, _, comparison, warnings = flow.run(rollback_flow)
     for warning in warnings:
         warn(warning, as_json=args.json)
-    message = f"Edition {version.version} is in force: the text of edition {version.origin}."
+    message = f"Version {version.version} is in force: the text of version {version.origin}."
     return Output(told(version) | document(comparison), [*comparison_lines(comparison), (message, "green")])

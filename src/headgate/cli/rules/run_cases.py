@@ -1,6 +1,6 @@
-"""A table of calls is played: the clock moves as the table says, and the first call that goes otherwise is told.
+"""Runs a table of calls: moves the clock to each call, and reports the first one not decided as expected.
 
-Nothing is shared: each case has its own clock and its own embedded engine. What a table may say is in calls.py.
+Nothing is shared: each case has its own clock and its own in-memory engine. case_format.py describes the tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OK = 200
 
 
 class Mismatch(NamedTuple):
-    """The first call that went otherwise than expected; `time` counts from 1."""
+    """The first call that was not decided as expected; `time` counts from 1."""
 
     call: Call
     time: int
@@ -29,7 +29,7 @@ class Mismatch(NamedTuple):
 
 
 def run_case(book: Rulebook, case: Case) -> Mismatch | None:
-    """The case, on a clock of its own; the first call that went otherwise, if any."""
+    """Runs a case on its own clock; returns the first call that was not decided as expected, if any."""
     clock = ManualClock(case.start_us)
     limiter = Limiter.from_rules(book, MemoryEngine(clock), clock=clock)
     for call in case.calls:
@@ -50,7 +50,7 @@ def run_case(book: Rulebook, case: Case) -> Mismatch | None:
 
 
 def _actual(decision: RuleDecision, name: str, wanted: Any) -> Any:
-    """What the decision says where something is expected."""
+    """Returns the value of a decision that is compared with the expected one."""
     if name in ("retry_after", "delay"):
         seconds = decision.retry_after if name == "retry_after" else decision.delay
         return None if seconds is None else round(seconds * SECOND)
@@ -69,7 +69,7 @@ def _actual(decision: RuleDecision, name: str, wanted: Any) -> Any:
 
 
 def _describe(expectations: dict[str, Any]) -> str:
-    """What is expected, or was found, in words."""
+    """Describes expected or actual values in words."""
     expectations = dict(expectations)
     parts = []
     allowed, rule = expectations.pop("allowed", None), expectations.pop("rule", None)

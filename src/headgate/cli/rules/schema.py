@@ -1,4 +1,4 @@
-"""headgate rules schema: the rulebook's JSON Schema, for editors."""
+"""headgate rules schema: prints the JSON Schema of rulebooks, for editors."""
 
 from __future__ import annotations
 

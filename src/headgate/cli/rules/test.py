@@ -1,4 +1,4 @@
-"""headgate rules test: limits under test, as part of a team's checks. What a table may say is in calls.py."""
+"""headgate rules test: tests a rulebook by tables of calls. case_format.py describes the tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "test",
         run,
-        "play tables of calls against a rulebook, without a server and without waiting",
+        "test a rulebook by tables of calls, without a server and without waiting",
         "headgate rules test limits_test.yaml",
     )
     parser.description = case_format.__doc__

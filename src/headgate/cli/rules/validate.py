@@ -1,7 +1,7 @@
-"""headgate rules validate: whether files are rulebooks, and every line that is wrong.
+"""headgate rules validate: checks whether files are valid rulebooks, and prints every problem.
 
-The problems are the answer, so they stand on stdout, as linters have it; the exit code is 2 if there is any.
-Warnings stand there too, and change the exit code only with --strict.
+The problems are the result, so they are printed on stdout, as by linters; the exit code is 2 if there is any.
+Warnings are printed there too, and change the exit code only with --strict.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "validate",
         run,
-        "whether files are rulebooks, and every line that is wrong",
+        "whether files are valid rulebooks, and every line that is wrong",
         "headgate rules validate rules.yaml",
         "headgate rules validate config/*.toml --json",
     )
