@@ -35,7 +35,7 @@ _PUBLISH_AGAIN = (
 
 def add(commands: Commands) -> None:
     verbs = group(commands, "lua", "the scripts that run inside Redis and Valkey, and the Lua for nginx")
-    publishing = command(
+    publish_parser = command(
         verbs,
         "publish",
         _publish,
@@ -43,16 +43,16 @@ def add(commands: Commands) -> None:
         "headgate lua publish --engine redis://host:6379/0",
         more=_PUBLISH_AGAIN,
     )
-    add_engine(publishing, prefix=False)
+    add_engine(publish_parser, prefix=False)
     command(verbs, "list", _list, "every script: name, size in bytes, SHA1", "headgate lua list")
-    showing = command(
+    show_parser = command(
         verbs,
         "show",
         _show,
         "the text of one script, as the server runs it",
         "headgate lua show take/token_bucket",
     )
-    showing.add_argument("name", help="as headgate lua list names it")
+    show_parser.add_argument("name", help="as headgate lua list names it")
     command(
         verbs,
         "path",
@@ -61,14 +61,14 @@ def add(commands: Commands) -> None:
         "headgate lua path",
         'sed -i "s|LUA_PATH|$(headgate lua path)|" nginx.conf',
     )
-    copying = command(
+    copy_parser = command(
         verbs,
         "copy",
         _copy,
         "copy the Lua for nginx into a folder, for an image or a machine without Python",
         "headgate lua copy /usr/local/share/headgate",
     )
-    copying.add_argument("folder", metavar="DIR", help="created if it does not exist")
+    copy_parser.add_argument("folder", metavar="DIR", help="created if it does not exist")
 
 
 def _path(args: argparse.Namespace) -> Output:

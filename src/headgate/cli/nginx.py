@@ -40,7 +40,7 @@ _init_failed = re.compile(r"init_by_lua(?:_block)? error: (?:init_by_lua:\d+: )?
 
 def add(commands: Commands) -> None:
     verbs = group(commands, "nginx", "nginx as a gateway: its configuration, and whether nginx accepts it")
-    making = command(
+    conf_parser = command(
         verbs,
         "conf",
         _conf,
@@ -48,9 +48,9 @@ def add(commands: Commands) -> None:
         "headgate nginx conf rules.yaml --engine redis://host:6379/0 > nginx.conf",
         "headgate nginx conf rules.yaml --shared --plate /etc/nginx/rules.plate.json > nginx.conf",
     )
-    making.add_argument("rulebook", metavar="RULEBOOK", help="YAML, TOML or JSON")
-    _add_choices(making)
-    checking = command(
+    conf_parser.add_argument("rulebook", metavar="RULEBOOK", help="YAML, TOML or JSON")
+    _add_choices(conf_parser)
+    check_parser = command(
         verbs,
         "check",
         _check,
@@ -61,8 +61,8 @@ def add(commands: Commands) -> None:
         more="A file is an nginx.conf, or a rulebook by its suffix: then what headgate nginx conf would print is "
         "checked. Without a file it checks the configuration that nginx itself finds.",
     )
-    checking.add_argument("file", nargs="?", metavar="FILE", help="an nginx.conf, or a rulebook")
-    _add_choices(checking)
+    check_parser.add_argument("file", nargs="?", metavar="FILE", help="an nginx.conf, or a rulebook")
+    _add_choices(check_parser)
 
 
 def _add_choices(parser: Parser) -> None:
@@ -136,13 +136,13 @@ def _engine(url: str) -> str:
 
 def _command_line(args: argparse.Namespace, engine: str | None, bundle_path: Path | None) -> str:
     """Returns the command without a password: it is shown in a comment that people share."""
-    args_shown = ["headgate", "nginx", "conf", getattr(args, "rulebook", None) or args.file]
-    args_shown += ["--shared"] if engine is None else ["--engine", re.sub(r"//[^/?]*@", "//...@", engine)]
-    args_shown += [] if bundle_path is None else ["--plate", str(bundle_path)]
+    arguments = ["headgate", "nginx", "conf", getattr(args, "rulebook", None) or args.file]
+    arguments += ["--shared"] if engine is None else ["--engine", re.sub(r"//[^/?]*@", "//...@", engine)]
+    arguments += [] if bundle_path is None else ["--plate", str(bundle_path)]
     for name in ("prefix", "listen", "backend", "workers"):
         if getattr(args, name) != getattr(Gate, name):
-            args_shown += [f"--{name}", str(getattr(args, name))]
-    return shlex.join(args_shown)
+            arguments += [f"--{name}", str(getattr(args, name))]
+    return shlex.join(arguments)
 
 
 def _modules() -> list[str] | None:

@@ -31,7 +31,7 @@ def add(commands: Commands) -> None:
     verbs = group(
         commands, "overrides", "limits of single keys, in place of their rule's: set, get, unset or list them"
     )
-    setting = _verb(
+    set_parser = _verb(
         verbs,
         "set",
         _set,
@@ -39,24 +39,24 @@ def add(commands: Commands) -> None:
         'headgate overrides set items "user=ann|sku=7" 1000/s --for 2h',
         "headgate overrides set login address=203.0.113.9 100/minute --rules rules.yaml",
     )
-    setting.add_argument("key", metavar="KEY", help="the rule's key text: user=ann|sku=7")
-    setting.add_argument("limit", metavar="LIMIT", help='such as "100/minute", or "10/s; 500/hour" by position')
-    setting.add_argument(
+    set_parser.add_argument("key", metavar="KEY", help="the rule's key text: user=ann|sku=7")
+    set_parser.add_argument("limit", metavar="LIMIT", help='such as "100/minute", or "10/s; 500/hour" by position')
+    set_parser.add_argument(
         "--if-absent", action="store_true", help="only if the key has none yet (exit code 3 if it has)"
     )
-    setting.add_argument(
+    set_parser.add_argument(
         "--for", dest="life", type=duration_option, metavar="SPAN", help="for so long, such as 30m or 2h"
     )
-    getting = _verb(verbs, "get", _get, "a key's own limit", "headgate overrides get items 'user=ann|sku=7'")
-    getting.add_argument("key", metavar="KEY", help="the rule's key text")
-    unsetting = _verb(
+    get_parser = _verb(verbs, "get", _get, "a key's own limit", "headgate overrides get items 'user=ann|sku=7'")
+    get_parser.add_argument("key", metavar="KEY", help="the rule's key text")
+    unset_parser = _verb(
         verbs, "unset", _unset, "let the rule decide for a key again", "headgate overrides unset items user=ann"
     )
-    unsetting.add_argument("key", metavar="KEY", help="the rule's key text")
-    listing = _verb(
+    unset_parser.add_argument("key", metavar="KEY", help="the rule's key text")
+    list_parser = _verb(
         verbs, "list", _list, "all keys of a rule with a limit of their own", "headgate overrides list items"
     )
-    listing.add_argument("--top", type=whole_number(1), metavar="N", help="no more than so many")
+    list_parser.add_argument("--top", type=whole_number(1), metavar="N", help="no more than so many")
 
 
 def _verb(verbs: Commands, name: str, run: Run, about: str, *examples: str) -> Parser:

@@ -24,7 +24,7 @@ _RIGHT_ALIGNED = ("remaining", "retry after", "reset after", "delay", "before", 
 
 
 def add(commands: Commands) -> None:
-    taking = _verb(
+    take_parser = _verb(
         commands,
         "take",
         _take,
@@ -32,8 +32,10 @@ def add(commands: Commands) -> None:
         'headgate take ann --limit "10/minute"',
         "headgate take 'user=ann|sku=7' --rule items --rules rules.yaml --cost 3",
     )
-    taking.add_argument("--cost", type=whole_number(1), default=1, metavar="N", help="units that it costs (1)")
-    peeking = _verb(
+    take_parser.add_argument(
+        "--cost", type=whole_number(1), default=1, metavar="N", help="units that it costs (1)"
+    )
+    peek_parser = _verb(
         commands,
         "peek",
         _peek,
@@ -41,10 +43,10 @@ def add(commands: Commands) -> None:
         'headgate peek ann --limit "10/minute"',
         "headgate peek address=203.0.113.9 --rule login --json",
     )
-    peeking.add_argument(
+    peek_parser.add_argument(
         "--cost", type=whole_number(1), default=1, metavar="N", help="units that it would cost (1)"
     )
-    refunding = _verb(
+    refund_parser = _verb(
         commands,
         "refund",
         _refund,
@@ -52,12 +54,14 @@ def add(commands: Commands) -> None:
         'headgate refund ann --limit "10/minute" --cost 5',
         more="The newest first, and at most what is counted now.",
     )
-    refunding.add_argument("--cost", type=whole_number(1), default=1, metavar="N", help="units to give back (1)")
-    resetting = command(
+    refund_parser.add_argument(
+        "--cost", type=whole_number(1), default=1, metavar="N", help="units to give back (1)"
+    )
+    reset_parser = command(
         commands, "reset", _reset, "delete the counters of a key", 'headgate reset ann --limit "10/minute"'
     )
-    add_counter_options(resetting, attributes=False)
-    add_engine(resetting)
+    add_counter_options(reset_parser, attributes=False)
+    add_engine(reset_parser)
 
 
 def _verb(commands: Commands, name: str, run: Run, about: str, *examples: str, more: str | None = None) -> Parser:

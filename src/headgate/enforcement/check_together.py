@@ -56,7 +56,7 @@ class Together:
             (plan, join(plan)) for plan in (plan_of(compiled, ask) for ask in asks)
         ]
         # Whether several calls share a counter.
-        self.meeting: bool = len(self.call.charges) < sum(len(places) for _, places in self.asked)
+        self.meeting: bool = len(self.call.charges) < sum(len(indices) for _, indices in self.asked)
 
     def decisions(
         self, outcomes: Sequence[Outcome | None], several_requests: bool = False

@@ -162,7 +162,7 @@ class RuleLimiter(_RuleLimiterBase):
     """Limits calls by a rulebook. Thread-safe.
 
     rules    a Rulebook, a mapping, a file (watched), or "pushed": what was pushed to the engine's server
-    engine   where counts are kept: memory:// (this process), redis://host:port/db, or an engine
+    engine   where counters are stored: memory:// (this process), redis://host:port/db, or an engine
 
     The examples of its verbs use these rules:
 

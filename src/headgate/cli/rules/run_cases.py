@@ -25,7 +25,7 @@ class Mismatch(NamedTuple):
     call: Call
     time: int
     expected: str
-    found: str
+    actual: str
 
 
 def run_case(book: Rulebook, case: Case) -> Mismatch | None:

@@ -49,17 +49,17 @@ def _document(case: Case, mismatch: Mismatch | None) -> dict[str, Any]:
     document: dict[str, Any] = {"name": case.name, "passed": mismatch is None}
     if mismatch is not None:
         document |= {"line": mismatch.call.line, "time": mismatch.time}
-        document |= {"expected": mismatch.expected, "found": mismatch.found}
+        document |= {"expected": mismatch.expected, "found": mismatch.actual}
     return document
 
 
 def _case_lines(file: str, case: Case, mismatch: Mismatch | None) -> list[str | tuple[str, str]]:
     if mismatch is None:
         return [(f"ok      {case.name}", "green")]
-    call, time, expected, found = mismatch
+    call, time, expected, actual = mismatch
     repetition = f", time {time} of {call.times}" if call.times > 1 else ""
     return [
         (f"failed  {case.name}", "red"),
         f"        {file}:{call.line}{repetition}: expected {expected}",
-        f"        found {found}",
+        f"        found {actual}",
     ]
