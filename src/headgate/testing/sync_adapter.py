@@ -32,13 +32,13 @@ class SyncAdapter:
         """Runs a coroutine on the loop of this engine."""
         return self._runner.run(coroutine)
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> SyncMeter:
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> SyncMeter:
         """Binds a limit."""
-        return SyncMeter(self, self.engine.meter(limit, name, terms))
+        return SyncMeter(self, self.engine.meter(limit, name, options))
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> SyncSlotMeter:
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> SyncSlotMeter:
         """Binds a limit of slots."""
-        return SyncSlotMeter(self, self.engine.slots(limit, name, terms))
+        return SyncSlotMeter(self, self.engine.slots(limit, name, options))
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
