@@ -147,7 +147,7 @@ def test_a_host_that_is_not_named_is_the_one_who_said_so(text: str, place: tuple
     cluster = ClusterTopology([ServerAddress("me", 1)])
     told = said(text)
     assert isinstance(told, Redirected)
-    to = cluster.sent_on(told, ServerAddress("me", 1))
+    to = cluster.follow_redirect(told, ServerAddress("me", 1))
     assert (to.host, to.port) == place
     assert (told.slot, told.for_now) == (7, False)
 

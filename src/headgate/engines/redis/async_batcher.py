@@ -232,7 +232,7 @@ class AsyncBatcher:
             again = partial(self._teach, connection, unit, question, settle, seats)
             connection.write(question.script.load, [again])
             return
-        if question.matters and seats.done() and not isinstance(reply, RedisError):
+        if question.needs_reply and seats.done() and not isinstance(reply, RedisError):
             self._left(question, reply)
         settle(seats, reply)
         unit.left -= 1
@@ -268,7 +268,7 @@ class AsyncBatcher:
             connection.write(question.packed, [hear])
 
     def settle_takes(self, seats: Sequence[Seat], reply: Any) -> None:
-        for seat, each in zip(seats, protocol.each_facts(reply, len(seats)), strict=True):
+        for seat, each in zip(seats, protocol.parse_takes(reply, len(seats)), strict=True):
             if each.__class__ is not tuple:
                 self._settle(seat, each)
             elif not seat.done():
@@ -292,7 +292,7 @@ class AsyncBatcher:
     def awaits_for_others(self) -> bool:
         """Whether a reply is on its way that matters, though nobody waits for it."""
         asked = chain.from_iterable(unit.asked for unit in self._units)
-        return any(limit is None and each.matters and seat.done() for _, seat, limit, each, _ in asked)
+        return any(limit is None and each.needs_reply and seat.done() for _, seat, limit, each, _ in asked)
 
     def _look_at_the_time(self) -> None:
         """Whoever has waited for the whole deadline waits no longer."""
@@ -322,7 +322,7 @@ class AsyncBatcher:
     def _give_up(self, connection: AsyncConnection) -> None:
         """The server fell silent. What its late replies may bring is given back, for a while."""
         asked = tuple(chain.from_iterable(unit.asked for unit in self._units))
-        if not any(limit is None and each.matters for _, _, limit, each, _ in asked):
+        if not any(limit is None and each.needs_reply for _, _, limit, each, _ in asked):
             connection.connection_lost(OSError("the server fell silent"))
             return
         trouble = ConnectionLost("the server fell silent")

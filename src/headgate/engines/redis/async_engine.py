@@ -55,7 +55,7 @@ class AsyncRedisEngine:
         self.deadline: float = deadline
         self.topology: Topology = topology(url)
         self._told: dict[str, Told] = {}
-        self.only: ServerAddress | None = None if self.topology.moves else self.topology.node(b"")
+        self.only: ServerAddress | None = None if self.topology.can_fail_over else self.topology.node(b"")
         self.forget()
         on_fork(self.forget)
 
@@ -80,7 +80,7 @@ class AsyncRedisEngine:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
         now_us, deadline = self.clock.now_us(), deadline_of([meter for meter, _, _ in charges])
         ask = within(self.ask, deadline)
-        if self.topology.joins:
+        if self.topology.any_keys_together:
             return await arun(redirects.decide_all(ask, asked, patience_us, now_us, commit))
         flow = cross_slot.decide_by_slot(ask, self.ask_all, asked, patience_us, now_us, commit, deadline)
         try:
@@ -92,7 +92,7 @@ class AsyncRedisEngine:
         """One question, one reply; in so many seconds, at most the engine's own deadline."""
         if self.only is None:
             return self.ask_around(question, deadline)
-        if question.matters:
+        if question.needs_reply:
             return self._ask_of(self.only, question, False, deadline)
         return self.channel(self.only).ask(question, False, deadline)
 
@@ -104,7 +104,7 @@ class AsyncRedisEngine:
         try:
             return await seat
         except asyncio.CancelledError:
-            if question.matters and _answered(seat):  # in the very turn in which the answer has come
+            if question.needs_reply and _answered(seat):  # in the very turn in which the answer has come
                 self.abandoned.left(question, seat.result())
             raise
 
@@ -239,13 +239,15 @@ class AsyncRedisEngine:
         await self.ask(protocol.member(self.prefix, "leave", member_id))
 
     def shard(self, key: str) -> Hashable:
-        return 0 if self.topology.joins else self.topology.owner(keys.escaped(key))
+        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escaped(key))
 
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, trouble: RedisError) -> EngineUnavailable | CorruptState:
-        return failure(self.topology.text, self.prefix, trouble, self.topology.instead, self.topology.without_tls)
+        return failure(
+            self.topology.text, self.prefix, trouble, self.topology.other_url, self.topology.without_tls
+        )
 
     def set_deadline(self, seconds: float) -> None:
         """Another deadline of the engine's own from now on."""
@@ -282,7 +284,9 @@ class AsyncRedisMeter:
         self._deadline = deadline_of([self])
         self._ask = within(engine.ask, self._deadline)
         self._now_us = engine.clock.now_us
-        self._joins = engine.topology.joins and not self.questions.calendar and not self.questions.ruled
+        self._joins = (
+            engine.topology.any_keys_together and not self.questions.calendar and not self.questions.has_rule_state
+        )
         self._here: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Outcome]]] = None, self._take
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]:
@@ -318,7 +322,7 @@ class AsyncRedisMeter:
         return await arun(flow)
 
     async def retune(self, key: str) -> None:
-        if self.questions.retunes:
+        if self.questions.can_retune:
             await self._ask(self.questions.retune(key))
 
     async def reset(self, key: str) -> None:
@@ -344,7 +348,7 @@ class AsyncRedisSlotMeter:
         return protocol.slot(await self._ask(self.questions.acquire(key, ticket, wait)))
 
     async def renew(self, key: str, fence: int) -> int | None:
-        return protocol.renewed(await self._ask(self.questions.slots("renew", key, fence)))
+        return protocol.parse_renewal(await self._ask(self.questions.slots("renew", key, fence)))
 
     async def release(self, key: str, fence: int) -> bool:
         return bool(await self._ask(self.questions.slots("release", key, fence)))

@@ -32,13 +32,13 @@ from headgate.algorithms.decision import (
 from headgate.engines.deadlines import prompt
 from headgate.engines.redis import keys, protocol
 from headgate.engines.redis.errors import ClusterBusy, RedisError
-from headgate.engines.redis.protocol import Charged, RedisRequest
+from headgate.engines.redis.protocol import BuiltCharge, RedisRequest
 from headgate.engines.redis.redirects import Ask, decide_all
 from headgate.engines.redis.topology import slot
 from headgate.flow import Flow
 
 AskAll = Callable[[Sequence[RedisRequest], Sequence[float | None]], Any]  # each within so many seconds
-Group = Sequence[Charged]
+Group = Sequence[BuiltCharge]
 Answer = list[Outcome] | RedisError
 
 
@@ -120,15 +120,15 @@ def _asked(
             protocol.together(groups[place], patience_us, at_us, mode) for place, at_us in waiting.items()
         ]
         replies = yield partial(ask_all, questions, [_deadline(groups[place], deadline) for place in waiting])
-        outside: dict[int, int] = {}
+        moved: dict[int, int] = {}
         for place, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, RedisError):
                 found[place] = reply
-            elif (server_us := protocol.all_outside(reply)) is not None:
-                outside[place] = server_us
+            elif (server_us := protocol.any_outside_calendar_us(reply)) is not None:
+                moved[place] = server_us
             else:
                 found[place] = protocol.all_facts(reply, groups[place])
-        waiting = outside
+        waiting = moved
         if not waiting:
             break
     return found
@@ -155,7 +155,7 @@ def _take_back(
     replies = yield partial(ask_all, refunds, [deadline] * len(refunds))
     for (answer, index), reply in zip(back, replies, strict=True):
         if not isinstance(reply, RedisError):
-            answer[index] = _like(answer[index], _standing(protocol.refunded(reply)))
+            answer[index] = _like(answer[index], _standing(protocol.parse_refund(reply)))
 
 
 def _pass(answer: Answer, group: Group) -> bool:

@@ -21,7 +21,7 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.engines.redis import keys
 from headgate.engines.redis.errors import NoScript, RedisError, failure
-from headgate.engines.redis.protocol import RedisRequest, RequestBuilder, command, facts, outside
+from headgate.engines.redis.protocol import RedisRequest, RequestBuilder, command, facts, outside_calendar_us
 from headgate.engines.redis.script_assembly import Script, bare, single
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_connection import SyncConnection
@@ -84,19 +84,19 @@ class RedisKeyScan:
             question = command("SCAN", cursor, "MATCH", pattern, "COUNT", ROUND)
             cursor, names = self._ask(address, [question])[0]
             new = [name for name in dict.fromkeys(names) if name not in self._seen]
-            here = [(name, filed) for name in new if (filed := self._read(name))]
+            here = [(name, parsed) for name in new if (parsed := self._read(name))]
             self._seen.update(name for name, _ in here)
             yield from self._told(address, here)
             if cursor == b"0":
                 return
             time.sleep(self._pause)
 
-    def _read(self, redis_key: bytes) -> keys.Filed | None:
-        filed = keys.read(self._engine.prefix, redis_key)
-        wanted = filed is not None and filed.initials in _KINDS and filed.name.startswith(self._begins)
-        return filed if wanted else None
+    def _read(self, redis_key: bytes) -> keys.ParsedKey | None:
+        parsed = keys.parse(self._engine.prefix, redis_key)
+        wanted = parsed is not None and parsed.initials in _KINDS and parsed.name.startswith(self._begins)
+        return parsed if wanted else None
 
-    def _told(self, address: ServerAddress, here: list[tuple[bytes, keys.Filed]]) -> Iterator[RedisKey]:
+    def _told(self, address: ServerAddress, here: list[tuple[bytes, keys.ParsedKey]]) -> Iterator[RedisKey]:
         if self.found + len(here) > self._most:
             here = here[: self._most - self.found]
             self.stopped = True
@@ -106,11 +106,11 @@ class RedisKeyScan:
         ]
         replies = self._ask(address, asked, strict=False)
         lives, sizes = replies[: len(here)], replies[len(here) :]
-        for (name, filed), ttl_ms, size in zip(here, lives, sizes, strict=True):
+        for (name, parsed), ttl_ms, size in zip(here, lives, sizes, strict=True):
             if ttl_ms != -2:  # it has not died meanwhile
                 life = ttl_ms if isinstance(ttl_ms, int) and ttl_ms >= 0 else None
                 bytes_ = size if isinstance(size, int) else None
-                yield RedisKey(_KINDS[filed.initials], filed.name, filed.key, name, life, bytes_, address)
+                yield RedisKey(_KINDS[parsed.initials], parsed.name, parsed.key, name, life, bytes_, address)
 
     def peek(self, counts: Sequence[tuple[RedisKey, Limit]]) -> list[Outcome | None]:
         """How each stands under its limit, by questions of cost 0; None: it moved, or cannot be asked."""
@@ -139,7 +139,7 @@ class RedisKeyScan:
             self._ask(address, [script.load for script in scripts.values()])
             replies = self._ask(address, asked, strict=False)
         for reply in replies:
-            yield facts(reply) if isinstance(reply, list) and outside(reply) is None else None
+            yield facts(reply) if isinstance(reply, list) and outside_calendar_us(reply) is None else None
 
     def _ask(self, address: ServerAddress, packed: Sequence[bytes], *, strict: bool = True) -> list[Any]:
         """Several questions in one go. What broke the line is raised; an error reply too, where it is strict."""

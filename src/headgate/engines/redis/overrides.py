@@ -14,7 +14,7 @@ from typing import Any
 
 from headgate.engines import overrides
 from headgate.engines.redis import keys, protocol
-from headgate.engines.redis.errors import RedisError, WrongType, not_ours
+from headgate.engines.redis.errors import RedisError, WrongType, wrong_value_error
 from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.topology import Topology
@@ -54,18 +54,18 @@ class OverrideRequestBuilder:
     def scan(self, cursor: bytes) -> RedisRequest:
         return RedisRequest(protocol.command("SCAN", cursor, "MATCH", self._pattern, "COUNT", PAGE), None)
 
-    def values(self, names: Sequence[bytes], joins: bool) -> list[RedisRequest]:
+    def values(self, names: Sequence[bytes], any_keys_together: bool) -> list[RedisRequest]:
         """What those keys hold: one question for all, or one for each where they may lie apart."""
-        if joins:
+        if any_keys_together:
             return [RedisRequest(protocol.command("MGET", *names), None)]
         return [RedisRequest(protocol.command("GET", name), None, self.tag(name)) for name in names]
 
     def tag(self, name: bytes) -> bytes:
         return name[len(self.head) : -1]
 
-    def not_ours(self, key: str) -> WrongType:
+    def wrong_value_error(self, key: str) -> WrongType:
         """That the key of an override holds something else."""
-        return not_ours(keys.tagged(self.head, key))
+        return wrong_value_error(keys.tagged(self.head, key))
 
 
 def text(stored: bytes) -> str:
@@ -82,7 +82,7 @@ class Listing:
     def __init__(
         self, questions: OverrideRequestBuilder, topology: Topology, ask_at: AskAt, ask_all: AskAll
     ) -> None:
-        self._questions, self._joins = questions, topology.joins
+        self._questions, self._joins = questions, topology.any_keys_together
         self._ask_at, self._ask_all = ask_at, ask_all
         self._servers = list(topology.masters)
         self._cursor = b"0"
@@ -113,7 +113,7 @@ class Listing:
                 if stored is not None:
                     found.append((key, text(stored)))
             except WrongType:
-                raise not_ours(name) from None
+                raise wrong_value_error(name) from None
         return found
 
 
@@ -133,7 +133,7 @@ class RedisOverrides:
             stored: bytes | None = self._ask(self._questions.get(key))
             return None if stored is None else text(stored)
         except (CorruptState, WrongType) as error:
-            raise self._failure(self._questions.not_ours(key)) from error
+            raise self._failure(self._questions.wrong_value_error(key)) from error
 
     def unset(self, key: str) -> bool:
         return bool(self._ask(self._questions.unset(key)))
@@ -170,7 +170,7 @@ class AsyncRedisOverrides:
             stored: bytes | None = await self._ask(self._questions.get(key))
             return None if stored is None else text(stored)
         except (CorruptState, WrongType) as error:
-            raise self._failure(self._questions.not_ours(key)) from error
+            raise self._failure(self._questions.wrong_value_error(key)) from error
 
     async def unset(self, key: str) -> bool:
         return bool(await self._ask(self._questions.unset(key)))

@@ -1,7 +1,7 @@
-"""Questions and answers as bytes: what is asked of the server, and what its numbers mean. Pure.
+"""Packs requests to Redis as bytes and parses the replies. Pure.
 
-A question is packed by hand, because nearly all of it is known when the meter is made: only the key and, rarely,
-the cost change. -1 stands for "never" and "take" on the wire, and -3 for "locked out"; both die here.
+A request is packed by hand, because nearly all of it is fixed when the meter is made: only the key and, rarely,
+the cost change. On the wire -1 stands for "never" and "take", and -3 for "locked out"; neither leaves this file.
 """
 
 from __future__ import annotations
@@ -26,245 +26,261 @@ from headgate.lazy import lazy_property
 from headgate.limit_syntax import parse
 
 _NEVER = -1
-_OUTSIDE = -2
-_LOCKED = -3
+_OUTSIDE_CALENDAR = -2
+_LOCKED_OUT = -3
 
-MANY = 1024  # questions about several charges that are remembered
-TOLD, COMMIT, AHEAD = 0, 1, 2  # what becomes of several charges: nothing; kept; asked ahead of a commit elsewhere
+REQUEST_CACHE_SIZE = 1024  # packed requests of several charges
+TOLD, COMMIT, AHEAD = 0, 1, 2  # of several charges: decided only; committed; checked before a commit elsewhere
 
 
 class RedisRequest(NamedTuple):
+    """One packed command, and what to do if its script is missing or its caller leaves."""
+
     packed: bytes
     script: Script | None  # to be loaded if the server does not know it
-    tag: bytes = b""  # what the cluster's slot is reckoned from
-    # Of its reply, what to ask so that nothing stays charged or held for a caller who has left meanwhile.
+    tag: bytes = b""  # the hash tag, which the cluster's slot is computed from
+    # Makes the requests that undo what the reply granted, for a caller that left before the reply came.
     undo: Callable[[Any], list[RedisRequest]] | None = None
-    place: QueuePlace | None = None  # of a cancellation
+    place: QueuePlace | None = None  # set if the request cancels a reservation
 
     @property
-    def matters(self) -> bool:
-        """Whether its reply must be heard, also if nobody waits for it any more."""
+    def needs_reply(self) -> bool:
+        """Returns whether the reply must be read even if the caller has left."""
         return self.undo is not None or self.place is not None
 
 
-def command(*words: bytes | str | int | float) -> bytes:
-    """One Redis command."""
-    return b"*%d\r\n%b" % (len(words), bulks(words))
+def command(*args: bytes | str | int | float) -> bytes:
+    """Packs one Redis command."""
+    return b"*%d\r\n%b" % (len(args), bulk_strings(args))
 
 
-def bulks(words: Sequence[bytes | str | int | float]) -> bytes:
-    return b"".join(bulked(*words))
+def bulk_strings(args: Sequence[bytes | str | int | float]) -> bytes:
+    """Packs arguments as RESP bulk strings."""
+    return b"".join(bulk_string_list(*args))
 
 
-def bulked(*words: bytes | str | int | float) -> list[bytes]:
-    return [bulk(word if isinstance(word, bytes) else str(word).encode()) for word in words]
+def bulk_string_list(*args: bytes | str | int | float) -> list[bytes]:
+    """Packs each argument as a RESP bulk string of its own."""
+    return [bulk(word if isinstance(word, bytes) else str(word).encode()) for word in args]
 
 
 def bulk(word: bytes) -> bytes:
+    """Packs one RESP bulk string."""
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 def facts(reply: list[int]) -> Outcome:
-    """The server's seven numbers, as the model would have given them."""
+    """Parses the seven numbers of a take into the outcome that the model returns."""
     allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = reply
     return allowed == 1, remaining, None if retry_us == _NEVER else retry_us, reset_us, delay_us, at_us, mark
 
 
-def refunded(reply: list[int]) -> Outcome:
-    """How things stand after a refund."""
+def parse_refund(reply: list[int]) -> Outcome:
+    """Parses the reply to a refund: the state after it."""
     return facts(reply[:7])
 
 
-def each_facts(reply: Any, count: int) -> Iterable[Any]:
-    """The answer to takes of so many keys: for each its facts, or an error."""
+def parse_takes(reply: Any, count: int) -> Iterable[Any]:
+    """Parses the reply to takes of `count` keys: for each key its outcome, or an error."""
     if reply.__class__ is not list:
         return [reply] * count
-    return [facts(reply)] if count == 1 else many_facts(reply)
+    return [facts(reply)] if count == 1 else parse_many(reply)
 
 
-def many_facts(reply: list[Any]) -> list[Any]:
-    """The answer to takes of many keys: seven numbers for each, or an error in the first one's place."""
+def parse_many(reply: list[Any]) -> list[Any]:
+    """Parses the reply to takes of many keys: seven numbers for each, or an error in place of the first number."""
     allowed, remaining, retry_us, *rest = (reply[column::7] for column in range(7))
     if _NEVER in retry_us:
         retry_us = [None if each == _NEVER else each for each in retry_us]
-    found: list[Any] = list(zip([each == 1 for each in allowed], remaining, retry_us, *rest, strict=True))
+    outcomes: list[Any] = list(zip([each == 1 for each in allowed], remaining, retry_us, *rest, strict=True))
     if allowed.count(1) + allowed.count(0) != len(allowed):
-        return [facts if said.__class__ is int else said for facts, said in zip(found, allowed, strict=True)]
-    return found
+        return [
+            outcome if first.__class__ is int else first for outcome, first in zip(outcomes, allowed, strict=True)
+        ]
+    return outcomes
 
 
-def outside(reply: list[int]) -> int | None:
-    """The server's time, if it lies outside of the calendar that was sent."""
-    return reply[1] if reply[0] == _OUTSIDE else None
+def outside_calendar_us(reply: list[int]) -> int | None:
+    """Returns the server's time if it lies outside of the calendar window that was sent, else None."""
+    return reply[1] if reply[0] == _OUTSIDE_CALENDAR else None
 
 
-def all_outside(reply: list[Any]) -> int | None:
-    """The same of several charges."""
-    return None if reply[0].__class__ is int else outside(reply[0])
+def any_outside_calendar_us(reply: list[Any]) -> int | None:
+    """Returns the same for the reply to several charges."""
+    return None if reply[0].__class__ is int else outside_calendar_us(reply[0])
 
 
 class RequestBuilder:
-    """Everything that can be asked about one limit, on its terms."""
+    """Builds all requests about one limit with its charge options."""
 
     def __init__(self, limit: Limit, name: str, prefix: str, terms: ChargeOptions | None = None) -> None:
         self.limit = limit
         self.name: str = name
         self._prefix = prefix
         self.head: bytes = redis_keys.head(prefix, limit.algorithm, name)
-        self.aside: bool = terms is not None and terms.aside
-        self.ruled: bool = terms is not None and not terms.plain  # a charge by itself is more than a take
-        # What the script must know beside the charges, None if nothing: its models, and what it is kept under.
+        self.is_shadow: bool = terms is not None and terms.aside
+        self.has_rule_state: bool = terms is not None and not terms.plain  # a lockout or overrides: needs take_all
+        # The options that the script must know besides the charges; None if there are none.
         self.terms: ChargeOptions | None = None if terms is None or terms.silent else terms
-        self.plainly: str | None = (
+        self.plain_algorithm: str | None = (
             limit.algorithm if self.terms is None else None
-        )  # the algorithm, if only a count is looked at
+        )  # the algorithm, if the script reads nothing but the count
         self.models: tuple[str, ...] = (limit.algorithm,)
-        self._beside: list[bytes] = []
-        self._said: tuple[bytes, ...] = (bulk(b""),)
+        self._rule_heads: list[bytes] = []
+        self._rule_args: tuple[bytes, ...] = (bulk(b""),)
         if self.terms is not None:
-            self._say(self.terms, prefix)
-        self.retunes: bool = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
+            self._pack_options(self.terms, prefix)
+        self.can_retune: bool = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
         self.calendar: bool = limit.algorithm == "fixed_window" and limit.args[1] == 0
-        self._numbers = numbers(limit, name)
-        self._args = bulks(self._numbers)
-        self._one = self._args + bulk(b"1")
+        self._limit_args = numbers(limit, name)
+        self._args = bulk_strings(self._limit_args)
+        self._args_and_one = self._args + bulk(b"1")
         self._algorithm = bulk(limit.algorithm.encode())
-        self._around = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%"), len(self.head) + 1
+        self._key_template = b"$%%d\r\n%b%%b}\r\n" % self.head.replace(b"%", b"%%"), len(self.head) + 1
 
-    def _say(self, terms: ChargeOptions, prefix: str) -> None:
+    def _pack_options(self, terms: ChargeOptions, prefix: str) -> None:
         letters = "a" if terms.aside else ""
         numbers: tuple[int, ...] = ()
         if terms.lockout is not None:
             letters, numbers = f"{letters}l", terms.lockout
             self.models = (*self.models, "lockout")
-            self._beside.append(redis_keys.head(prefix, "lockout", terms.rule))
+            self._rule_heads.append(redis_keys.head(prefix, "lockout", terms.rule))
         if terms.overrides:
             letters = f"{letters}o"
-            self._beside.append(self.head_of_override)
-        self._said = tuple(bulked(letters, *numbers))
+            self._rule_heads.append(self.override_head)
+        self._rule_args = tuple(bulk_string_list(letters, *numbers))
 
     @property
-    def head_of_override(self) -> bytes:
+    def override_head(self) -> bytes:
         return redis_keys.head(self._prefix, "override", "" if self.terms is None else self.terms.rule)
 
-    def under(self, limit: Limit) -> RequestBuilder:
-        """The same count under another limit of its algorithm."""
+    def with_limit(self, limit: Limit) -> RequestBuilder:
+        """Returns a builder for the same count under another limit of its algorithm."""
         return RequestBuilder(limit, self.name, self._prefix)
 
     @lazy_property
     def _take(self) -> tuple[Script, bytes, int]:
-        """A take of one unit: the script, the bytes around the caller's key, and how many of the key are ours."""
+        """A take of one unit: the script, a template of the request, and the length of the key without the
+        caller's part."""
         script = single("take", self.limit.algorithm)
-        known = self.key("")
-        start = b"*%d\r\n%b" % (4 + len(self.limit.args), bulks(("EVALSHA", script.sha, 1)))
-        return script, b"%b$%%d\r\n%b%%b}\r\n%b" % (start, known[:-1].replace(b"%", b"%%"), self._args), len(known)
+        head = self.key("")[:-1]
+        start = b"*%d\r\n%b" % (4 + len(self.limit.args), bulk_strings(("EVALSHA", script.sha, 1)))
+        template = b"%b$%%d\r\n%b%%b}\r\n%b" % (start, head.replace(b"%", b"%%"), self._args)
+        return script, template, len(head) + 1
 
     def key(self, key: str) -> bytes:
         return redis_keys.tagged(self.head, key)
 
     def decide(self, key: str, cost: int, patience_us: int | None, now_us: int) -> RedisRequest:
-        script, around, known = self._take
+        """Builds a take, or with `patience_us` a reservation, of one key."""
+        script, template, head_length = self._take
         if cost == 1 and patience_us is None and not self.calendar:
             name = redis_keys.escaped(key)
-            return RedisRequest(around % (known + len(name), name), script, name)
-        cost = min(cost, EXACT)  # more can never pass either
+            return RedisRequest(template % (head_length + len(name), name), script, name)
+        cost = min(cost, EXACT)  # a larger cost can never pass either
         if patience_us is None:
             return self._evalsha(script, key, *self.args(now_us), cost, -1)
-        question = self._evalsha(script, key, *self.args(now_us), cost, patience_us)
-        return question._replace(undo=partial(self._cancel, key, cost))
+        request = self._evalsha(script, key, *self.args(now_us), cost, patience_us)
+        return request._replace(undo=partial(self._cancel, key, cost))
 
     def _cancel(self, key: str, cost: int, reply: list[int]) -> list[RedisRequest]:
-        """What gives a reservation back."""
+        """Builds the requests that give a reservation back."""
         return [cancel((self, key, cost), facts(reply))] if reply[0] == 1 and cost else []
 
     @lazy_property
-    def _many(self) -> tuple[Script, bytes, bytes, int]:
-        """Takes of many keys: the script, its words, the bytes around a key, and how many of the key are ours."""
+    def _take_many(self) -> tuple[Script, bytes, bytes, int]:
+        """Takes of many keys: the script, its first arguments, a template of one key, and the length of the rest
+        of the key."""
         script = single("take_many", self.limit.algorithm)
-        return script, bulks(("EVALSHA", script.sha)), *self._around
+        return script, bulk_strings(("EVALSHA", script.sha)), *self._key_template
 
     def decide_each(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
-        """Takes of one or several keys, each by itself, in one question. Not for a calendar's windows."""
+        """Builds one request that takes from one or several keys, each by itself. Not for calendar windows."""
         return self.decide(keys[0], costs[0], None, 0) if len(keys) == 1 else self.decide_many(keys, costs)
 
     def decide_many(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
-        script, start, around, known = self._many
+        """Builds one request that takes from several keys, each by itself. Not for calendar windows."""
+        script, start, template, head_length = self._take_many
         count = len(keys)
-        last = b"" if costs.count(1) == count else bulks([min(cost, EXACT) for cost in costs])
-        words = 3 + count + len(self.limit.args) + (count if last else 0)
-        named = [around % (known + len(name), name) for name in redis_keys.all_escaped(keys)]
-        start = b"*%d\r\n%b%b" % (words, start, bulk(b"%d" % count))
-        return RedisRequest(b"".join([start, *named, self._args, last]), script)
+        cost_args = b"" if costs.count(1) == count else bulk_strings([min(cost, EXACT) for cost in costs])
+        arg_count = 3 + count + len(self.limit.args) + (count if cost_args else 0)
+        key_args = [template % (head_length + len(name), name) for name in redis_keys.all_escaped(keys)]
+        start = b"*%d\r\n%b%b" % (arg_count, start, bulk(b"%d" % count))
+        return RedisRequest(b"".join([start, *key_args, self._args, cost_args]), script)
 
     def charge(self, cost: int, now_us: int) -> bytes:
-        """One of several charges: algorithm, cost, and the limit's own numbers."""
-        return b"%b%b%b" % (self._algorithm, bulk(b"%d" % cost), self._numbers_at(now_us))
+        """Packs one of several charges: algorithm, cost, and the numbers of the limit."""
+        return b"%b%b%b" % (self._algorithm, bulk(b"%d" % cost), self._args_at(now_us))
 
-    def named(self, escaped: bytes) -> bytes:
-        """The count's key, as a word."""
-        around, known = self._around
-        return around % (known + len(escaped), escaped)
+    def key_arg(self, escaped: bytes) -> bytes:
+        """Packs the count's key."""
+        template, head_length = self._key_template
+        return template % (head_length + len(escaped), escaped)
 
-    def taken(self, cost: int, now_us: int) -> bytes:
-        """One of several charges that are alike: the limit's own numbers, and the cost."""
+    def take_args(self, cost: int, now_us: int) -> bytes:
+        """Packs one of several charges of one algorithm: the numbers of the limit, and the cost."""
         if cost == 1 and not self.calendar:
-            return self._one
-        return self._numbers_at(now_us) + bulk(b"%d" % min(cost, EXACT))
+            return self._args_and_one
+        return self._args_at(now_us) + bulk(b"%d" % min(cost, EXACT))
 
-    def part(self, key: str, count: int) -> tuple[list[bytes], list[bytes]]:
-        """What comes before so many charges of one rule: keys, and words."""
-        return [redis_keys.tagged(head, key) for head in self._beside], [bulk(b"%d" % count), *self._said]
+    def rule_part(self, key: str, count: int) -> tuple[list[bytes], list[bytes]]:
+        """Returns the keys and arguments that precede `count` charges of one rule."""
+        return [redis_keys.tagged(head, key) for head in self._rule_heads], [bulk(b"%d" % count), *self._rule_args]
 
-    def _numbers_at(self, now_us: int) -> bytes:
-        return bulks(self.args(now_us)) if self.calendar else self._args
+    def _args_at(self, now_us: int) -> bytes:
+        return bulk_strings(self.args(now_us)) if self.calendar else self._args
 
     def args(self, now_us: int) -> tuple[int | float | str, ...]:
-        return resolve(self.limit, now_us).args if self.calendar else self._numbers
+        """Returns the numbers of the limit; those of a calendar are the window at `now_us`."""
+        return resolve(self.limit, now_us).args if self.calendar else self._limit_args
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> RedisRequest:
         script = single("refund", self.limit.algorithm)
-        question = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
-        return question._replace(place=QueuePlace.of(self.key(key), receipt)) if cancel else question
+        request = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
+        return request._replace(place=QueuePlace.of(self.key(key), receipt)) if cancel else request
 
     def retune(self, key: str) -> RedisRequest:
-        return self._evalsha(single("retune", self.limit.algorithm), key, *self._numbers)
+        return self._evalsha(single("retune", self.limit.algorithm), key, *self._limit_args)
 
     def reset(self, key: str) -> RedisRequest:
-        """The count goes, and a lockout with it; an override is no count, and stays."""
-        locked = self._beside[:1] if "lockout" in self.models else []
-        names = [self.key(key), *(redis_keys.tagged(head, key) for head in locked)]
-        return RedisRequest(command("UNLINK", *names), None, redis_keys.escaped(key))
+        """Builds the deletion of the count and its lockout. An override is no count, and stays."""
+        lockout_heads = self._rule_heads[:1] if "lockout" in self.models else []
+        redis_names = [self.key(key), *(redis_keys.tagged(head, key) for head in lockout_heads)]
+        return RedisRequest(command("UNLINK", *redis_names), None, redis_keys.escaped(key))
 
-    def slots(self, verb: str, key: str, *words: int | str) -> RedisRequest:
-        return self._evalsha(bare("slots", "slots"), key, verb, *self.limit.args, *words)
+    def slots(self, verb: str, key: str, *args: int | str) -> RedisRequest:
+        return self._evalsha(bare("slots", "slots"), key, verb, *self.limit.args, *args)
 
     def acquire(self, key: str, ticket: int | None, wait: bool) -> RedisRequest:
-        question = self.slots("acquire", key, "" if ticket is None else ticket, int(wait))
-        return question._replace(undo=partial(self._release, key))
+        request = self.slots("acquire", key, "" if ticket is None else ticket, int(wait))
+        return request._replace(undo=partial(self._release, key))
 
     def _release(self, key: str, reply: list[int]) -> list[RedisRequest]:
-        """What gives a slot back, or a ticket."""
-        told, ticket = slot(reply)
-        if told[ALLOWED]:
-            return [self.slots("release", key, told[MARK])]
+        """Builds the requests that give back a slot or a ticket."""
+        outcome, ticket = slot(reply)
+        if outcome[ALLOWED]:
+            return [self.slots("release", key, outcome[MARK])]
         return [] if ticket is None else [self.slots("leave", key, ticket)]
 
-    def _evalsha(self, script: Script, key: str, *words: int | float | str) -> RedisRequest:
+    def _evalsha(self, script: Script, key: str, *args: int | float | str) -> RedisRequest:
         return RedisRequest(
-            command("EVALSHA", script.sha, 1, self.key(key), *words), script, redis_keys.escaped(key)
+            command("EVALSHA", script.sha, 1, self.key(key), *args), script, redis_keys.escaped(key)
         )
 
 
 def numbers(limit: Limit, name: str) -> tuple[int | float | str, ...]:
-    """What a script reads of a limit whose counts have this name. A pace is kept with a state only if another
-    limit could come to the name: not if the counts are named after this very limit."""
+    """Returns the limit's numbers as scripts read them, for counts of this name.
+
+    A state stores its pace only if another limit can use the same name: not if the counts are named after
+    this very limit.
+    """
     if not isinstance(limit, TokenBucket):
         return limit.args
-    return (*limit.args[:-1], "" if name == limit.text else f"{limit.pace}{_named_after(name)}")
+    return (*limit.args[:-1], "" if name == limit.text else f"{limit.pace}{_pace_of_name(name)}")
 
 
-def _named_after(name: str) -> int | str:
-    """The pace of the limit whose text the name is."""
+def _pace_of_name(name: str) -> int | str:
+    """Returns the pace of the limit whose text is the name; an empty string if there is none."""
     try:
         limit = parse(name)
     except InvalidRule:
@@ -272,119 +288,129 @@ def _named_after(name: str) -> int | str:
     return limit.pace if isinstance(limit, TokenBucket) and limit.text == name else ""
 
 
-Charged = tuple[RequestBuilder, str, int]
+BuiltCharge = tuple[RequestBuilder, str, int]
 
 
 def together(
-    charges: Sequence[Charged], patience_us: int | None, now_us: int, commit: int = COMMIT
+    charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: int = COMMIT
 ) -> RedisRequest:
-    """Several charges in one question; `commit` says what becomes of them."""
-    if patience_us is None and commit == COMMIT and _alike(charges):
-        if charges[0][0].limit.algorithm == "fixed_window":  # some windows are a calendar's, and change
-            return _together_alike(charges, now_us)
-        return _known_together(tuple(charges))
-    script = several("take_all", {name for questions, _, _ in charges for name in questions.models})
-    named: list[bytes] = []
-    words = bulked(-1 if patience_us is None else patience_us, commit)
-    count = len(words)
+    """Builds one request for several charges; `commit` says what becomes of them."""
+    if patience_us is None and commit == COMMIT and _only_counts_of_one_algorithm(charges):
+        if charges[0][0].limit.algorithm == "fixed_window":  # calendar windows change with time
+            return _take_together_request(charges, now_us)
+        return _cached_take_together(tuple(charges))
+    script = several("take_all", {name for builder, _, _ in charges for name in builder.models})
+    key_args: list[bytes] = []
+    args = bulk_string_list(-1 if patience_us is None else patience_us, commit)
+    arg_count = len(args)
     for part in parts(charges):
         first, key, _ = part[0]
-        beside, said = first.part(key, len(part))
-        named += beside
-        words += said
-        count += len(said)
-        for questions, key, cost in part:
-            named.append(questions.key(key))
-            words.append(questions.charge(min(cost, EXACT), now_us))
-            count += 2 + len(questions.limit.args)
-    start = bulked("EVALSHA", script.sha, len(named))
-    packed = b"".join([b"*%d\r\n" % (count + len(start) + len(named)), *start, *map(bulk, named), *words])
+        rule_keys, rule_args = first.rule_part(key, len(part))
+        key_args += rule_keys
+        args += rule_args
+        arg_count += len(rule_args)
+        for builder, key, cost in part:
+            key_args.append(builder.key(key))
+            args.append(builder.charge(min(cost, EXACT), now_us))
+            arg_count += 2 + len(builder.limit.args)
+    start = bulk_string_list("EVALSHA", script.sha, len(key_args))
+    arg_count += len(start) + len(key_args)
+    packed = b"".join([b"*%d\r\n" % arg_count, *start, *map(bulk, key_args), *args])
     undo = partial(_cancel_all, charges) if patience_us is not None and commit == COMMIT else None
     return RedisRequest(packed, script, redis_keys.escaped(charges[0][1]), undo)
 
 
-def refund(charge: Charged, told: Outcome, cancel: bool) -> RedisRequest:
-    """What gives back a charge that passed, by the numbers of the limit that decided."""
-    questions, key, cost = charge
-    by = questions.under(told.limit) if isinstance(told, OverriddenOutcome) else questions
-    return by.refund(key, cost, Receipt.of(told, cost), cancel, told[AT_US])
+def refund(charge: BuiltCharge, outcome: Outcome, cancel: bool) -> RedisRequest:
+    """Builds the refund of a charge that passed, with the numbers of the limit that decided."""
+    builder, key, cost = charge
+    decided_by = builder.with_limit(outcome.limit) if isinstance(outcome, OverriddenOutcome) else builder
+    return decided_by.refund(key, cost, Receipt.of(outcome, cost), cancel, outcome[AT_US])
 
 
-def cancel(charge: Charged, told: Outcome) -> RedisRequest:
-    """The same for a place in a queue."""
-    return refund(charge, told, cancel=True)
+def cancel(charge: BuiltCharge, outcome: Outcome) -> RedisRequest:
+    """Builds the cancellation of a reservation."""
+    return refund(charge, outcome, cancel=True)
 
 
-def _cancel_all(charges: Sequence[Charged], reply: list[Any]) -> list[RedisRequest]:
-    """What gives back reservations that were made together, the last one first."""
-    if all_outside(reply) is not None:
+def _cancel_all(charges: Sequence[BuiltCharge], reply: list[Any]) -> list[RedisRequest]:
+    """Builds the cancellations of reservations that were made together, the last one first."""
+    if any_outside_calendar_us(reply) is not None:
         return []
-    told = list(zip(charges, all_facts(reply, charges), strict=True))
-    if not all(one[ALLOWED] or questions.aside for (questions, _, _), one in told):
+    decided = list(zip(charges, all_facts(reply, charges), strict=True))
+    if not all(outcome[ALLOWED] or builder.is_shadow for (builder, _, _), outcome in decided):
         return []
-    return [cancel(charge, one) for charge, one in reversed(told) if one[ALLOWED] and charge[2]]
+    return [cancel(charge, outcome) for charge, outcome in reversed(decided) if outcome[ALLOWED] and charge[2]]
 
 
-def _alike(charges: Sequence[Charged]) -> bool:
-    """Whether nothing but their counts is looked at, and all are of one algorithm: a smaller script decides."""
-    first = charges[0][0].plainly
-    return first is not None and [asked.plainly for asked, _, _ in charges].count(first) == len(charges)
+def _only_counts_of_one_algorithm(charges: Sequence[BuiltCharge]) -> bool:
+    """Returns whether a smaller script can decide: all charges have one algorithm, and need nothing but their
+    counts."""
+    first = charges[0][0].plain_algorithm
+    return first is not None and [builder.plain_algorithm for builder, _, _ in charges].count(first) == len(
+        charges
+    )
 
 
-def _together_alike(charges: Sequence[Charged], now_us: int) -> RedisRequest:
+def _take_together_request(charges: Sequence[BuiltCharge], now_us: int) -> RedisRequest:
     names = redis_keys.all_escaped([key for _, key, _ in charges])
-    script, start = _alike_start(charges[0][0].limit.algorithm, len(charges), len(charges[0][0].limit.args))
-    named = [asked.named(name) for (asked, _, _), name in zip(charges, names, strict=True)]
-    words = [asked.taken(cost, now_us) for asked, _, cost in charges]
-    return RedisRequest(b"".join([start, *named, *words]), script, names[0])
+    script, start = _take_together_start(
+        charges[0][0].limit.algorithm, len(charges), len(charges[0][0].limit.args)
+    )
+    key_args = [builder.key_arg(name) for (builder, _, _), name in zip(charges, names, strict=True)]
+    args = [builder.take_args(cost, now_us) for builder, _, cost in charges]
+    return RedisRequest(b"".join([start, *key_args, *args]), script, names[0])
 
 
-@lru_cache(maxsize=MANY)
-def _known_together(charges: tuple[Charged, ...]) -> RedisRequest:
-    """The same charges have the same bytes, and to pack them costs more than all else that is done about them."""
-    return _together_alike(charges, 0)
+@lru_cache(maxsize=REQUEST_CACHE_SIZE)
+def _cached_take_together(charges: tuple[BuiltCharge, ...]) -> RedisRequest:
+    """Caches packed requests: packing the same charges again costs more than the rest of the call."""
+    return _take_together_request(charges, 0)
 
 
 @cache
-def _alike_start(algorithm: str, count: int, width: int) -> tuple[Script, bytes]:
+def _take_together_start(algorithm: str, count: int, width: int) -> tuple[Script, bytes]:
     script = single("take_together", algorithm)
-    return script, b"*%d\r\n%b" % (3 + count * (2 + width), bulks(("EVALSHA", script.sha, count)))
+    return script, b"*%d\r\n%b" % (3 + count * (2 + width), bulk_strings(("EVALSHA", script.sha, count)))
 
 
-def all_facts(reply: list[Any], charges: Sequence[Charged]) -> list[Outcome]:
-    """The answer to several charges: one row of numbers where all that are alike pass, or a row for each."""
+def all_facts(reply: list[Any], charges: Sequence[BuiltCharge]) -> list[Outcome]:
+    """Parses the reply to several charges: one row if all of one algorithm pass, or a row for each."""
     if reply[0].__class__ is int:
         at_us, *row = reply
-        told = zip(row[::4], row[1::4], row[2::4], row[3::4], strict=True)
-        return [(True, left, 0, reset_us, delay_us, at_us, mark) for left, reset_us, delay_us, mark in told]
-    return [_facts(one, questions, key) for one, (questions, key, _) in zip(reply, charges, strict=True)]
+        columns = zip(row[::4], row[1::4], row[2::4], row[3::4], strict=True)
+        return [
+            (True, remaining, 0, reset_us, delay_us, at_us, mark)
+            for remaining, reset_us, delay_us, mark in columns
+        ]
+    return [_parse_charge(row, builder, key) for row, (builder, key, _) in zip(reply, charges, strict=True)]
 
 
-def _facts(reply: list[Any], questions: RequestBuilder, key: str) -> Outcome:
-    if reply[0] == _LOCKED:
+def _parse_charge(reply: list[Any], builder: RequestBuilder, key: str) -> Outcome:
+    if reply[0] == _LOCKED_OUT:
         return LockedOutcome(facts(reply))
     if len(reply) == 7:
         return facts(reply)
     *numbers, text = reply
     try:
-        return overrides.told(facts(numbers), questions.limit, text.decode())
+        return overrides.told(facts(numbers), builder.limit, text.decode())
     except (InvalidRule, UnicodeDecodeError) as error:
-        override = redis_keys.tagged(questions.head_of_override, key).decode()
+        override = redis_keys.tagged(builder.override_head, key).decode()
         raise CorruptState(
             f"The override at {override} cannot be read: {error} Set it again, or unset it."
         ) from None
 
 
 def slot(reply: list[int]) -> Slot:
-    """The answer to one who would acquire: the facts, and a ticket if there is one."""
+    """Parses the reply to acquire: the outcome, and a ticket if there is one."""
     return Slot(facts(reply[:7]), reply[7] if len(reply) > 7 else None)
 
 
-def renewed(reply: list[int]) -> int | None:
+def parse_renewal(reply: list[int]) -> int | None:
+    """Parses the reply to renew: when the lease expires, or None if it is gone."""
     return reply[1] if reply[0] else None
 
 
 def member(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> RedisRequest:
-    """What a process says that shares our limits: it lives (beat), or it leaves."""
+    """Builds a heartbeat (beat) or the departure (leave) of a process that shares the limits."""
     script, key = bare("membership"), redis_keys.members(prefix)
     return RedisRequest(command("EVALSHA", script.sha, 1, key, verb, member_id, ttl_us), script, key)

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.engines.redis import keys
-from headgate.engines.redis.errors import RedisError, failure, not_ours
+from headgate.engines.redis.errors import RedisError, failure, wrong_value_error
 from headgate.engines.redis.protocol import RedisRequest, command
 from headgate.engines.redis.script_assembly import Script, published
 from headgate.engines.redis.server_address import ServerAddress
@@ -91,7 +91,7 @@ def _check_sha1(engine: RedisEngine, key: str) -> None:
 
 
 def _not_ours(engine: RedisEngine | AsyncRedisEngine, key: str) -> CorruptState | EngineUnavailable:
-    return failure(engine.topology.text, engine.prefix, not_ours(key.encode()))
+    return failure(engine.topology.text, engine.prefix, wrong_value_error(key.encode()))
 
 
 def _load_on_replicas(

@@ -20,7 +20,7 @@ from headgate.engines.redis.errors import (
     Redirected,
     RedisError,
 )
-from headgate.engines.redis.protocol import Charged, RedisRequest, RequestBuilder
+from headgate.engines.redis.protocol import BuiltCharge, RedisRequest, RequestBuilder
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.topology import Topology
 from headgate.flow import Flow
@@ -47,7 +47,7 @@ def answered(
     """
     to: ServerAddress | None = None
     for_now = False
-    sent_on = 0
+    follow_redirect = 0
     while True:
         address = to or topology.node(question.tag)
         if address is None:
@@ -67,9 +67,9 @@ def answered(
         except Redirected as told:
             if address is None or time.monotonic() > by:
                 raise
-            to, for_now = topology.sent_on(told, address), told.for_now
-            sent_on += 1
-            if sent_on > DETOURS:  # the nodes do not agree yet, and send us in circles
+            to, for_now = topology.follow_redirect(told, address), told.for_now
+            follow_redirect += 1
+            if follow_redirect > DETOURS:  # the nodes do not agree yet, and send us in circles
                 yield partial(sleep, PAUSE)
         except RedisError as trouble:
             if address is not None:
@@ -84,21 +84,21 @@ def answered(
 def decide(
     ask: Ask, questions: RequestBuilder, key: str, cost: int, patience_us: int | None, now_us: int
 ) -> Flow[Outcome]:
-    if questions.ruled:
+    if questions.has_rule_state:
         return (yield from decide_all(ask, [(questions, key, cost)], patience_us, now_us))[0]
     reply = yield partial(ask, questions.decide(key, cost, patience_us, now_us))
-    if (server_us := protocol.outside(reply)) is not None:
+    if (server_us := protocol.outside_calendar_us(reply)) is not None:
         reply = yield partial(ask, questions.decide(key, cost, patience_us, server_us))
     return protocol.facts(reply)
 
 
 def decide_all(
-    ask: Ask, charges: Sequence[Charged], patience_us: int | None, now_us: int, commit: bool = True
+    ask: Ask, charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: bool = True
 ) -> Flow[list[Outcome]]:
     """Several charges, decided by one script."""
     mode = protocol.COMMIT if commit else protocol.TOLD
     reply = yield partial(ask, protocol.together(charges, patience_us, now_us, mode))
-    if (server_us := protocol.all_outside(reply)) is not None:
+    if (server_us := protocol.any_outside_calendar_us(reply)) is not None:
         reply = yield partial(ask, protocol.together(charges, patience_us, server_us, mode))
     return protocol.all_facts(reply, charges)
 
@@ -107,6 +107,6 @@ def refund(
     ask: Ask, questions: RequestBuilder, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int
 ) -> Flow[Outcome]:
     reply = yield partial(ask, questions.refund(key, units, receipt, cancel, now_us))
-    if (server_us := protocol.outside(reply)) is not None:
+    if (server_us := protocol.outside_calendar_us(reply)) is not None:
         reply = yield partial(ask, questions.refund(key, units, receipt, cancel, server_us))
-    return protocol.refunded(reply)
+    return protocol.parse_refund(reply)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headgate.engines.redis import keys
-from headgate.engines.redis.errors import failure, not_ours
+from headgate.engines.redis.errors import failure, wrong_value_error
 from headgate.engines.redis.protocol import RedisRequest, command
 from headgate.engines.redis.script_assembly import bare
 from headgate.errors import CorruptState
@@ -51,7 +51,7 @@ class _Asked:
 
     def corrupt(self) -> Exception:
         """That the key holds something else: plain commands do not say which one it is."""
-        return failure(self.where, "", not_ours(self.key))
+        return failure(self.where, "", wrong_value_error(self.key))
 
     @staticmethod
     def added(reply: list[int]) -> tuple[bool, int, int]:

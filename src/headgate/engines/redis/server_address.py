@@ -1,7 +1,7 @@
-"""Where a server is, and how one is let in: host and port or a socket's path, TLS, a login, a database.
+"""Parses and opens the address of one server: host and port or a socket's path, TLS, a login, a database.
 
-redis-py reads the URL, so that everything it knows is known here too (?db=, ?ssl_ca_certs=, ?ssl_certfile=, ...).
-Connecting and talking are ours: a decision's deadline must hold for the whole of them.
+redis-py parses the URL, so that every option it supports works here too (?db=, ?ssl_ca_certs=, ?ssl_certfile=, ...).
+Connecting and reading are ours: a decision's deadline must hold for all of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headgate.lazy import lazy_property
 
 @dataclass(frozen=True, eq=False)
 class ServerAddress:
-    """One server. Never prints the password."""
+    """The address of one server. Never prints the password."""
 
     host: str = "localhost"
     port: int = 6379
@@ -32,49 +32,49 @@ class ServerAddress:
 
     @classmethod
     def read(cls, url: str) -> ServerAddress:
-        """The address in a redis://, rediss:// or unix:// URL; ValueError if there is none."""
-        found: dict[str, Any] = parse_url(url)
-        password, username = found.get("password"), found.get("username")
+        """Parses a redis://, rediss:// or unix:// URL; raises ValueError if it is none."""
+        options: dict[str, Any] = parse_url(url)
+        password, username = options.get("password"), options.get("username")
         login = () if password is None else (password,) if username is None else (username, password)
         return cls(
-            found.get("host", "localhost"),
-            found.get("port", 6379),
-            found.get("path"),
-            _tls(found) if url.startswith("rediss:") else None,
+            options.get("host", "localhost"),
+            options.get("port", 6379),
+            options.get("path"),
+            _tls_context(options) if url.startswith("rediss:") else None,
             login,
-            found.get("db", 0),
+            options.get("db", 0),
         )
 
     def at(self, host: str, port: int) -> ServerAddress:
-        """Another server that lets us in the same way."""
+        """Returns the address of another server with the same login and TLS."""
         return replace(self, host=host, port=port, path=None)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ServerAddress) and self._place == other._place
+        return isinstance(other, ServerAddress) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return self._hash
 
     @lazy_property
-    def _place(self) -> tuple[str, int, str | None]:
+    def _identity(self) -> tuple[str, int, str | None]:
         return self.host, self.port, self.path
 
     @lazy_property
     def _hash(self) -> int:
-        return hash(self._place)
+        return hash(self._identity)
 
     @property
     def text(self) -> str:
         return self.path or f"{self.host}:{self.port}"
 
     def url(self, kind: str = "") -> str:
-        """A URL that leads there, without its login."""
+        """Returns a URL of the server, without its login."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"redis{'' if self.tls is None else 's'}{kind}://{host}:{self.port}"
 
     @property
     def without_tls(self) -> str | None:
-        """The URL that leads there without TLS; None unless a handshake was begun, and none was ever finished."""
+        """The URL of the server without TLS; None unless a handshake was begun, and none was ever finished."""
         stats = {} if self.tls is None else self.tls.session_stats()
         if not stats.get("connect") or stats.get("connect_good"):
             return None
@@ -87,12 +87,12 @@ class ServerAddress:
 
     @property
     def greeting(self) -> list[bytes]:
-        """What is said before the first question."""
-        words = [command("AUTH", *self.login)] if self.login else []
-        return [*words, command("SELECT", self.db)] if self.db else words
+        """The commands to send first on a new connection: AUTH and SELECT."""
+        commands = [command("AUTH", *self.login)] if self.login else []
+        return [*commands, command("SELECT", self.db)] if self.db else commands
 
     def connect(self, timeout: float) -> socket.socket:
-        """An open socket; OSError if there is nobody."""
+        """Opens a socket; raises OSError if that fails."""
         if self.path is not None:
             sock = socket.socket(socket.AF_UNIX)
             sock.settimeout(timeout)
@@ -108,17 +108,17 @@ class ServerAddress:
         return sock if self.tls is None else self.tls.wrap_socket(sock, server_hostname=self.host)
 
 
-def _tls(found: dict[str, Any]) -> ssl.SSLContext:
+def _tls_context(options: dict[str, Any]) -> ssl.SSLContext:
     names = (
         *("keyfile", "certfile", "include_verify_flags", "exclude_verify_flags", "ca_certs", "ca_data", "ca_path"),
         *("min_version", "ciphers", "password"),
     )
-    chosen = {name: found[f"ssl_{name}"] for name in names if f"ssl_{name}" in found}
+    ssl_options = {name: options[f"ssl_{name}"] for name in names if f"ssl_{name}" in options}
     try:
         context = RedisSSLContext(
-            cert_reqs=found.get("ssl_cert_reqs", "required"),
-            check_hostname=found.get("ssl_check_hostname", True),
-            **chosen,
+            cert_reqs=options.get("ssl_cert_reqs", "required"),
+            check_hostname=options.get("ssl_check_hostname", True),
+            **ssl_options,
         )
     except RedisError as error:
         raise ValueError(str(error)) from None

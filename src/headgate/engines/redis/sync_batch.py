@@ -144,7 +144,7 @@ class SyncBatch:
             self._forgotten = [*self._forgotten, joint._replace(packed=load, replies=2, script=None)]
             return
         reply = replies[0] if isinstance(replies[0], RedisError) else replies[-1]
-        facts = [reply] if joint.requests[0].take is None else protocol.each_facts(reply, len(joint.requests))
+        facts = [reply] if joint.requests[0].take is None else protocol.parse_takes(reply, len(joint.requests))
         for request, answer in zip(joint.requests, facts, strict=True):
             request.answer(answer, self._lock)
 

@@ -54,7 +54,7 @@ class RedisEngine:
         self.topology: Topology = topology(url)
         self._told: dict[str, Told] = {}
         self._pools: dict[ServerAddress, ConnectionPool] = {}
-        only = None if self.topology.moves else self.topology.node(b"")
+        only = None if self.topology.can_fail_over else self.topology.node(b"")
         self.only: ConnectionPool | None = None if only is None else self.pool(only)
         self._looking = Lock()
         self._crew: ThreadPoolExecutor | None = None  # for questions that go to several servers
@@ -73,7 +73,7 @@ class RedisEngine:
         asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
         now_us, deadline = self.clock.now_us(), deadline_of(meter for meter, _, _ in charges)
         ask = within(self.ask, deadline)
-        if self.topology.joins:
+        if self.topology.any_keys_together:
             return run(redirects.decide_all(ask, asked, patience_us, now_us, commit))
         flow = cross_slot.decide_by_slot(ask, self.ask_all, asked, patience_us, now_us, commit, deadline)
         try:
@@ -107,7 +107,7 @@ class RedisEngine:
         forgot = False
         if pool is not None:
             try:
-                if question.matters:
+                if question.needs_reply:
                     return self._ask_for_sure(pool, question, by)
                 return (pool.ask_in_turn if hurried else pool.ask)(question.packed, by)
             except RedisError as trouble:
@@ -121,7 +121,7 @@ class RedisEngine:
     def _ask_for_sure(self, pool: ConnectionPool, question: RedisRequest, by: float, for_now: bool = False) -> Any:
         """One question whose reply is heard, also if the caller has left."""
         packed = _ASKING + question.packed if for_now else question.packed
-        hook = partial(self._abandoned.left, question) if question.matters else None
+        hook = partial(self._abandoned.left, question) if question.needs_reply else None
         reply = pool.ask_in_turn(packed, by, 1 + for_now, hook)
         self._abandoned.note(question, reply)
         return reply
@@ -211,13 +211,15 @@ class RedisEngine:
         self.ask(protocol.member(self.prefix, "leave", member_id))
 
     def shard(self, key: str) -> Hashable:
-        return 0 if self.topology.joins else self.topology.owner(keys.escaped(key))
+        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escaped(key))
 
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, trouble: RedisError) -> EngineUnavailable | CorruptState:
-        return failure(self.topology.text, self.prefix, trouble, self.topology.instead, self.topology.without_tls)
+        return failure(
+            self.topology.text, self.prefix, trouble, self.topology.other_url, self.topology.without_tls
+        )
 
     def set_deadline(self, seconds: float) -> None:
         """Another deadline of the engine's own from now on."""
@@ -264,7 +266,7 @@ class RedisMeter:
         self._ask = within(engine.ask, deadline_of([self]))
         self._take = within(engine.take, deadline_of([self]))
         self._now_us = engine.clock.now_us
-        self._only = None if self.questions.calendar or self.questions.ruled else engine.only
+        self._only = None if self.questions.calendar or self.questions.has_rule_state else engine.only
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         if patience_us is None and self._only is not None:
@@ -275,7 +277,7 @@ class RedisMeter:
         return run(redirects.refund(self._ask, self.questions, key, units, receipt, cancel, self._now_us()))
 
     def retune(self, key: str) -> None:
-        if self.questions.retunes:
+        if self.questions.can_retune:
             self._ask(self.questions.retune(key))
 
     def reset(self, key: str) -> None:
@@ -299,7 +301,7 @@ class RedisSlotMeter:
         return protocol.slot(self._ask(self.questions.acquire(key, ticket, wait)))
 
     def renew(self, key: str, fence: int) -> int | None:
-        return protocol.renewed(self._ask(self.questions.slots("renew", key, fence)))
+        return protocol.parse_renewal(self._ask(self.questions.slots("renew", key, fence)))
 
     def release(self, key: str, fence: int) -> bool:
         return bool(self._ask(self.questions.slots("release", key, fence)))

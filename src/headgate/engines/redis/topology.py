@@ -1,8 +1,8 @@
-"""Which server answers for a key: the only one, the master that sentinels name, or a node of a cluster.
+"""Maps a key to the server that owns it: the only server, the master that sentinels name, or a node of a cluster.
 
-A topology only remembers; it asks nobody by itself. `discover` is a flow, and `ask` its way to a server. What was
-learnt may be old: a question that turns out to be at the wrong door is sent on, because a server that says so has
-done nothing. So nothing here needs a lock.
+A topology only stores the map; it sends nothing by itself. `discover` is a flow that refreshes the map, and `ask`
+sends its requests. The map may be out of date: a server that does not own a key replies so and has done nothing,
+and the request is sent on. So nothing here needs a lock.
 """
 
 from __future__ import annotations
@@ -32,62 +32,62 @@ from headgate.flow import Flow
 
 Ask = Callable[[ServerAddress, bytes], Any]
 
-SLOTS = 16_384
-_AGAIN = 0.1  # seconds between two looks at a cluster that seems to have changed
+SLOT_COUNT = 16_384
+REDISCOVER_AFTER_S = 0.1  # between two discoveries of a cluster that seems to have changed
 
 _SCHEMES = {"valkey": "redis", "valkeys": "rediss", "redis+unix": "unix", "valkey+unix": "unix"}
 
 
 class Topology(Protocol):
-    """Who answers for a key, as far as is known."""
+    """The map from keys to servers, as far as it is known."""
 
     text: str
-    joins: bool  # whether one script call may take any keys together
-    moves: bool  # whether another server may take the place of one that is gone
+    any_keys_together: bool  # whether one script call may use any keys
+    can_fail_over: bool  # whether another server may replace one that fails
 
     def node(self, tag: bytes) -> ServerAddress | None:
-        """Who answers for the key with this hash tag; None: ask `discover` first."""
+        """Returns the server that owns the key with this hash tag; None: run `discover` first."""
 
     def owner(self, tag: bytes) -> ServerAddress | None:
-        """Who answered for it when that was last heard, in doubt or not."""
+        """Returns the last known owner, even if the map may be out of date."""
 
     @property
-    def instead(self) -> str | None:
-        """The URL to write if it turns out to be a node of a cluster, or to be none."""
+    def other_url(self) -> str | None:
+        """The URL to write if the server turns out to be a node of a cluster, or to be none."""
 
     @property
     def without_tls(self) -> str | None:
-        """The URL to write if the server turns out not to speak TLS, as far as that can be told."""
+        """The URL to write if the server turns out not to speak TLS, as far as that can be known."""
 
     @property
     def servers(self) -> Sequence[ServerAddress]:
-        """Every server that is known to answer for keys, now or should another one fail."""
+        """All known servers that own keys, or would after a failover."""
 
     @property
     def masters(self) -> Sequence[ServerAddress]:
-        """Those of them that answer now."""
+        """The servers that own keys now."""
 
     def discover(self, ask: Ask) -> Flow[None]: ...
-    def sent_on(self, told: Redirected, by: ServerAddress) -> ServerAddress: ...
+    def follow_redirect(self, redirect: Redirected, source: ServerAddress) -> ServerAddress: ...
     def suspect(self, address: ServerAddress) -> None: ...
 
 
 def topology(url: str) -> Topology:
-    """What an engine's URL stands for. Its options for redis-py stay; ours are gone already."""
+    """Parses an engine's URL. Options for redis-py are still in it; ours have been removed."""
     scheme = scheme_of(url)
     kind = kind_of(scheme)
     rest = url.partition("://")[2]
     base = scheme.partition("+")[0] if kind in ("cluster", "sentinel") else scheme
-    plain = f"{_SCHEMES.get(base, base)}://"
+    base_scheme = f"{_SCHEMES.get(base, base)}://"
     if "#" in url or "@" in url.partition("?")[2]:
         raise unreadable(scheme)
     check_parts(url)
     try:
         if kind in ("one", "unix"):
-            return SingleServer(ServerAddress.read(plain + rest))
-        hosts, address, path, options = _several(plain, rest, 6379 if kind == "cluster" else 26379)
+            return SingleServer(ServerAddress.read(base_scheme + rest))
+        hosts, address, path, options = _parse_hosts(base_scheme, rest, 6379 if kind == "cluster" else 26379)
     except (ValueError, OSError) as error:
-        # The error's own text may hold the password, unless it is about a file.
+        # The text of the error may hold the password, unless it is about a file.
         raise unreadable(scheme, f" ({error})" if isinstance(error, OSError) else "") from None
     if kind == "cluster":
         if address.db:
@@ -96,37 +96,39 @@ def topology(url: str) -> Topology:
     name, _, db = path.strip("/").partition("/")
     if not name or not (db or "0").isdecimal():
         raise InvalidRule(f"Which master? Write {scheme}://{FORMS[kind]}.")
-    login = tuple(
+    sentinel_login = tuple(
         options[f"sentinel_{word}"] for word in ("username", "password") if f"sentinel_{word}" in options
     )
     master = replace(address, db=int(options.get("db", db) or 0))
-    watchers = [ServerAddress(host, port, None, address.tls, login) for host, port in hosts]
-    return SentinelTopology(watchers, unquote(name), master)
+    sentinels = [ServerAddress(host, port, None, address.tls, sentinel_login) for host, port in hosts]
+    return SentinelTopology(sentinels, unquote(name), master)
 
 
-def _several(plain: str, rest: str, port: int) -> tuple[list[tuple[str, int]], ServerAddress, str, dict[str, str]]:
-    """The hosts of a URL that names several, how they let us in, its path, and its options."""
+def _parse_hosts(
+    base_scheme: str, rest: str, port: int
+) -> tuple[list[tuple[str, int]], ServerAddress, str, dict[str, str]]:
+    """Parses a URL with several hosts: the hosts, how to log in to them, its path, and its options."""
     end = authority_end(rest)
-    login, at, places = rest[:end].rpartition("@")
-    parts = urlsplit(f"{plain}localhost{rest[end:]}")
-    hosts = [urlsplit(f"//{place}") for place in places.split(",")]
-    given = dict(parse_qsl(parts.query))
-    query = urlencode({name: value for name, value in given.items() if not name.startswith("sentinel_")})
+    login, at, host_list = rest[:end].rpartition("@")
+    parts = urlsplit(f"{base_scheme}localhost{rest[end:]}")
+    hosts = [urlsplit(f"//{host_text}") for host_text in host_list.split(",")]
+    options = dict(parse_qsl(parts.query))
+    query = urlencode({name: value for name, value in options.items() if not name.startswith("sentinel_")})
     db = parts.path if parts.path.strip("/").isdigit() else ""
-    address = ServerAddress.read(f"{plain}{login}{at}localhost{db}?{query}")
-    return [(host.hostname or "", host.port or port) for host in hosts], address, parts.path, given
+    address = ServerAddress.read(f"{base_scheme}{login}{at}localhost{db}?{query}")
+    return [(host.hostname or "", host.port or port) for host in hosts], address, parts.path, options
 
 
 class SingleServer:
-    """A single server."""
+    """A single server, which owns all keys."""
 
-    joins = True
-    moves = False
+    any_keys_together = True
+    can_fail_over = False
 
     def __init__(self, address: ServerAddress) -> None:
         self._address = address
         self.text: str = address.text
-        self.instead: str = address.url("+cluster")
+        self.other_url: str = address.url("+cluster")
 
     @property
     def without_tls(self) -> str | None:
@@ -147,27 +149,27 @@ class SingleServer:
     def discover(self, ask: Ask) -> Flow[None]:
         yield from ()
 
-    def sent_on(self, told: Redirected, by: ServerAddress) -> ServerAddress:
-        raise told
+    def follow_redirect(self, redirect: Redirected, source: ServerAddress) -> ServerAddress:
+        raise redirect
 
     def suspect(self, address: ServerAddress) -> None:
-        """There is no other."""
+        """Does nothing: there is no other server."""
 
 
 class SentinelTopology:
-    """The master of a name, as the sentinels know it."""
+    """The master of a name, as the sentinels report it."""
 
-    joins = True
-    moves = True
-    instead = None
-    without_tls = None  # which of them was asked is not known here
+    any_keys_together = True
+    can_fail_over = True
+    other_url = None
+    without_tls = None  # a failure does not say which server it was
 
-    def __init__(self, watchers: Sequence[ServerAddress], name: str, address: ServerAddress) -> None:
-        self._watchers = list(watchers)
+    def __init__(self, sentinels: Sequence[ServerAddress], name: str, address: ServerAddress) -> None:
+        self._sentinels = list(sentinels)
         self._name = name
         self._template = address
         self._master: ServerAddress | None = None
-        self.text: str = f"{name} of {', '.join(map(str, watchers))}"
+        self.text: str = f"{name} of {', '.join(map(str, sentinels))}"
 
     def node(self, tag: bytes) -> ServerAddress | None:
         return self._master
@@ -182,14 +184,14 @@ class SentinelTopology:
     masters = servers
 
     def discover(self, ask: Ask) -> Flow[None]:
-        question = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
-        lacking = f'it knows no master called "{self._name}"'
-        (host, port), watcher, _ = yield from _first_answer(ask, self._watchers, question, "sentinel", lacking)
+        packed = command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
+        empty_reply = f'it knows no master called "{self._name}"'
+        (host, port), sentinel, _ = yield from _first_reply(ask, self._sentinels, packed, "sentinel", empty_reply)
         self._master = self._template.at(host.decode(), int(port))
-        self._watchers = [watcher, *(other for other in self._watchers if other is not watcher)]
+        self._sentinels = [sentinel, *(other for other in self._sentinels if other is not sentinel)]
 
-    def sent_on(self, told: Redirected, by: ServerAddress) -> ServerAddress:
-        raise told
+    def follow_redirect(self, redirect: Redirected, source: ServerAddress) -> ServerAddress:
+        raise redirect
 
     def suspect(self, address: ServerAddress) -> None:
         if self._master == address:
@@ -197,25 +199,25 @@ class SentinelTopology:
 
 
 class ClusterTopology:
-    """The nodes of a cluster, and which of them answers for which slot."""
+    """The nodes of a cluster, and which of them owns which slot."""
 
-    joins = False
-    without_tls = None  # which of them was asked is not known here
-    moves = True
+    any_keys_together = False
+    without_tls = None  # a failure does not say which server it was
+    can_fail_over = True
 
     def __init__(self, seeds: Sequence[ServerAddress]) -> None:
         self._seeds = list(seeds)
-        self._owners: list[ServerAddress | None] = [None] * SLOTS
+        self._owners: list[ServerAddress | None] = [None] * SLOT_COUNT
         self._masters: list[ServerAddress] = []
         self._replicas: list[ServerAddress] = []
         self._suspects: dict[ServerAddress, None] = {}
-        self._doubtful = True
-        self._looked_at = float("-inf")
+        self._stale = True
+        self._discovered_at = float("-inf")
         self.text: str = f"the cluster of {', '.join(map(str, seeds))}"
-        self.instead: str = seeds[0].url()
+        self.other_url: str = seeds[0].url()
 
     def node(self, tag: bytes) -> ServerAddress | None:
-        if self._doubtful and time.monotonic() - self._looked_at > _AGAIN:
+        if self._stale and time.monotonic() - self._discovered_at > REDISCOVER_AFTER_S:
             return None
         return self._owners[slot(tag)]
 
@@ -231,56 +233,58 @@ class ClusterTopology:
         return list(self._masters)
 
     def discover(self, ask: Ask) -> Flow[None]:
-        self._looked_at = time.monotonic()  # whoever else doubts goes by what is known meanwhile
-        known = dict.fromkeys([*self._masters, *self._seeds])
-        trusted = [address for address in known if address not in self._suspects]
-        doubted = [address for address in known if address in self._suspects]
-        question, lacking = command("CLUSTER", "SLOTS"), "it knows of no slots"
-        reply, by, silent = yield from _first_answer(ask, trusted + doubted, question, "node", lacking)
-        owners: list[ServerAddress | None] = [None] * SLOTS
+        self._discovered_at = time.monotonic()  # other callers use the old map meanwhile
+        candidates = dict.fromkeys([*self._masters, *self._seeds])
+        trusted = [address for address in candidates if address not in self._suspects]
+        suspected = [address for address in candidates if address in self._suspects]
+        packed, empty_reply = command("CLUSTER", "SLOTS"), "it knows of no slots"
+        reply, source, failed_nodes = yield from _first_reply(
+            ask, trusted + suspected, packed, "node", empty_reply
+        )
+        owners: list[ServerAddress | None] = [None] * SLOT_COUNT
         replicas: dict[ServerAddress, None] = {}
         for first, last, *members in reply:
             owner, *followers = (
-                by.at((host or b"").decode().strip("?") or by.host, port) for host, port, *_ in members
+                source.at((host or b"").decode().strip("?") or source.host, port) for host, port, *_ in members
             )
             owners[first : last + 1] = [owner] * (last - first + 1)
             replicas.update(dict.fromkeys(followers))
         self._owners = owners
         self._masters = list(dict.fromkeys(owner for owner in owners if owner is not None))
         self._replicas = list(replicas)
-        self._suspects = dict.fromkeys([*self._suspects, *silent])  # they are asked last
-        self._suspects.pop(by, None)
-        self._doubtful = None in owners
+        self._suspects = dict.fromkeys([*self._suspects, *failed_nodes])  # these are tried last
+        self._suspects.pop(source, None)
+        self._stale = None in owners
 
-    def sent_on(self, told: Redirected, by: ServerAddress) -> ServerAddress:
-        to = by.at(told.host or by.host, told.port)
-        if not told.for_now:
-            self._owners[told.slot] = to
-            self._doubtful = True  # where one slot went, others went too
+    def follow_redirect(self, redirect: Redirected, source: ServerAddress) -> ServerAddress:
+        to = source.at(redirect.host or source.host, redirect.port)
+        if not redirect.for_now:
+            self._owners[redirect.slot] = to
+            self._stale = True  # where one slot moved, others moved too
         return to
 
     def suspect(self, address: ServerAddress) -> None:
         self._suspects[address] = None
-        self._doubtful = True
+        self._stale = True
 
 
 def slot(tag: bytes) -> int:
-    """The slot of all keys with this hash tag."""
-    return crc_hqx(tag, 0) % SLOTS
+    """Returns the cluster slot of all keys with this hash tag."""
+    return crc_hqx(tag, 0) % SLOT_COUNT
 
 
-def _first_answer(
-    ask: Ask, addresses: Iterable[ServerAddress], question: bytes, who: str, lacking: str
+def _first_reply(
+    ask: Ask, addresses: Iterable[ServerAddress], packed: bytes, who: str, empty_reply: str
 ) -> Flow[tuple[Any, ServerAddress, list[ServerAddress]]]:
-    """The first answer that tells something, who gave it, and who did not."""
+    """Returns the first reply that is not empty, the server that sent it, and the servers that failed before."""
     failures: dict[ServerAddress, str] = {}
     for address in addresses:
         try:
-            reply = yield partial(ask, address, question)
-        except RedisError as trouble:
-            failures[address] = str(trouble)
+            reply = yield partial(ask, address, packed)
+        except RedisError as error:
+            failures[address] = str(error)
         else:
             if reply:
                 return reply, address, list(failures)
-            failures[address] = lacking
+            failures[address] = empty_reply
     raise ConnectFailed(f"no {who} could tell ({'; '.join(f'{who}: {why}' for who, why in failures.items())})")
