@@ -124,7 +124,7 @@ def test_nobody_waits_long_for_what_is_aside_on_another_server(
         return [[[1, 4, 0, 1000, 0, 10**15, 0]] * count for count in ((2, 1, 1) if len(rounds) == 1 else (1, 1))]
 
     groups = [[(live, "a", 1), (shadow, "a", 1)], [(shadow, "b", 1)], [(live, "c", 1)]]
-    run(cross_slot.decide_apart(ask_all, groups, None, 0, deadline=said))
+    run(cross_slot.decide_across_slots(ask_all, groups, None, 0, deadline=said))
     assert rounds == [[said, waits, said], [said, said]]
 
 

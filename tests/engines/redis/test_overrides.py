@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headgate.engines import overrides
 from headgate.engines.redis import keys as redis_keys
 from headgate.engines.redis.async_engine import AsyncRedisEngine
-from headgate.engines.redis.overrides import PAGE, Listing, OverrideRequestBuilder
+from headgate.engines.redis.overrides import SCAN_COUNT, OverrideRequestBuilder, OverrideScan
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.engines.redis.topology import ClusterTopology as Nodes
@@ -74,12 +74,12 @@ async def test_many_are_listed_page_by_page(redis_server: RedisServer) -> None:
     engine, awaited = RedisEngine(redis_server.unix_url), AsyncRedisEngine(redis_server.unix_url)
     kept = overrides.pack(parse_all("10/s"))
     program = "for i = 1, ARGV[1] do redis.call('SET', 'hg2:oe:api:{' .. i .. '}', ARGV[2]) end"
-    redis_server.call("EVAL", program, 0, 5 * PAGE, kept)
-    redis_server.call("EVAL", program.replace("oe", "tb"), 0, 5 * PAGE, "1")
+    redis_server.call("EVAL", program, 0, 5 * SCAN_COUNT, kept)
+    redis_server.call("EVAL", program.replace("oe", "tb"), 0, 5 * SCAN_COUNT, "1")
     found = list(engine.overrides("api").list())
-    assert sorted(found) == sorted((str(n), "10/s") for n in range(1, 5 * PAGE + 1))
-    assert len(list(engine.overrides("api").list(limit=PAGE + 1))) == PAGE + 1
-    assert len([each async for each in awaited.overrides("api").list()]) == 5 * PAGE
+    assert sorted(found) == sorted((str(n), "10/s") for n in range(1, 5 * SCAN_COUNT + 1))
+    assert len(list(engine.overrides("api").list(limit=SCAN_COUNT + 1))) == SCAN_COUNT + 1
+    assert len([each async for each in awaited.overrides("api").list()]) == 5 * SCAN_COUNT
     redis_server.call("CONFIG", "RESETSTAT")
     assert len(list(engine.overrides("api").list(limit=3))) == 3
     stats = cast(bytes, redis_server.call("INFO", "commandstats")).decode()
@@ -110,15 +110,15 @@ def test_what_a_scan_finds_twice_is_told_once() -> None:
     pages = {one: [[b"7", names[:2]], [b"0", [names[1], names[2]]]], two: [[b"0", [*names, names[3]]]]}
     servers = Nodes([one, two])
     servers._masters = [one, two]
-    listing = Listing(
+    scan = OverrideScan(
         OverrideRequestBuilder("api", "hg"),
         servers,
         lambda address, question: pages[address].pop(0),
         lambda questions: [b"token_bucket 1 1 1|1/s"] * len(questions),
     )
     found: list[str] = []
-    while not listing.over:
-        found += [key for key, _ in run(listing.page())]
+    while not scan.finished:
+        found += [key for key, _ in run(scan.next_page())]
     assert found == ["0", "1", "2", "3"]
 
 

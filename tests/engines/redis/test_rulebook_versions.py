@@ -11,7 +11,7 @@ import pytest
 from headgate.engines.redis import keys
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.protocol import RedisRequest
-from headgate.engines.redis.rulebook_versions import KEPT, AsyncRedisVersionStore, RedisVersionStore
+from headgate.engines.redis.rulebook_versions import MAX_VERSIONS, AsyncRedisVersionStore, RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
 from headgate.rules.distribution.version import LARGEST, RulebookVersion
@@ -107,7 +107,7 @@ def test_the_last_twenty_are_kept_in_one_key_that_never_expires(server: RedisSer
         assert pushed(editions, f"book {n}").version == n == editions.version()
     assert [edition.version for edition in editions.history()] == list(range(25, 5, -1))
     assert [edition.text for edition in editions.history()][-1] == "# book 6"
-    assert server.call("HLEN", KEY) == KEPT + 2
+    assert server.call("HLEN", KEY) == MAX_VERSIONS + 2
     assert server.call("KEYS", "*") == [KEY.encode()]
     assert server.call("TTL", KEY) == -1
 
@@ -129,8 +129,8 @@ def test_prefixes_are_apart(redis_server: RedisServer) -> None:
 def test_pushes_at_once_get_numbers_of_their_own(server: RedisServer) -> None:
     each = [editions_at(server.url) for _ in range(4)]
     with ThreadPoolExecutor(8) as crew:
-        found = list(crew.map(lambda n: pushed(each[n % 4], f"book {n}"), range(KEPT)))
-    assert sorted(edition.version for edition in found) == list(range(1, KEPT + 1))
+        found = list(crew.map(lambda n: pushed(each[n % 4], f"book {n}"), range(MAX_VERSIONS)))
+    assert sorted(edition.version for edition in found) == list(range(1, MAX_VERSIONS + 1))
     assert each[0].history() == sorted(found, key=lambda edition: -edition.version)
 
 

@@ -221,9 +221,10 @@ def test_nodes_that_send_us_in_circles_are_not_stormed() -> None:
             return "at last"
         raise said(f"MOVED 0 {'b' if address.host == 'a' else 'a'}:1")
 
-    flow = redirects.answered(cluster, lambda: None, send, slept.append, RedisRequest(b"", None), float("inf"))
+    request = RedisRequest(b"", None)
+    flow = redirects.send_with_redirects(cluster, lambda: None, send, slept.append, request, float("inf"))
     assert run(flow) == "at last"
-    assert len(sent) == redirects.DETOURS + 3 + 1
+    assert len(sent) == redirects.MAX_IMMEDIATE_REDIRECTS + 3 + 1
 
 
 FACTS = [1, 9, 0, 1000, 0, 10**15, 0]
@@ -242,6 +243,6 @@ def test_a_calendar_that_turned_between_asking_and_charging() -> None:
         return replies[len(asked) - 1]  # type: ignore[no-any-return]
 
     with pytest.raises(ClusterBusy):
-        run(cross_slot.decide_apart(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
+        run(cross_slot.decide_across_slots(ask_all, groups, None, 10**15))  # type: ignore[arg-type]
     receipt = Receipt(1, 10**15, 1000, 0, 0)
     assert asked[3] == [questions.refund("a", 1, receipt, False, 10**15)]

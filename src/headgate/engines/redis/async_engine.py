@@ -31,7 +31,7 @@ from headgate.engines.redis import cross_slot, keys, protocol, redirects
 from headgate.engines.redis.async_batcher import AsyncBatcher
 from headgate.engines.redis.async_late_replies import AsyncLateReplies
 from headgate.engines.redis.errors import RedisError, TimedOut, failure, not_charged
-from headgate.engines.redis.overrides import AsyncRedisOverrides, Listing, OverrideRequestBuilder
+from headgate.engines.redis.overrides import AsyncRedisOverrides, OverrideRequestBuilder, OverrideScan
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.quota_ledger import AsyncRedisLedger
 from headgate.engines.redis.server_address import ServerAddress
@@ -121,7 +121,9 @@ class AsyncRedisEngine:
         try:
             async with asyncio.timeout(by - time.monotonic()):
                 return await arun(
-                    redirects.answered(self.topology, self._discover, self._send, asyncio.sleep, question, by)
+                    redirects.send_with_redirects(
+                        self.topology, self._discover, self._send, asyncio.sleep, question, by
+                    )
                 )
         except TimeoutError:
             late = TimedOut("no reply in time")
@@ -170,13 +172,13 @@ class AsyncRedisEngine:
     def overrides(self, rule: str) -> AsyncRedisOverrides:
         questions = OverrideRequestBuilder(rule, self.prefix)
 
-        async def listing() -> Listing:
+        async def listing() -> OverrideScan:
             try:
                 if self.topology.node(b"") is None:
                     await self._discover()
             except RedisError as trouble:
                 raise self._failure(trouble) from trouble
-            return Listing(questions, self.topology, self._ask_master, self.ask_all)
+            return OverrideScan(questions, self.topology, self._ask_master, self.ask_all)
 
         return AsyncRedisOverrides(questions, self.ask, listing, self._failure)
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
 from headgate.engines.pending_cancellations import PendingCancellations
-from headgate.engines.redis.cancellations import all_given, given
+from headgate.engines.redis.cancellations import all_cancelled, given
 from headgate.engines.redis.errors import RedisError
 from headgate.engines.redis.protocol import RedisRequest
 
@@ -73,7 +73,7 @@ class AsyncLateReplies:
         while stuck.again(count):
             many = 1
             while questions := stuck.last(count, many):
-                if not all_given(stuck, questions, await self._ask_all(questions)):
+                if not all_cancelled(stuck, questions, await self._ask_all(questions)):
                     break
                 many = min(2 * many, MAX_AT_ONCE)
 

@@ -1,4 +1,4 @@
-"""Reads what the server did about cancelled places, and notes those that are stuck. Pure."""
+"""Reads the replies to cancelled reservations, and notes those that gave nothing back yet. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from headgate.engines.pending_cancellations import PendingCancellations
 from headgate.engines.redis.protocol import RedisRequest
 
 
-def given(stuck: PendingCancellations[RedisRequest], question: RedisRequest, reply: Any) -> bool:
-    """Whether a cancellation gave anything back; if not, it is noted among those that are stuck."""
+def given(pending: PendingCancellations[RedisRequest], request: RedisRequest, reply: Any) -> bool:
+    """Returns whether a cancellation gave anything back; if not, notes it as pending."""
     if (
-        question.place is None or not isinstance(reply, list) or len(reply) <= 7
-    ):  # trouble, or outside of a calendar
+        request.place is None or not isinstance(reply, list) or len(reply) <= 7
+    ):  # an error, or outside of a calendar window
         return False
     if reply[7] == 1:
         return True
-    stuck.note(question, reply[AT_US])
+    pending.note(request, reply[AT_US])
     return False
 
 
-def all_given(
-    stuck: PendingCancellations[RedisRequest], questions: Sequence[RedisRequest], replies: Sequence[Any]
+def all_cancelled(
+    pending: PendingCancellations[RedisRequest], requests: Sequence[RedisRequest], replies: Sequence[Any]
 ) -> bool:
-    """The same, of several."""
-    gave = [given(stuck, *each) for each in zip(questions, replies, strict=True)]
-    return all(gave)
+    """Returns whether all of several cancellations gave something back; notes those that did not."""
+    results = [given(pending, *each) for each in zip(requests, replies, strict=True)]
+    return all(results)

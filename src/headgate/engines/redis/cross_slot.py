@@ -1,13 +1,14 @@
-"""Charges on keys of several slots of a cluster, which no single script can see.
+"""Decides charges on keys of several slots of a cluster, which no single script can read.
 
-One group for each slot; a rule's charges have one key, so they are never parted. All groups are asked whether
-their live charges would pass, then all are committed at once, and taken back where one refuses after all. What
-cannot be taken back because its server is gone costs its own units, until they have run out by themselves.
+Charges form one group for each slot; a rule's charges have one key, so they are never split. First all groups are
+asked whether their live charges would pass, then all are committed at once, and undone where one refuses after
+all. A commit that cannot be undone because its server is gone costs its units, until they expire by themselves.
 
-What is aside is decided in the first of those rounds, by itself, and so are refusals counted for lockouts; both
-are done then, and left out of the second. If all live charges lie in one group there is nothing to agree on:
-one round commits everything, and they are as atomic as alone. An aside charge whose server gives no answer is
-in nobody's way: it is waited for promptly only, and its facts are degraded, unless nobody answered at all.
+Shadow charges are decided in the first round, each by itself, and refusals are counted for lockouts there; both
+are final then, and left out of the second round. If all live charges lie in one group there is nothing to agree
+on: one round commits everything, and they are as atomic as alone. A shadow charge whose server does not reply
+delays no other charge: it is waited for only briefly, and its outcome is degraded, unless no server replied at
+all.
 """
 
 from __future__ import annotations
@@ -37,20 +38,22 @@ from headgate.engines.redis.redirects import Ask, decide_all
 from headgate.engines.redis.topology import slot
 from headgate.flow import Flow
 
-AskAll = Callable[[Sequence[RedisRequest], Sequence[float | None]], Any]  # each within so many seconds
+AskAll = Callable[
+    [Sequence[RedisRequest], Sequence[float | None]], Any
+]  # the requests, and for each its timeout in seconds
 Group = Sequence[BuiltCharge]
-Answer = list[Outcome] | RedisError
+GroupReply = list[Outcome] | RedisError
 
 
-# mypy takes two kinds of one tuple for two tuples.
+# mypy takes two subclasses of one tuple for two tuples.
 class CrossSlotLockedOutcome(LockedOutcome, CrossSlotOutcome):  # type: ignore[misc]
-    """Of a charge whose rule is locked out, decided together with others elsewhere."""
+    """The outcome of a charge whose rule is locked out, decided together with charges in other slots."""
 
     __slots__ = ()
 
 
 class CrossSlotOverriddenOutcome(OverriddenOutcome, CrossSlotOutcome):  # type: ignore[misc]
-    """Of a charge by a limit of the key's own, decided together with others elsewhere."""
+    """The outcome of a charge under an override, decided together with charges in other slots."""
 
 
 def decide_by_slot(
@@ -62,19 +65,19 @@ def decide_by_slot(
     commit: bool = True,
     deadline: float | None = None,
 ) -> Flow[list[Outcome]]:
-    """Several charges in a cluster: one question if their keys share a slot, otherwise apart."""
-    places: dict[int, list[int]] = {}
-    for place, (_, key, _) in enumerate(charges):
-        places.setdefault(slot(keys.escaped(key)), []).append(place)
-    if len(places) == 1:
+    """Decides several charges in a cluster: by one request if their keys share a slot."""
+    by_slot: dict[int, list[int]] = {}
+    for index, (_, key, _) in enumerate(charges):
+        by_slot.setdefault(slot(keys.escaped(key)), []).append(index)
+    if len(by_slot) == 1:
         return (yield from decide_all(ask, charges, patience_us, now_us, commit))
-    groups = [[charges[place] for place in group] for group in places.values()]
-    answers = yield from decide_apart(ask_all, groups, patience_us, now_us, commit, deadline)
-    facts = dict(zip(chain(*places.values()), chain(*answers), strict=True))
-    return [facts[place] for place in range(len(charges))]
+    groups = [[charges[index] for index in indexes] for indexes in by_slot.values()]
+    grouped = yield from decide_across_slots(ask_all, groups, patience_us, now_us, commit, deadline)
+    outcomes = dict(zip(chain(*by_slot.values()), chain(*grouped), strict=True))
+    return [outcomes[index] for index in range(len(charges))]
 
 
-def decide_apart(
+def decide_across_slots(
     ask_all: AskAll,
     groups: Sequence[Group],
     patience_us: int | None,
@@ -82,134 +85,141 @@ def decide_apart(
     commit: bool = True,
     deadline: float | None = None,
 ) -> Flow[list[list[Outcome]]]:
-    """A group that was taken back, and one that would have passed, tell how things stand."""
+    """Decides several groups of charges in two rounds.
 
-    def asked(groups: Sequence[Group], mode: int) -> Flow[list[Answer]]:
-        return _asked(ask_all, groups, patience_us, now_us, mode, deadline)
+    A group that was undone, or would have passed, returns its state without the charge.
+    """
 
-    live = [[charge for charge in group if not charge[0].aside] for group in groups]
+    def ask_groups(groups: Sequence[Group], mode: int) -> Flow[list[GroupReply]]:
+        return _ask_groups(ask_all, groups, patience_us, now_us, mode, deadline)
+
+    live = [[charge for charge in group if not charge[0].is_shadow] for group in groups]
     if not commit or sum(map(bool, live)) <= 1:
-        answers = yield from asked(groups, protocol.COMMIT if commit else protocol.TOLD)
-        return _told(answers, groups, now_us, apart=not commit)
-    would = yield from asked(groups, protocol.AHEAD)
-    if not all(_pass(*pair) for pair in zip(would, groups, strict=True)):
-        return _told(would, groups, now_us)
-    deciding = [place for place, group in enumerate(live) if group]
-    done = yield from asked([live[place] for place in deciding], protocol.COMMIT)
-    if not all(_pass(answer, live[place]) for place, answer in zip(deciding, done, strict=True)):
-        committed = [live[place] for place in deciding]
-        yield from _take_back(ask_all, committed, done, patience_us is not None, deadline)
-    for place, answer in zip(deciding, done, strict=True):
-        would[place] = _with_aside(answer, would[place], groups[place])
-    return _told(would, groups, now_us)
+        group_replies = yield from ask_groups(groups, protocol.COMMIT if commit else protocol.TOLD)
+        return _outcomes(group_replies, groups, now_us, cross_slot=not commit)
+    prechecked = yield from ask_groups(groups, protocol.AHEAD)
+    if not all(_passes(*pair) for pair in zip(prechecked, groups, strict=True)):
+        return _outcomes(prechecked, groups, now_us)
+    committing = [index for index, group in enumerate(live) if group]
+    committed = yield from ask_groups([live[index] for index in committing], protocol.COMMIT)
+    if not all(_passes(reply, live[index]) for index, reply in zip(committing, committed, strict=True)):
+        live_groups = [live[index] for index in committing]
+        yield from _undo_commits(ask_all, live_groups, committed, patience_us is not None, deadline)
+    for index, reply in zip(committing, committed, strict=True):
+        prechecked[index] = _merge_shadows(reply, prechecked[index], groups[index])
+    return _outcomes(prechecked, groups, now_us)
 
 
-def _asked(
+def _ask_groups(
     ask_all: AskAll,
     groups: Sequence[Group],
     patience_us: int | None,
     now_us: int,
     mode: int,
     deadline: float | None,
-) -> Flow[list[Answer]]:
-    """All groups at once. One whose calendar ended has kept nothing, and is asked again from the server's time."""
-    found: list[Answer] = [ClusterBusy("a window of the calendar ended in between")] * len(groups)
+) -> Flow[list[GroupReply]]:
+    """Sends all groups at once. One whose calendar window has ended stored nothing, and is sent again with the
+    server's time."""
+    results: list[GroupReply] = [ClusterBusy("a window of the calendar ended in between")] * len(groups)
     waiting = dict.fromkeys(range(len(groups)), now_us)
     for _ in range(2):
-        questions = [
-            protocol.together(groups[place], patience_us, at_us, mode) for place, at_us in waiting.items()
-        ]
-        replies = yield partial(ask_all, questions, [_deadline(groups[place], deadline) for place in waiting])
-        moved: dict[int, int] = {}
-        for place, reply in zip(waiting, replies, strict=True):
+        requests = [protocol.together(groups[index], patience_us, at_us, mode) for index, at_us in waiting.items()]
+        replies = yield partial(ask_all, requests, [_deadline(groups[index], deadline) for index in waiting])
+        outside: dict[int, int] = {}
+        for index, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, RedisError):
-                found[place] = reply
+                results[index] = reply
             elif (server_us := protocol.any_outside_calendar_us(reply)) is not None:
-                moved[place] = server_us
+                outside[index] = server_us
             else:
-                found[place] = protocol.all_facts(reply, groups[place])
-        waiting = moved
+                results[index] = protocol.all_facts(reply, groups[index])
+        waiting = outside
         if not waiting:
             break
-    return found
+    return results
 
 
 def _deadline(group: Group, deadline: float | None) -> float | None:
-    """Of the group's own. One that is all aside holds nobody up."""
-    asked = [questions for questions, _, _ in group]
-    return prompt(asked, deadline) if all(questions.aside for questions in asked) else deadline
+    """Returns how long to wait for the group. One of shadow charges only delays no other."""
+    builders = [builder for builder, _, _ in group]
+    return prompt(builders, deadline) if all(builder.is_shadow for builder in builders) else deadline
 
 
-def _take_back(
-    ask_all: AskAll, groups: Sequence[Group], done: Sequence[Answer], cancel: bool, deadline: float | None
+def _undo_commits(
+    ask_all: AskAll, groups: Sequence[Group], committed: Sequence[GroupReply], cancel: bool, deadline: float | None
 ) -> Flow[None]:
-    """Give back what was committed, and write how things stand into its place."""
-    back: list[tuple[list[Outcome], int]] = []
+    """Refunds what was committed, and replaces each outcome by the state after the refund."""
+    refunded: list[tuple[list[Outcome], int]] = []
     refunds: list[RedisRequest] = []
-    for group, answer in zip(groups, done, strict=True):
-        if isinstance(answer, RedisError) or not _pass(answer, group):
+    for group, group_reply in zip(groups, committed, strict=True):
+        if isinstance(group_reply, RedisError) or not _passes(group_reply, group):
             continue
-        for index, (charge, facts) in enumerate(zip(group, answer, strict=True)):
-            refunds.append(protocol.refund(charge, facts, cancel))
-            back.append((answer, index))
+        for index, (charge, outcome) in enumerate(zip(group, group_reply, strict=True)):
+            refunds.append(protocol.refund(charge, outcome, cancel))
+            refunded.append((group_reply, index))
     replies = yield partial(ask_all, refunds, [deadline] * len(refunds))
-    for (answer, index), reply in zip(back, replies, strict=True):
+    for (group_reply, index), reply in zip(refunded, replies, strict=True):
         if not isinstance(reply, RedisError):
-            answer[index] = _like(answer[index], _standing(protocol.parse_refund(reply)))
+            group_reply[index] = _keep_override(group_reply[index], _as_untaken(protocol.parse_refund(reply)))
 
 
-def _pass(answer: Answer, group: Group) -> bool:
-    """Whether a group's live charges pass. One that has none is in nobody's way, whatever became of it."""
-    if isinstance(answer, RedisError):
-        return all(questions.aside for questions, _, _ in group)
-    return all(facts[ALLOWED] or questions.aside for facts, (questions, _, _) in zip(answer, group, strict=True))
+def _passes(group_reply: GroupReply, group: Group) -> bool:
+    """Returns whether a group's live charges pass; true if it has none, whatever its reply."""
+    if isinstance(group_reply, RedisError):
+        return all(builder.is_shadow for builder, _, _ in group)
+    return all(
+        outcome[ALLOWED] or builder.is_shadow for outcome, (builder, _, _) in zip(group_reply, group, strict=True)
+    )
 
 
-def _with_aside(done: Answer, ahead: Answer, group: Group) -> Answer:
-    """The answer to a group: of its live charges from the commit, of the others from the round ahead of it."""
-    if isinstance(done, RedisError) or isinstance(ahead, RedisError):
-        return done
-    live = iter(done)
+def _merge_shadows(committed: GroupReply, prechecked: GroupReply, group: Group) -> GroupReply:
+    """Merges the outcomes of a group: of live charges from the commit, of shadow charges from the first round."""
+    if isinstance(committed, RedisError) or isinstance(prechecked, RedisError):
+        return committed
+    live = iter(committed)
     return [
-        before if questions.aside else next(live) for before, (questions, _, _) in zip(ahead, group, strict=True)
+        shadow if builder.is_shadow else next(live)
+        for shadow, (builder, _, _) in zip(prechecked, group, strict=True)
     ]
 
 
-def _standing(facts: Outcome) -> Outcome:
-    """How things stand for a charge that would have passed had not another one refused."""
-    return True, facts[REMAINING], 0, facts[RESET_AFTER_US], 0, facts[AT_US], facts[MARK]
+def _as_untaken(outcome: Outcome) -> Outcome:
+    """Returns the outcome of a charge that would have passed had not another one refused."""
+    return True, outcome[REMAINING], 0, outcome[RESET_AFTER_US], 0, outcome[AT_US], outcome[MARK]
 
 
-def _like(kind: Outcome, facts: Outcome) -> Outcome:
-    """Outcome that say beside themselves what the others did."""
-    if not isinstance(kind, OverriddenOutcome):
-        return facts
-    found = OverriddenOutcome(facts)
-    found.limit = kind.limit
-    return found
+def _keep_override(before: Outcome, outcome: Outcome) -> Outcome:
+    """Returns the outcome with the override that `before` has, if it has one."""
+    if not isinstance(before, OverriddenOutcome):
+        return outcome
+    overridden = OverriddenOutcome(outcome)
+    overridden.limit = before.limit
+    return overridden
 
 
-def _told(
-    answers: Sequence[Answer], groups: Sequence[Group], now_us: int, apart: bool = True
+def _outcomes(
+    group_replies: Sequence[GroupReply], groups: Sequence[Group], now_us: int, cross_slot: bool = True
 ) -> list[list[Outcome]]:
-    nobody = all(isinstance(answer, RedisError) for answer in answers)
-    found: list[list[Outcome]] = []
-    for answer, group in zip(answers, groups, strict=True):
-        if not isinstance(answer, RedisError):
-            found.append([_apart(facts) for facts in answer] if apart else answer)
-        elif nobody or not _pass(answer, group):
-            _, answer.key, _ = group[0]
-            raise answer
+    """Returns the outcomes of all groups; raises the error of a group whose live charges have none."""
+    all_failed = all(isinstance(group_reply, RedisError) for group_reply in group_replies)
+    outcomes: list[list[Outcome]] = []
+    for group_reply, group in zip(group_replies, groups, strict=True):
+        if not isinstance(group_reply, RedisError):
+            outcomes.append([_as_cross_slot(outcome) for outcome in group_reply] if cross_slot else group_reply)
+        elif all_failed or not _passes(group_reply, group):
+            _, group_reply.key, _ = group[0]
+            raise group_reply
         else:
-            found.append([DegradedOutcome((True, 0, 0, 0, 0, now_us, 0))] * len(group))
-    return found
+            outcomes.append([DegradedOutcome((True, 0, 0, 0, 0, now_us, 0))] * len(group))
+    return outcomes
 
 
-def _apart(facts: Outcome) -> Outcome:
-    if isinstance(facts, LockedOutcome):
-        return CrossSlotLockedOutcome(facts)
-    if isinstance(facts, OverriddenOutcome):
-        found = CrossSlotOverriddenOutcome(facts)
-        found.limit = facts.limit
-        return found
-    return CrossSlotOutcome(facts)
+def _as_cross_slot(outcome: Outcome) -> Outcome:
+    """Marks an outcome as decided in several slots."""
+    if isinstance(outcome, LockedOutcome):
+        return CrossSlotLockedOutcome(outcome)
+    if isinstance(outcome, OverriddenOutcome):
+        overridden = CrossSlotOverriddenOutcome(outcome)
+        overridden.limit = outcome.limit
+        return overridden
+    return CrossSlotOutcome(outcome)

@@ -1,12 +1,12 @@
-"""What is counted: every count of ours on a server or in a cluster, found without stopping anybody.
+"""Scans all counts on a server or in a cluster, without blocking other clients.
 
-SCAN walks through the keys about a thousand at a time, and we pause between two rounds, so whoever asks for
-decisions waits for one round at most. Nothing is written, touched or deleted. The line is our own: those who
-decide do not queue behind us.
+SCAN walks through the keys about a thousand at a time, with a pause between two steps, so a decision waits for one
+step at most. Nothing is written, touched or deleted. The scan has its own connections: decisions do not queue
+behind it.
 
-In a cluster every master is walked. SCAN may tell a key twice, and one whose slot is just moving may be told by
-both masters; we tell it once. A walk is no snapshot: what is counted all the while is found, what comes or goes
-meanwhile may be.
+In a cluster every master is scanned. SCAN may return a key twice, and a key whose slot is being moved may be
+returned by both masters; we report it once. A scan is no snapshot: a key that exists all the while is found, one
+that is created or deleted meanwhile may be.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_connection import SyncConnection
 from headgate.engines.redis.sync_engine import RedisEngine
 
-ROUND = 1000  # keys that a server looks at in one go
-TOGETHER = 200  # questions in one round trip
-PAUSE = 0.002  # seconds between two rounds
+SCAN_COUNT = 1000  # keys that a server examines in one step
+BATCH_SIZE = 200  # requests in one round trip
+PAUSE_S = 0.002  # seconds between two steps, for other clients
 
-_KINDS = {keys.initials(name): name for name in (*ALGORITHMS, Slots.algorithm)}
-_special = "\\*?[]"
+_ALGORITHM_BY_INITIALS = {keys.initials(name): name for name in (*ALGORITHMS, Slots.algorithm)}
+_PATTERN_CHARS = "\\*?[]"
 
 
 class RedisKey(NamedTuple):
-    """One count: `key` is its text, or %# and a hash where the key was too long to be written."""
+    """One count. `key` is its text, or %# and a hash where the key was too long to be written."""
 
     algorithm: str
     name: str
     key: str
     redis_key: bytes
-    ttl_ms: int | None  # None: it does not expire
-    size: int | None  # bytes; None: the server did not say
+    ttl_ms: int | None  # None: never expires
+    size: int | None  # bytes; None: unknown
     at: ServerAddress
 
     @property
@@ -53,103 +53,118 @@ class RedisKey(NamedTuple):
 
 
 class RedisKeyScan:
-    """A walk through all counts, or those whose name begins so; `most` of them at most."""
+    """Iterates over all counts, or those whose name begins with `begins`; at most `most` of them."""
 
-    def __init__(self, engine: RedisEngine, begins: str = "", most: int = 100_000, pause: float = PAUSE) -> None:
+    def __init__(self, engine: RedisEngine, begins: str = "", most: int = 100_000, pause: float = PAUSE_S) -> None:
         self._engine = engine
-        self._begins = begins
-        self._most = most
+        self._name_prefix = begins
+        self._max_keys = most
         self._pause = pause
         self._connections: dict[ServerAddress, SyncConnection] = {}
         self._seen: set[bytes] = set()
         self.found: int = 0
-        self.stopped: bool = False  # before everything was seen
+        self.stopped: bool = False  # True: the scan ended before it saw all keys
 
     def __iter__(self) -> Iterator[RedisKey]:
         engine = self._engine
-        # Report servers that do not answer before we begin, by a command that the walk itself needs.
+        # Fail early on servers that do not reply, by a command that the scan itself needs.
         engine.ask_everywhere(RedisRequest(command("SCAN", 0, "COUNT", 1), None))
         try:
             for address in engine.topology.masters:
                 yield from self._walk(address)
-        except RedisError as trouble:
-            raise failure(engine.topology.text, engine.prefix, trouble) from trouble
+        except RedisError as error:
+            raise failure(engine.topology.text, engine.prefix, error) from error
 
     def _walk(self, address: ServerAddress) -> Iterator[RedisKey]:
-        # Names are escaped in keys, so a name's beginning is not always the key's: what is left out is sure.
-        begins = self._begins if self._begins.replace("_", "").replace("-", "").isalnum() else ""
-        pattern = f"{_literal(self._engine.prefix)}{keys.LAYOUT}:??:{begins}*{{*}}"
+        # Names are escaped in keys: match the server's pattern only on a prefix that is never escaped.
+        pattern_start = self._name_prefix if self._name_prefix.replace("_", "").replace("-", "").isalnum() else ""
+        pattern = f"{_escape_pattern(self._engine.prefix)}{keys.LAYOUT}:??:{pattern_start}*{{*}}"
         cursor = b"0"
         while not self.stopped:
-            question = command("SCAN", cursor, "MATCH", pattern, "COUNT", ROUND)
-            cursor, names = self._ask(address, [question])[0]
-            new = [name for name in dict.fromkeys(names) if name not in self._seen]
-            here = [(name, parsed) for name in new if (parsed := self._read(name))]
-            self._seen.update(name for name, _ in here)
-            yield from self._told(address, here)
+            packed = command("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            cursor, names = self._ask(address, [packed])[0]
+            unseen = [name for name in dict.fromkeys(names) if name not in self._seen]
+            parsed_keys = [(name, parsed) for name in unseen if (parsed := self._parse_key(name))]
+            self._seen.update(name for name, _ in parsed_keys)
+            yield from self._described(address, parsed_keys)
             if cursor == b"0":
                 return
             time.sleep(self._pause)
 
-    def _read(self, redis_key: bytes) -> keys.ParsedKey | None:
+    def _parse_key(self, redis_key: bytes) -> keys.ParsedKey | None:
         parsed = keys.parse(self._engine.prefix, redis_key)
-        wanted = parsed is not None and parsed.initials in _KINDS and parsed.name.startswith(self._begins)
+        wanted = (
+            parsed is not None
+            and parsed.initials in _ALGORITHM_BY_INITIALS
+            and parsed.name.startswith(self._name_prefix)
+        )
         return parsed if wanted else None
 
-    def _told(self, address: ServerAddress, here: list[tuple[bytes, keys.ParsedKey]]) -> Iterator[RedisKey]:
-        if self.found + len(here) > self._most:
-            here = here[: self._most - self.found]
+    def _described(
+        self, address: ServerAddress, parsed_keys: list[tuple[bytes, keys.ParsedKey]]
+    ) -> Iterator[RedisKey]:
+        if self.found + len(parsed_keys) > self._max_keys:
+            parsed_keys = parsed_keys[: self._max_keys - self.found]
             self.stopped = True
-        self.found += len(here)
-        asked = [command("PTTL", name) for name, _ in here] + [
-            command("MEMORY", "USAGE", name) for name, _ in here
+        self.found += len(parsed_keys)
+        commands = [command("PTTL", name) for name, _ in parsed_keys] + [
+            command("MEMORY", "USAGE", name) for name, _ in parsed_keys
         ]
-        replies = self._ask(address, asked, strict=False)
-        lives, sizes = replies[: len(here)], replies[len(here) :]
-        for (name, parsed), ttl_ms, size in zip(here, lives, sizes, strict=True):
-            if ttl_ms != -2:  # it has not died meanwhile
-                life = ttl_ms if isinstance(ttl_ms, int) and ttl_ms >= 0 else None
-                bytes_ = size if isinstance(size, int) else None
-                yield RedisKey(_KINDS[parsed.initials], parsed.name, parsed.key, name, life, bytes_, address)
+        replies = self._ask(address, commands, strict=False)
+        ttls, sizes = replies[: len(parsed_keys)], replies[len(parsed_keys) :]
+        for (name, parsed), ttl_ms, size in zip(parsed_keys, ttls, sizes, strict=True):
+            if ttl_ms != -2:  # -2: it expired meanwhile
+                ttl_or_none = ttl_ms if isinstance(ttl_ms, int) and ttl_ms >= 0 else None
+                size_or_none = size if isinstance(size, int) else None
+                yield RedisKey(
+                    _ALGORITHM_BY_INITIALS[parsed.initials],
+                    parsed.name,
+                    parsed.key,
+                    name,
+                    ttl_or_none,
+                    size_or_none,
+                    address,
+                )
 
     def peek(self, counts: Sequence[tuple[RedisKey, Limit]]) -> list[Outcome | None]:
-        """How each stands under its limit, by questions of cost 0; None: it moved, or cannot be asked."""
-        found: list[Outcome | None] = [None] * len(counts)
-        places: dict[ServerAddress, list[int]] = {}
-        for place, (count, limit) in enumerate(counts):
+        """Returns the state of each count under its limit, by takes of cost 0; None: it moved, or its limit does
+        not fit."""
+        outcomes: list[Outcome | None] = [None] * len(counts)
+        by_server: dict[ServerAddress, list[int]] = {}
+        for index, (count, limit) in enumerate(counts):
             if count.algorithm == limit.algorithm:
-                places.setdefault(count.at, []).append(place)
-        for address, here in places.items():
-            for start in range(0, len(here), TOGETHER):
-                some = here[start : start + TOGETHER]
-                for place, answer in zip(
-                    some, self._peeked(address, [counts[each] for each in some]), strict=True
+                by_server.setdefault(count.at, []).append(index)
+        for address, indexes in by_server.items():
+            for start in range(0, len(indexes), BATCH_SIZE):
+                batch = indexes[start : start + BATCH_SIZE]
+                for index, outcome in zip(
+                    batch, self._peek_at(address, [counts[each] for each in batch]), strict=True
                 ):
-                    found[place] = answer
-        return found
+                    outcomes[index] = outcome
+        return outcomes
 
-    def _peeked(
+    def _peek_at(
         self, address: ServerAddress, counts: Sequence[tuple[RedisKey, Limit]]
     ) -> Iterator[Outcome | None]:
         now_us = self._engine.clock.now_us()
-        scripts: Mapping[str, Script] = {limit.algorithm: _script(limit) for _, limit in counts}
-        asked = [_packed(scripts[limit.algorithm], count, limit, now_us) for count, limit in counts]
-        replies = self._ask(address, asked, strict=False)
+        scripts: Mapping[str, Script] = {limit.algorithm: _peek_script(limit) for _, limit in counts}
+        commands = [_peek_command(scripts[limit.algorithm], count, limit, now_us) for count, limit in counts]
+        replies = self._ask(address, commands, strict=False)
         if any(isinstance(reply, NoScript) for reply in replies):
             self._ask(address, [script.load for script in scripts.values()])
-            replies = self._ask(address, asked, strict=False)
+            replies = self._ask(address, commands, strict=False)
         for reply in replies:
             yield facts(reply) if isinstance(reply, list) and outside_calendar_us(reply) is None else None
 
     def _ask(self, address: ServerAddress, packed: Sequence[bytes], *, strict: bool = True) -> list[Any]:
-        """Several questions in one go. What broke the line is raised; an error reply too, where it is strict."""
+        """Sends several commands. Raises if the connection breaks; on an error reply too, if `strict`."""
         engine, replies = self._engine, list[Any]()
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = SyncConnection(address, engine.deadline, engine.deadline)
-        for start in range(0, len(packed), TOGETHER):
-            some = packed[start : start + TOGETHER]
-            replies += connection.exchange_all(b"".join(some), len(some), time.monotonic() + engine.deadline)
+        for start in range(0, len(packed), BATCH_SIZE):
+            batch = packed[start : start + BATCH_SIZE]
+            replies += connection.exchange_all(b"".join(batch), len(batch), time.monotonic() + engine.deadline)
         for reply in replies:
             if isinstance(reply, RedisError) and (strict or connection.closed):
                 raise reply
@@ -160,18 +175,18 @@ class RedisKeyScan:
             connection.close()
 
 
-def _script(limit: Limit) -> Script:
+def _peek_script(limit: Limit) -> Script:
     return bare("slots", "slots") if isinstance(limit, Slots) else single("take", limit.algorithm)
 
 
-def _packed(script: Script, count: RedisKey, limit: Limit, now_us: int) -> bytes:
-    """A peek by the Redis key itself, because of a hashed one no more is known."""
+def _peek_command(script: Script, count: RedisKey, limit: Limit, now_us: int) -> bytes:
+    """Packs a peek by the Redis key itself, because the key behind a hash is unknown."""
     start = ("EVALSHA", script.sha, 1, count.redis_key)
     if isinstance(limit, Slots):
         return command(*start, "peek", *limit.args)
     return command(*start, *RequestBuilder(limit, count.name, "hg").args(now_us), 0, -1)
 
 
-def _literal(text: str) -> str:
-    """For SCAN's patterns, which give a meaning to some characters."""
-    return "".join(f"\\{each}" if each in _special else each for each in text)
+def _escape_pattern(text: str) -> str:
+    """Escapes the characters that have a meaning in SCAN's patterns."""
+    return "".join(f"\\{each}" if each in _PATTERN_CHARS else each for each in text)

@@ -1,16 +1,17 @@
-"""Scripts for gateways that talk to Redis themselves: loaded into the server, their SHA1 stored where they look.
+"""Publishes scripts for gateways that talk to Redis themselves: loads them, and stores their SHA1 for gateways to
+read.
 
     lua:sha1:rate_limiter    EVALSHA sha 1 key acquire N | init max_permits rate [ttl] | delete      1 or -1
     lua:sha1:token_bucket    EVALSHA sha 1 key N, on a hash with bucket_cap and rate or period       1, 0 or -1
 
 A server does not pass its scripts on to its replicas, so each replica gets them too: after a failover they are
-there. One that gives no answer is told to `warn`, and is no error. In a cluster every node gets them, and the keys
-lie where the cluster puts them. A script is loaded before its SHA1 is stored, and an older one stays loaded: a
-gateway that reads the key in between calls the older one, and never one that is not there.
+loaded. A replica that does not reply is reported to `warn`, and is no error. In a cluster every node gets them,
+and the keys lie where the cluster puts them. A script is loaded before its SHA1 is stored, and an older one stays
+loaded: a gateway that reads the key in between calls the older one, and never one that is missing.
 
-A server forgets its scripts when it restarts, and a replica that joins later never had them. So the texts lie in
-one hash, `hg2:scripts`, by their SHA1, which replicas do have: a gateway that is told NOSCRIPT loads the text
-itself. Those of a rulebook's scripts lie there too. Texts are only added: a gateway may still go by an older book.
+A server loses its scripts when it restarts, and a replica that joins later never had them. So the texts lie in one
+hash, `hg2:scripts`, by their SHA1, which replicas do have: a gateway that receives NOSCRIPT loads the text itself.
+The scripts of a rulebook are stored there too. Texts are only added: a gateway may still use an older rulebook.
 """
 
 from __future__ import annotations
@@ -43,117 +44,121 @@ _SHA1 = re.compile(rb"[0-9a-f]{40}", re.I)
 
 
 class PublishedScript(NamedTuple):
+    """The name of a published script, the key of its SHA1, and the SHA1."""
+
     name: str
     key: str
     sha: str
 
 
 def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[PublishedScript]:
-    """Load every published script, and store its SHA1 and its text. EngineUnavailable says what stood in the way,
-    CorruptState which key holds something else, and then nothing was stored; `warn` is given a sentence for each
-    replica that did not get the scripts."""
+    """Loads every published script, and stores its SHA1 and its text.
+
+    Raises EngineUnavailable if a server fails, or CorruptState if a key holds something else; then nothing was
+    stored. Calls `warn` with a sentence for each replica that did not get the scripts.
+    """
     engine = RedisEngine(url)
     scripts = {name: published(name) for name in NAMES}
     packed = [script.load for script in scripts.values()]
     try:
         for name in NAMES:
-            _check_sha1(engine, _key(name))
+            _check_sha1(engine, _sha1_key(name))
         keep(engine, {script.sha: script.text for script in scripts.values()})
         for master in engine.topology.masters:
             try:
-                *_, role = _asked(master, [*packed, _ROLE], engine.deadline)
-            except RedisError as trouble:
-                raise failure(master.text, engine.prefix, trouble) from trouble
+                *_, role = _exchange(master, [*packed, _ROLE], engine.deadline)
+            except RedisError as error:
+                raise failure(master.text, engine.prefix, error) from error
             _load_on_replicas(engine, master, role, packed, warn)
         for name, script in scripts.items():
-            engine.ask(_question("SET", _key(name), script.sha))
+            engine.ask(_request("SET", _sha1_key(name), script.sha))
     finally:
         engine.close()
-    return [PublishedScript(name, _key(name), script.sha) for name, script in scripts.items()]
+    return [PublishedScript(name, _sha1_key(name), script.sha) for name, script in scripts.items()]
 
 
-def _key(name: str) -> str:
+def _sha1_key(name: str) -> str:
     return f"lua:sha1:{name}"
 
 
-def _question(verb: str, key: str, *words: str) -> RedisRequest:
-    return RedisRequest(command(verb, key, *words), None, key.encode())
+def _request(verb: str, key: str, *args: str) -> RedisRequest:
+    return RedisRequest(command(verb, key, *args), None, key.encode())
 
 
 def _check_sha1(engine: RedisEngine, key: str) -> None:
-    """Refuse to overwrite what is no SHA1."""
+    """Refuses to overwrite a value that is no SHA1."""
     try:
-        stored = engine.ask(_question("GET", key))
+        stored = engine.ask(_request("GET", key))
     except CorruptState as error:
-        raise _not_ours(engine, key) from error.__cause__
+        raise _corrupt(engine, key) from error.__cause__
     if stored is not None and not _SHA1.fullmatch(stored):
-        raise _not_ours(engine, key)
+        raise _corrupt(engine, key)
 
 
-def _not_ours(engine: RedisEngine | AsyncRedisEngine, key: str) -> CorruptState | EngineUnavailable:
+def _corrupt(engine: RedisEngine | AsyncRedisEngine, key: str) -> CorruptState | EngineUnavailable:
     return failure(engine.topology.text, engine.prefix, wrong_value_error(key.encode()))
 
 
 def _load_on_replicas(
     engine: RedisEngine, master: ServerAddress, role: Any, packed: Sequence[bytes], warn: Callable[[str], object]
 ) -> None:
-    """Load the scripts into the replicas that a master names by its role."""
+    """Loads the scripts into the replicas that a master lists in its reply to ROLE."""
     if isinstance(role, RedisError):
         warn(f"The replicas of {master} did not get the scripts: {failure(master.text, engine.prefix, role)}")
         return
     for host, port, _ in role[2] if role[0] == b"master" else ():
         replica = master.at(host.decode(), int(port))
         try:
-            _asked(replica, packed, engine.deadline)
-        except RedisError as trouble:
-            why = failure(replica.text, engine.prefix, trouble)
+            _exchange(replica, packed, engine.deadline)
+        except RedisError as error:
+            why = failure(replica.text, engine.prefix, error)
             warn(f"A replica did not get the scripts; publish again when it is back. {why}")
 
 
-def _asked(address: ServerAddress, packed: Sequence[bytes], deadline: float) -> list[Any]:
-    """The replies of one server; Trouble is raised if one of them is an error, but for that to ROLE."""
+def _exchange(address: ServerAddress, packed: Sequence[bytes], deadline: float) -> list[Any]:
+    """Returns the replies of one server; raises RedisError if one of them is an error, except that to ROLE."""
     connection = SyncConnection(address, deadline, deadline)
     try:
         replies = connection.exchange_all(b"".join(packed), len(packed), time.monotonic() + deadline)
     finally:
         connection.close()
-    for words, reply in zip(packed, replies, strict=True):
-        if isinstance(reply, RedisError) and words != _ROLE:
+    for request_bytes, reply in zip(packed, replies, strict=True):
+        if isinstance(reply, RedisError) and request_bytes != _ROLE:
             raise reply
     return replies
 
 
 def keep(engine: RedisEngine, texts: Mapping[str, str]) -> None:
-    """Put the texts that are missing into the hash, by their SHA1."""
+    """Adds the texts that are missing to the hash, by their SHA1."""
     run(keeping(engine, texts))
 
 
 def keeping(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
-    """The same as a flow."""
+    """Adds the texts that are missing to the hash, as a flow."""
     key = keys.scripts(engine.prefix)
     try:
         fields = yield partial(engine.ask, RedisRequest(command("HKEYS", key), None, key))
     except CorruptState as error:
-        raise _not_ours(engine, key.decode()) from error.__cause__
-    there = {field.decode() for field in fields}
-    missing = [word for sha, text in texts.items() if sha not in there for word in (sha, text)]
+        raise _corrupt(engine, key.decode()) from error.__cause__
+    stored = {field.decode() for field in fields}
+    missing = [arg for sha, text in texts.items() if sha not in stored for arg in (sha, text)]
     if missing:
         yield partial(engine.ask, RedisRequest(command("HSET", key, *missing), None, key))
 
 
 def loading(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
-    """Load these texts into every server there is."""
+    """Loads these texts into every server, as a flow."""
     for text in texts.values():
-        question = RedisRequest(Script(text).load, None)
+        request = RedisRequest(Script(text).load, None)
         if isinstance(engine, RedisEngine):
-            yield partial(engine.ask_everywhere, question)
+            yield partial(engine.ask_everywhere, request)
         else:
-            yield partial(_everywhere, engine, question)
+            yield partial(_ask_everywhere, engine, request)
 
 
-async def _everywhere(engine: AsyncRedisEngine, question: RedisRequest) -> None:
-    """The same question of every server there is."""
+async def _ask_everywhere(engine: AsyncRedisEngine, request: RedisRequest) -> None:
+    """Sends one request to every server."""
     key = keys.scripts(engine.prefix)
-    await engine.ask(RedisRequest(command("HKEYS", key), None, key))  # now it is known who they are
+    await engine.ask(RedisRequest(command("HKEYS", key), None, key))  # this discovers the servers
     for address in engine.topology.servers:
-        await engine.channel(address).ask(question, False)
+        await engine.channel(address).ask(request, False)

@@ -1,6 +1,6 @@
-"""Questions that may take several steps, the same for both shells. (Several slots of a cluster: apart.py.)
+"""Requests that may take several steps, for both the sync and the async engine. (Several slots: cross_slot.py.)
 
-`ask` and `send` are the shell's: one question, one reply, awaited or not.
+`ask` and `send` are the engine's: one request, one reply, awaited or not.
 """
 
 from __future__ import annotations
@@ -27,75 +27,76 @@ from headgate.flow import Flow
 
 Ask = Callable[[RedisRequest], Any]
 
-PAUSE = 0.02  # seconds before a cluster that is busy with itself is asked again
-DETOURS = 4  # times that a question is sent on at once
+RETRY_PAUSE_S = 0.02  # before a busy cluster is asked again
+MAX_IMMEDIATE_REDIRECTS = 4  # after more of them we pause before the next
 
 
-def answered(
+def send_with_redirects(
     topology: Topology,
     discover: Callable[[], Any],
     send: Callable[[ServerAddress, RedisRequest, bool], Any],
     sleep: Callable[[float], Any],
-    question: RedisRequest,
-    by: float,
-    forgot: bool = False,
+    request: RedisRequest,
+    deadline_at: float,
+    load_first: bool = False,
 ) -> Flow[Any]:
-    """One question, asked of whoever answers for its key, wherever that leads, but not long after `by`.
+    """Sends a request to the owner of its key, follows redirections and retries, but not long after `deadline_at`.
 
-    It is asked again only where it surely has not been charged: the server said so, or was not reached. `forgot`:
-    somebody has said already that the script must be loaded first.
+    It is sent again only if it surely was not charged: the server said so, or was not reached. `load_first`: the
+    server has already replied that the script is not loaded.
     """
-    to: ServerAddress | None = None
-    for_now = False
-    follow_redirect = 0
+    target: ServerAddress | None = None
+    asking = False
+    redirect_count = 0
     while True:
-        address = to or topology.node(question.tag)
+        address = target or topology.node(request.tag)
         if address is None:
             yield discover
-            address = topology.node(question.tag)
+            address = topology.node(request.tag)
         try:
             if address is None:
                 raise ClusterBusy("no node answers for the slot of the key")
-            if forgot and question.script is not None:
-                forgot = False
-                yield partial(send, address, RedisRequest(question.script.load, None), False)
-            return (yield partial(send, address, question, for_now))
+            if load_first and request.script is not None:
+                load_first = False
+                yield partial(send, address, RedisRequest(request.script.load, None), False)
+            return (yield partial(send, address, request, asking))
         except NoScript:
-            if address is None or question.script is None or time.monotonic() > by:
+            if address is None or request.script is None or time.monotonic() > deadline_at:
                 raise
-            to, forgot = address, True
-        except Redirected as told:
-            if address is None or time.monotonic() > by:
+            target, load_first = address, True
+        except Redirected as redirect:
+            if address is None or time.monotonic() > deadline_at:
                 raise
-            to, for_now = topology.follow_redirect(told, address), told.for_now
-            follow_redirect += 1
-            if follow_redirect > DETOURS:  # the nodes do not agree yet, and send us in circles
-                yield partial(sleep, PAUSE)
-        except RedisError as trouble:
+            target, asking = topology.follow_redirect(redirect, address), redirect.for_now
+            redirect_count += 1
+            if redirect_count > MAX_IMMEDIATE_REDIRECTS:  # the nodes do not agree yet: avoid a redirect loop
+                yield partial(sleep, RETRY_PAUSE_S)
+        except RedisError as error:
             if address is not None:
                 topology.suspect(address)
-            again = ClusterBusy | ReadOnlyReplica | ConnectFailed if topology.moves else ClusterBusy
-            if not isinstance(trouble, again) or time.monotonic() + PAUSE > by:
+            retryable = ClusterBusy | ReadOnlyReplica | ConnectFailed if topology.can_fail_over else ClusterBusy
+            if not isinstance(error, retryable) or time.monotonic() + RETRY_PAUSE_S > deadline_at:
                 raise
-            yield partial(sleep, PAUSE)
-            to, for_now = None, False
+            yield partial(sleep, RETRY_PAUSE_S)
+            target, asking = None, False
 
 
 def decide(
-    ask: Ask, questions: RequestBuilder, key: str, cost: int, patience_us: int | None, now_us: int
+    ask: Ask, builder: RequestBuilder, key: str, cost: int, patience_us: int | None, now_us: int
 ) -> Flow[Outcome]:
-    if questions.has_rule_state:
-        return (yield from decide_all(ask, [(questions, key, cost)], patience_us, now_us))[0]
-    reply = yield partial(ask, questions.decide(key, cost, patience_us, now_us))
+    """Takes, or reserves, on one key; sends the window again if the server's clock is outside of it."""
+    if builder.has_rule_state:
+        return (yield from decide_all(ask, [(builder, key, cost)], patience_us, now_us))[0]
+    reply = yield partial(ask, builder.decide(key, cost, patience_us, now_us))
     if (server_us := protocol.outside_calendar_us(reply)) is not None:
-        reply = yield partial(ask, questions.decide(key, cost, patience_us, server_us))
+        reply = yield partial(ask, builder.decide(key, cost, patience_us, server_us))
     return protocol.facts(reply)
 
 
 def decide_all(
     ask: Ask, charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: bool = True
 ) -> Flow[list[Outcome]]:
-    """Several charges, decided by one script."""
+    """Decides several charges by one script."""
     mode = protocol.COMMIT if commit else protocol.TOLD
     reply = yield partial(ask, protocol.together(charges, patience_us, now_us, mode))
     if (server_us := protocol.any_outside_calendar_us(reply)) is not None:
@@ -104,9 +105,10 @@ def decide_all(
 
 
 def refund(
-    ask: Ask, questions: RequestBuilder, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int
+    ask: Ask, builder: RequestBuilder, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int
 ) -> Flow[Outcome]:
-    reply = yield partial(ask, questions.refund(key, units, receipt, cancel, now_us))
+    """Refunds units of a charge, or cancels a reservation."""
+    reply = yield partial(ask, builder.refund(key, units, receipt, cancel, now_us))
     if (server_us := protocol.outside_calendar_us(reply)) is not None:
-        reply = yield partial(ask, questions.refund(key, units, receipt, cancel, server_us))
+        reply = yield partial(ask, builder.refund(key, units, receipt, cancel, server_us))
     return protocol.parse_refund(reply)

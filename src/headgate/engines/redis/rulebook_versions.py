@@ -1,13 +1,14 @@
-"""The archive: numbered papers in one hash, `hg2:rules`, that whoever shares the server reads.
+"""The store of published rulebook versions: numbered documents in one hash, `hg2:rules`, that all clients of the
+server read.
 
-The engine does not know what a paper says. It numbers and dates them in one step
-(lua/commands/rulebook_versions.lua), keeps the last twenty, and tells cheaply which one is the latest. What an
-edition of a rulebook is, rules/editions.py knows; it works on either archive.
+The engine does not know what a document says. It numbers and dates documents in one step
+(lua/commands/rulebook_versions.lua), keeps the last twenty, and reports cheaply which one is the latest. Their
+content is the business of rules/distribution/versions.py, which works on either store.
 
 Laws (tests/engines/redis/test_rulebook_versions.py):
-  - two papers never get the same number, however many are added at once;
-  - a paper, once added, is never changed, and is there until twenty newer ones are;
-  - one who expects another latest number than there is adds nothing.
+  - two versions never get the same number, however many are added at once;
+  - a version, once added, is never changed, and exists until twenty newer ones do;
+  - a writer that expects another latest number than the stored one adds nothing.
 """
 
 from __future__ import annotations
@@ -24,15 +25,14 @@ if TYPE_CHECKING:
     from headgate.engines.redis.async_engine import AsyncRedisEngine
     from headgate.engines.redis.sync_engine import RedisEngine
 
-KEPT = 20
+MAX_VERSIONS = 20
 
-Stamp = tuple[
-    int, int
-]  # the latest number, and when it was given (in microseconds); zeros: nothing was ever added
+# The latest version, and when it was published (in microseconds); zeros: nothing was ever published.
+Stamp = tuple[int, int]
 
 
-class _Asked:
-    """What is asked about one archive, and what the replies mean."""
+class _VersionRequests:
+    """Builds the requests about one store, and parses their replies."""
 
     def __init__(self, engine: RedisEngine | AsyncRedisEngine) -> None:
         self.key = keys.rules(engine.prefix)
@@ -41,16 +41,18 @@ class _Asked:
 
     def add(self, paper: str, expected: int | None) -> RedisRequest:
         script = bare("rulebook_versions")
-        said = "" if expected is None else expected
+        expected_arg = "" if expected is None else expected
         return RedisRequest(
-            command("EVALSHA", script.sha, 1, self.key, said, KEPT, paper.encode()), script, self.key
+            command("EVALSHA", script.sha, 1, self.key, expected_arg, MAX_VERSIONS, paper.encode()),
+            script,
+            self.key,
         )
 
-    def ask(self, verb: str, *fields: str | int) -> RedisRequest:
+    def read(self, verb: str, *fields: str | int) -> RedisRequest:
         return RedisRequest(command(verb, self.key, *fields), None, self.key)
 
     def corrupt(self) -> Exception:
-        """That the key holds something else: plain commands do not say which one it is."""
+        """Returns the error for a key that holds something else: plain commands do not name the key."""
         return failure(self.where, "", wrong_value_error(self.key))
 
     @staticmethod
@@ -59,7 +61,7 @@ class _Asked:
 
     @staticmethod
     def stamp(reply: list[bytes | None]) -> Stamp:
-        version, at_us = map(_number, reply)
+        version, at_us = map(_number_or_zero, reply)
         return version, at_us
 
     @staticmethod
@@ -68,64 +70,66 @@ class _Asked:
 
 
 class RedisVersionStore:
-    """The papers, asked for through an engine that somebody else opens and closes."""
+    """The published versions, read and written through an engine that the caller opens and closes."""
 
     def __init__(self, engine: RedisEngine) -> None:
-        self._asked = _Asked(engine)
+        self._requests = _VersionRequests(engine)
         self._engine = engine
-        self.text: str = self._asked.text
+        self.text: str = self._requests.text
 
-    def _ask(self, question: RedisRequest) -> Any:
+    def _ask(self, request: RedisRequest) -> Any:
         try:
-            return self._engine.ask(question)
+            return self._engine.ask(request)
         except CorruptState as error:
-            raise self._asked.corrupt() from error.__cause__
+            raise self._requests.corrupt() from error.__cause__
 
     def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
-        """Whether it was added, under which number and when; or the latest number, if not the expected one."""
-        return self._asked.added(self._ask(self._asked.add(paper, expected)))
+        """Adds a version. Returns whether it was added, its number and time; or the latest number, if it is not
+        the expected one."""
+        return self._requests.added(self._ask(self._requests.add(paper, expected)))
 
     def stamp(self) -> Stamp:
-        """The latest number, and when it was given."""
-        return self._asked.stamp(self._ask(self._asked.ask("HMGET", "version", "at_us")))
+        """Returns the latest number, and when it was published."""
+        return self._requests.stamp(self._ask(self._requests.read("HMGET", "version", "at_us")))
 
     def paper(self, version: int) -> bytes | None:
-        found: bytes | None = self._ask(self._asked.ask("HGET", version))
-        return found
+        """Returns the document of one version; None if there is none."""
+        document: bytes | None = self._ask(self._requests.read("HGET", version))
+        return document
 
     def versions(self) -> list[int]:
-        """The numbers of all papers that are kept, newest first."""
-        return self._asked.versions(self._ask(self._asked.ask("HKEYS")))
+        """Returns the numbers of all stored versions, newest first."""
+        return self._requests.versions(self._ask(self._requests.read("HKEYS")))
 
 
 class AsyncRedisVersionStore:
-    """The same, awaited."""
+    """The published versions, awaited."""
 
     def __init__(self, engine: AsyncRedisEngine) -> None:
-        self._asked = _Asked(engine)
+        self._requests = _VersionRequests(engine)
         self._engine = engine
-        self.text: str = self._asked.text
+        self.text: str = self._requests.text
 
-    async def _ask(self, question: RedisRequest) -> Any:
+    async def _ask(self, request: RedisRequest) -> Any:
         try:
-            return await self._engine.ask(question)
+            return await self._engine.ask(request)
         except CorruptState as error:
-            raise self._asked.corrupt() from error.__cause__
+            raise self._requests.corrupt() from error.__cause__
 
     async def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
-        return self._asked.added(await self._ask(self._asked.add(paper, expected)))
+        return self._requests.added(await self._ask(self._requests.add(paper, expected)))
 
     async def stamp(self) -> Stamp:
-        return self._asked.stamp(await self._ask(self._asked.ask("HMGET", "version", "at_us")))
+        return self._requests.stamp(await self._ask(self._requests.read("HMGET", "version", "at_us")))
 
     async def paper(self, version: int) -> bytes | None:
-        found: bytes | None = await self._ask(self._asked.ask("HGET", version))
-        return found
+        document: bytes | None = await self._ask(self._requests.read("HGET", version))
+        return document
 
     async def versions(self) -> list[int]:
-        return self._asked.versions(await self._ask(self._asked.ask("HKEYS")))
+        return self._requests.versions(await self._ask(self._requests.read("HKEYS")))
 
 
-def _number(field: Any) -> int:
-    """What somebody wrote there by hand counts as nothing."""
+def _number_or_zero(field: Any) -> int:
+    """Parses a number; a value that somebody wrote there by hand counts as zero."""
     return int(field) if field is not None and field.isdigit() else 0

@@ -1,9 +1,9 @@
-"""Scripts, put together: a command with just the model files that it needs.
+"""Assembles scripts: a command with just the model files that it needs.
 
-Every call of a script creates every function and table of it anew, which can cost Redis more than the decision
-itself. So a take on one key carries one model, without the parts that only other commands use (they stand below
-a line `--@refund` in the model's file), and flat: its functions become plain locals, no module table is made.
-Only a mixed call carries several models, as modules.
+Every call of a script creates all of its functions and tables anew, which can cost Redis more than the decision
+itself. So a take on one key carries one model, without the parts that only other commands use (below a line
+`--@refund` in the model's file), and inlined: its functions become plain locals, without a module table. Only a
+call of several algorithms carries several models, as modules.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _MODELS = next(
     if folder.is_dir()
 )
 
-# How each algorithm's state is kept. Whatever fits one string needs no line here.
-_KEEPERS = {"sliding_log": "log_storage"}
+# The storage of each algorithm's state, where it is not one string.
+_STORAGES = {"sliding_log": "log_storage"}
 
-# Commands that run so often that for a state in one string they are written out.
-_WRITTEN_OUT = ("take", "take_many", "take_calls")
+# Commands that run so often that for a state in one string there is a version with the storage inlined.
+_INLINED = ("take", "take_many", "take_calls")
 
 
 class Script:
-    """A text that runs in the server, and the name under which the server knows it."""
+    """A Lua script, and the SHA1 under which the server finds it."""
 
     __slots__ = ("load", "sha", "text")
 
@@ -47,83 +47,87 @@ class Script:
 
 @cache
 def single(command: str, algorithm: str) -> Script:
-    """A command on one key, for one algorithm."""
-    commands = [_KEEPERS.get(algorithm, "string_storage"), command]
-    if commands[0] == "string_storage" and command in _WRITTEN_OUT:
+    """Assembles a command on one key, for one algorithm."""
+    commands = [_STORAGES.get(algorithm, "string_storage"), command]
+    if commands[0] == "string_storage" and command in _INLINED:
         commands = [f"{command}_string"]
-    model = _for(command, _model(algorithm))
-    parts = [_WRONG_VALUE, model, *(_command(name) for name in commands)]
-    return Script("\n".join(_flat(part) for part in parts).replace("model.width", _width(model)))
+    model = _without_other_commands(command, _model_source(algorithm))
+    sources = [_WRONG_VALUE, model, *(_command_source(name) for name in commands)]
+    return Script(
+        "\n".join(_inline_module(source) for source in sources).replace("model.width", _limit_width(model))
+    )
 
 
 def in_one_string(algorithm: str) -> bool:
-    """Whether its state fits one: only then there is a `take_calls` for it."""
-    return algorithm not in _KEEPERS
+    """Returns whether the algorithm's state fits one string: only then it has a `take_calls`."""
+    return algorithm not in _STORAGES
 
 
 def several(command: str, algorithms: Iterable[str]) -> Script:
-    """A command on several keys, for these algorithms."""
-    return _several(command, tuple(sorted(set(algorithms))))
+    """Assembles a command on several keys, for these algorithms."""
+    return _mixed(command, tuple(sorted(set(algorithms))))
 
 
 @cache
-def _several(command: str, algorithms: tuple[str, ...]) -> Script:
-    lines = [_flat(_WRONG_VALUE), "local models, keeps = {}, {}"]
+def _mixed(command: str, algorithms: tuple[str, ...]) -> Script:
+    lines = [_inline_module(_WRONG_VALUE), "local models, keeps = {}, {}"]
     for name in algorithms:
-        model = _for(command, _model(name))
-        keeper = _command(_KEEPERS.get(name, "string_storage"))
+        model = _without_other_commands(command, _model_source(name))
+        storage = _command_source(_STORAGES.get(name, "string_storage"))
         lines.append(f"models.{name} = (function()\n{model}\nend)()")
-        lines.append(f"keeps.{name} = (function(model)\n{keeper}\nend)(models.{name})")
-    return Script("\n".join([*lines, _command(command)]))
+        lines.append(f"keeps.{name} = (function(model)\n{storage}\nend)(models.{name})")
+    return Script("\n".join([*lines, _command_source(command)]))
 
 
 @cache
 def bare(command: str, model: str | None = None) -> Script:
-    """A command that keeps its state itself."""
-    parts = [] if model is None else [_model(model)]
-    return Script("\n".join(_flat(part) for part in (_WRONG_VALUE, *parts, _command(command))))
+    """Assembles a command that stores its state itself."""
+    models = [] if model is None else [_model_source(model)]
+    return Script(
+        "\n".join(_inline_module(source) for source in (_WRONG_VALUE, *models, _command_source(command)))
+    )
 
 
 @cache
 def published(name: str) -> Script:
-    """What gateways call by its SHA1: a token bucket in a hash that somebody configured."""
+    """Assembles a script that gateways call by its SHA1: a token bucket configured by a hash."""
     command = f"published_{name}"
-    parts = (
+    sources = (
         _WRONG_VALUE,
-        _for(command, _model("token_bucket")),
-        _model("decimal_rate"),
-        _model("changed_bucket"),
-        _command("hash_storage"),
-        _command(command),
+        _without_other_commands(command, _model_source("token_bucket")),
+        _model_source("decimal_rate"),
+        _model_source("changed_bucket"),
+        _command_source("hash_storage"),
+        _command_source(command),
     )
-    return Script("\n".join(_flat(part) for part in parts))
+    return Script("\n".join(_inline_module(source) for source in sources))
 
 
-def _flat(source: str) -> str:
-    """A module's functions as plain locals, and calls of them as plain calls."""
+def _inline_module(source: str) -> str:
+    """Turns a module's functions into plain locals, and calls of them into plain calls."""
     source = re.sub(r"^function M\.", "local function ", source, flags=re.M)
     source = re.sub(r"^(local M = .*|return M)$", "", source, flags=re.M)
     return re.sub(r"\b(?:M|model|keep)\.(?!width)", "", source)
 
 
-def _width(model: str) -> str:
-    """How many numbers the model's limit has."""
-    found = re.search(r"^local M = \{ width = (\d+)", model, flags=re.M)
-    assert found is not None, "a model says how many numbers its limit has"
-    return found[1]
+def _limit_width(model: str) -> str:
+    """Returns how many numbers the model's limit has."""
+    match = re.search(r"^local M = \{ width = (\d+)", model, flags=re.M)
+    assert match is not None, "a model says how many numbers its limit has"
+    return match[1]
 
 
-def _for(command: str, source: str) -> str:
-    """Without the parts that are marked for another command."""
+def _without_other_commands(command: str, source: str) -> str:
+    """Removes the parts that are marked for another command."""
     return re.sub(rf"^--@(?!{command}$)\w+\n(?:(?!--@|return M$).*\n?)*", "", source, flags=re.M)
 
 
-def _command(name: str) -> str:
+def _command_source(name: str) -> str:
     return (_COMMANDS / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _model(name: str) -> str:
+def _model_source(name: str) -> str:
     return (_MODELS / f"{name}.lua").read_text(encoding="utf-8")
 
 
-_WRONG_VALUE = _command("wrong_value")  # every command answers by it
+_WRONG_VALUE = _command_source("wrong_value")  # part of every script

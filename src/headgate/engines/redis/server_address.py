@@ -1,6 +1,6 @@
 """Parses and opens the address of one server: host and port or a socket's path, TLS, a login, a database.
 
-redis-py parses the URL, so that every option it supports works here too (?db=, ?ssl_ca_certs=, ?ssl_certfile=, ...).
+redis-py parses the URL, so that all of its options work here too (?db=, ?ssl_ca_certs=, ?ssl_certfile=, ...).
 Connecting and reading are ours: a decision's deadline must hold for all of it.
 """
 

@@ -26,7 +26,7 @@ from headgate.engines.port import Meter, Slot
 from headgate.engines.quota_ledger import Told
 from headgate.engines.redis import cross_slot, keys, protocol, redirects
 from headgate.engines.redis.errors import NoScript, RedisError, failure, not_charged
-from headgate.engines.redis.overrides import Listing, OverrideRequestBuilder, RedisOverrides
+from headgate.engines.redis.overrides import OverrideRequestBuilder, OverrideScan, RedisOverrides
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.quota_ledger import RedisLedger
 from headgate.engines.redis.server_address import ServerAddress
@@ -134,7 +134,9 @@ class RedisEngine:
 
         try:
             discover = partial(self._discover, question.tag, by)
-            return run(redirects.answered(self.topology, discover, send, time.sleep, question, by, forgot))
+            return run(
+                redirects.send_with_redirects(self.topology, discover, send, time.sleep, question, by, forgot)
+            )
         except RedisError as trouble:
             raise self._failure(trouble) from trouble
 
@@ -163,12 +165,12 @@ class RedisEngine:
     def overrides(self, rule: str) -> RedisOverrides:
         questions = OverrideRequestBuilder(rule, self.prefix)
 
-        def listing() -> Listing:
+        def listing() -> OverrideScan:
             try:
                 self._discover(b"", time.monotonic() + self.deadline)
             except RedisError as trouble:
                 raise self._failure(trouble) from trouble
-            return Listing(questions, self.topology, self._ask_at, self.ask_all)
+            return OverrideScan(questions, self.topology, self._ask_at, self.ask_all)
 
         return RedisOverrides(questions, self.ask, listing, self._failure)
 

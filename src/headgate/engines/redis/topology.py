@@ -108,15 +108,15 @@ def _parse_hosts(
     base_scheme: str, rest: str, port: int
 ) -> tuple[list[tuple[str, int]], ServerAddress, str, dict[str, str]]:
     """Parses a URL with several hosts: the hosts, how to log in to them, its path, and its options."""
-    end = authority_end(rest)
-    login, at, host_list = rest[:end].rpartition("@")
-    parts = urlsplit(f"{base_scheme}localhost{rest[end:]}")
+    hosts_end = authority_end(rest)
+    login, at, host_list = rest[:hosts_end].rpartition("@")
+    tail = urlsplit(f"{base_scheme}localhost{rest[hosts_end:]}")
     hosts = [urlsplit(f"//{host_text}") for host_text in host_list.split(",")]
-    options = dict(parse_qsl(parts.query))
+    options = dict(parse_qsl(tail.query))
     query = urlencode({name: value for name, value in options.items() if not name.startswith("sentinel_")})
-    db = parts.path if parts.path.strip("/").isdigit() else ""
+    db = tail.path if tail.path.strip("/").isdigit() else ""
     address = ServerAddress.read(f"{base_scheme}{login}{at}localhost{db}?{query}")
-    return [(host.hostname or "", host.port or port) for host in hosts], address, parts.path, options
+    return [(host.hostname or "", host.port or port) for host in hosts], address, tail.path, options
 
 
 class SingleServer:
