@@ -160,7 +160,7 @@ def test_whoever_has_the_most_time_left_asks_for_the_others() -> None:
     patient, near, late, hurried = [PoolWaiter(left) for left in (10.0, 1.004, 0.5, 0.1)]
     state.waiting += [patient, near, late, hurried]
     # Whoever is in a hurry leaves the connection to one who is not.
-    assert state.claim_for_all(hurried) is patient
+    assert state.claim_for_batch(hurried) is patient
     assert state.entries[0].user is None
     batch: list[PoolWaiter] = []
     state.take_batch(PoolWaiter(1.0), batch)

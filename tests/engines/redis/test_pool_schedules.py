@@ -69,7 +69,7 @@ class World:
             twin.broken, twin.unsent = caller.broken, caller.unsent
             twin.batch = [callers[id(each)] for each in caller.batch]
             twin.entry = entry_of(caller.entry)
-            twin.asked_by = None if caller.asked_by is None else callers[id(caller.asked_by)]
+            twin.batch_leader = None if caller.batch_leader is None else callers[id(caller.batch_leader)]
         for entry in old.entries:
             copy = entries[id(entry)]
             copy.connection, copy.until = entry.connection, entry.until
@@ -91,7 +91,7 @@ class World:
             tuple(
                 (
                     *(c.at, c.woken, c.reply, c.broken, c.unsent),
-                    *(None if c.entry is None else place[id(c.entry)], number_of(c.asked_by)),
+                    *(None if c.entry is None else place[id(c.entry)], number_of(c.batch_leader)),
                     *map(number_of, c.batch),
                 )
                 for c in self.callers
@@ -131,7 +131,7 @@ class World:
                 looks = world.callers[number]
                 Step(world, looks).take("goes on")
                 Step(world, looks).take("goes on")
-                if looks.at == "sleeps" and world.state.is_forgotten(looks):
+                if looks.at == "sleeps" and world.state.is_orphaned(looks):
                     answer(looks, TROUBLE)
                 yield world
 
@@ -219,7 +219,7 @@ class Step:
 
     def _wakes(self) -> None:
         if self.caller.unsent:
-            self.state.put_back(self.caller.batch)
+            self.state.requeue(self.caller.batch)
         else:
             for each in self.caller.batch:  # an interrupted one has not answered them yet
                 answer(each, TROUBLE)
@@ -241,12 +241,12 @@ class Step:
             caller.at = "ended"
         elif caller in state.waiting:
             if not state.has_idle():
-                entry = state.to_open(0.0)
+                entry = state.entry_to_open(0.0)
                 if entry is not None:
                     opener = entry.opening = Opener()
                     self.world.openers.append((entry, opener))
             else:
-                leader = state.claim_for_all(caller)
+                leader = state.claim_for_batch(caller)
                 if leader is caller:
                     caller.at = "takes the batch"
                 else:
@@ -383,8 +383,8 @@ def test_what_is_never_released_is_taken_back_after_its_users_deadline() -> None
     entry.connection = connection
     assert state.claim(lost, 5.0)
     assert not state.claim(next_one, 9.0)
-    assert state.to_open(5.9) is None
-    healed = state.to_open(6.1)
+    assert state.entry_to_open(5.9) is None
+    healed = state.entry_to_open(6.1)
     assert healed is state.entries[0]
     assert healed is not entry
     assert connection.ended
@@ -396,9 +396,9 @@ def test_what_is_never_released_is_taken_back_after_its_users_deadline() -> None
 
 def test_an_opener_that_died_is_replaced() -> None:
     state = PoolState(1)
-    entry = state.to_open(0.0)
+    entry = state.entry_to_open(0.0)
     assert entry is not None
     entry.opening = opener = Opener()
-    assert state.to_open(0.0) is None
+    assert state.entry_to_open(0.0) is None
     opener.alive = False  # it was never started, or ended without a word
-    assert state.to_open(0.0) is entry
+    assert state.entry_to_open(0.0) is entry

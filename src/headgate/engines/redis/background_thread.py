@@ -1,4 +1,4 @@
-"""Runs work in a thread that a signal handler cannot kill while it is started.
+"""Runs a function in a thread whose start a signal handler cannot break.
 
 threading.Thread.start takes several steps in the caller's thread. If a signal handler raises among them (Celery's
 soft time limit), Python forgets the new thread, which then dies of a KeyError before it has done anything. Here a
@@ -15,14 +15,15 @@ from typing import Any
 
 
 class BackgroundThread:
-    """A daemon thread. `start` raises RuntimeError if the process has as many threads as it may have."""
+    """A daemon thread. `start` raises RuntimeError if the process can have no more threads."""
 
     def __init__(self, work: Callable[..., object], *args: Any) -> None:
         self._work, self._args = work, args
-        self._process = 0  # in which it runs: a forked child does not have it
+        self._process = 0  # the process in which it runs: a forked child does not have it
         self._ended = Event()
 
     def start(self) -> None:
+        """Starts the thread."""
         run = self._run
         self._process = getpid()
         # No call comes between: interrupted before, it is not alive; interrupted after, it runs.
@@ -40,9 +41,10 @@ class BackgroundThread:
             self._ended.set()
 
     def is_alive(self) -> bool:
+        """Returns whether it runs, in this process."""
         return self._process == getpid()
 
     def join(self, timeout: float) -> None:
-        """Wait until it has ended, but no longer than that."""
+        """Waits until it has ended, at most `timeout` seconds."""
         if self.is_alive():
             self._ended.wait(timeout)

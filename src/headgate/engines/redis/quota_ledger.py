@@ -39,12 +39,12 @@ class _LedgerRequests(Dividing):
         return self._request("leave", key, holder)
 
     def parse_grant(self, key: str, reply: list[int]) -> Assignment | None:
-        grains, at_us, _ = reply
-        if grains == _NO_GRANT_YET:
+        grant_units, at_us, _ = reply
+        if grant_units == _NO_GRANT_YET:
             return None
-        if grains:
+        if grant_units:
             self._reported.note(key, at_us + self.live_us, at_us)
-        return told(self.division, grains, self.ttl_us)
+        return told(self.division, grant_units, self.ttl_us)
 
     def _request(self, verb: str, key: str, holder: str, *args: int | str) -> RedisRequest:
         packed = protocol.command(

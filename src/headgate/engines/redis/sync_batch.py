@@ -126,7 +126,7 @@ class SyncBatch:
     @property
     def resumable(self) -> bool:
         """Whether replies are under way, and none of them was lost."""
-        return self._sent and bool(self._joints) and not self.connection.torn
+        return self._sent and bool(self._joints) and not self.connection.bytes_lost
 
     def run_to_the_end(self, deadline_at: float) -> None:
         """Run on in place of one who was interrupted; the connection is of no use after that."""

@@ -157,7 +157,7 @@ class ConnectionPool:
                 with self._lock:
                     waits = request in self._state.waiting
                     turn = waits and self._has_turn(request)
-                    forgotten = 0 if waits or not self._state.is_forgotten(request) else forgotten + 1
+                    forgotten = 0 if waits or not self._state.is_orphaned(request) else forgotten + 1
                 if forgotten > FORGOTTEN_WAKES:
                     raise ConnectionLost(INTERRUPTED)
         except BaseException:
@@ -180,11 +180,11 @@ class ConnectionPool:
         caller holds the lock."""
         state = self._state
         if not state.has_idle():
-            entry = state.to_open(time.monotonic())
+            entry = state.entry_to_open(time.monotonic())
             if entry is not None:
                 self._open(entry)
             return False
-        leader = state.claim_for_all(request)
+        leader = state.claim_for_batch(request)
         if leader is not request:
             leader.wake()
         return leader is request
@@ -208,7 +208,7 @@ class ConnectionPool:
                 whole = not dead
                 return
             if dead:  # it was accepted only to be closed: too many clients, perhaps
-                trouble = connection.farewell()
+                trouble = connection.close_reason()
                 return
             if connection.timeout != self.deadline:
                 connection.set_timeout(self.deadline)
@@ -225,7 +225,7 @@ class ConnectionPool:
                 connection.close()
                 if trouble is None and (trip is None or not trip.begun):
                     with self._lock:
-                        self._state.put_back(batch)
+                        self._state.requeue(batch)
                 else:
                     for each in batch:
                         each.answer(trouble or ConnectionLost(INTERRUPTED), self._lock)
@@ -244,7 +244,7 @@ class ConnectionPool:
         ):
             return False
         until = leader.deadline_at + (LINGER_S if awaited else 0.0)
-        leader.runs_on = thread = BackgroundThread(trip.run_to_the_end, until)
+        leader.resumed_by = thread = BackgroundThread(trip.run_to_the_end, until)
         try:
             thread.start()
         except RuntimeError:  # the process has as many as it may have
