@@ -93,7 +93,7 @@ def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: Red
     ]
 
     def ask(mode: int) -> list[Outcome]:
-        charges = [(meter.questions, "key", 1) for meter in meters]
+        charges = [(meter.builder, "key", 1) for meter in meters]
         return protocol.all_facts(engine.ask(protocol.together(charges, None, 0, mode)), charges)
 
     assert (allowed(ask(protocol.TOLD)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
@@ -190,7 +190,7 @@ def test_what_is_taken_back_is_taken_back_by_the_keys_own_numbers(engine: RedisE
             assert last.decide(b, 1)[ALLOWED]
         return engine.ask_all(questions, deadlines)
 
-    charges = [(each.questions, key, cost) for each, key, cost in ((api, a, 40), (last, b, 1), (shadow, c, 1))]
+    charges = [(each.builder, key, cost) for each, key, cost in ((api, a, 40), (last, b, 1), (shadow, c, 1))]
     facts = run(cross_slot.decide_by_slot(engine.ask, ask_all, charges, None, 0))
     assert (allowed(facts), next(rounds)) == ([True, False, True], 4)
     assert (left(facts), left([api.decide(a, 0), shadow.decide(c, 0)])) == ([100, 0, 8], [100, 8])
@@ -287,7 +287,7 @@ def test_a_plain_meter_takes_the_short_way(redis_server: RedisServer) -> None:
     """Terms that a lone charge need not know, such as a shadow's, change nothing of its question."""
     engine = RedisEngine(redis_server.unix_url)
     plain, shadow, login = (engine.meter(parse("1/s"), "x", each) for each in (None, SHADOW, LOGIN))
-    asked = [meter.questions.decide("key", 1, None, 0) for meter in (plain, shadow)]
+    asked = [meter.builder.decide("key", 1, None, 0) for meter in (plain, shadow)]
     assert asked[0] == asked[1]
     assert (plain._only is engine.only, shadow._only is engine.only, login._only) == (True, True, None)
     engine.close()

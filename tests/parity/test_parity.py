@@ -121,7 +121,7 @@ def test_python_and_servers_agree(name: str, driven_server: RedisServer) -> None
         # Nobody's clock but the server's counts: the caller's only finds the calendar, and may be wrong.
         ours = ManualClock(walk[0].now_us + rng.choice((0, 0, DAY, -DAY, 400 * DAY, -4000 * DAY)))
         engine = RedisEngine(driven_server.unix_url, clock=ours)
-        engine._abandoned._stuck = PendingCancellations(
+        engine._late_replies._pending = PendingCancellations(
             0
         )  # no place is tried again: each step is one of the model's
         key = f"walk {number}"
@@ -159,7 +159,7 @@ def _ask(meter: Meter, key: str, step: Step) -> Outcome | None:
 
 
 def _stored(engine: RedisEngine, meter: RedisMeter, key: str) -> str:
-    found = engine.ask(RedisRequest(command("GET", meter.questions.key(key)), None))
+    found = engine.ask(RedisRequest(command("GET", meter.builder.key(key)), None))
     return "-" if found is None else bytes(found).decode()
 
 

@@ -218,7 +218,7 @@ def test_the_engines_own_deadline_changes(link: Proxy) -> None:
     stack.set_deadline(LONG)
     link.delay(150)
     meter.decide("k", 1)
-    engine.ask_all([meter.meter.meter.meter.questions.reset("k") for _ in range(4)])
+    engine.ask_all([meter.meter.meter.meter.builder.reset("k") for _ in range(4)])
     stack.close()
 
 

@@ -112,7 +112,7 @@ async def test_a_server_that_stays_silent_keeps_few_connections(
                 await asyncio.sleep(PAUSE_S)
             assert isinstance(limiter.engine, AsyncRedisEngine)
             (only,) = limiter.engine._loops[asyncio.get_running_loop()].values()
-            assert not only.lingering
+            assert not only.silent_connections
         finally:
             redis_server.resume()
 
@@ -247,9 +247,9 @@ def test_what_no_thread_could_give_back_is_given_back_by_the_next(redis_server: 
     with Limiter("5 slots ttl 1h", f"{redis_server.url}?deadline=5s") as limiter:
         limiter.peek("key")
         assert isinstance(limiter.engine, RedisEngine)
-        abandoned, (question, reply) = limiter.engine._abandoned, asked_for_a_slot(limiter.engine)
+        late_replies, (question, reply) = limiter.engine._late_replies, asked_for_a_slot(limiter.engine)
         with no_thread_can_start():
-            abandoned.left(question, reply)
+            late_replies.undo(question, reply)
         assert slots_missing(redis_server, 5)() == "4 of 5 slots are free"
         limiter.acquire("other").release()
         until(slots_missing(redis_server, 5), SURE_S)

@@ -303,7 +303,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
     """With both connections open."""
     made = ConnectionPool(ServerAddress.read(redis_server.url), 20)
-    crowd(POOL_SIZE, lambda n: made.ask_in_turn(command("PING"), time.monotonic() + 20))
+    crowd(POOL_SIZE, lambda n: made.ask_queued(command("PING"), time.monotonic() + 20))
     until(lambda: None if made.idle else "nothing is open", 20)
     yield made
     made.close()
@@ -318,10 +318,10 @@ def test_others_get_their_replies_when_the_one_who_asks_for_them_is_interrupted(
         try:
             deadline_at = time.monotonic() + 20
             with pool._lock:  # they are in the queue before anybody can ask
-                others = [threads.submit(pool.ask_in_turn, command("ECHO", str(n)), deadline_at) for n in range(8)]
+                others = [threads.submit(pool.ask_queued, command("ECHO", str(n)), deadline_at) for n in range(8)]
             until(lambda: None if len(pool._state.waiting) + asked(pool) >= 8 else "not all have come", 20)
             with interrupted_after(0.3):
-                pool.ask_in_turn(command("ECHO", "main"), deadline_at + 20)
+                pool.ask_queued(command("ECHO", "main"), deadline_at + 20)
         finally:
             redis_server.resume()
         assert [each.result() for each in others] == [str(n).encode() for n in range(8)]
@@ -337,7 +337,7 @@ def test_a_reply_for_a_caller_that_was_interrupted(redis_server: RedisServer, po
     redis_server.pause()
     try:
         with interrupted_after(0.2):
-            pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 20, abandoned=replies.put)
+            pool.ask_queued(command("INCR", "n"), time.monotonic() + 20, on_late_reply=replies.put)
         assert replies.empty()
     finally:
         redis_server.resume()
@@ -351,11 +351,11 @@ def test_a_reply_for_a_caller_whose_deadline_is_over(redis_server: RedisServer, 
     redis_server.pause()
     try:
         with pytest.raises(TimedOut):
-            pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 0.1, abandoned=replies.put)
+            pool.ask_queued(command("INCR", "n"), time.monotonic() + 0.1, on_late_reply=replies.put)
     finally:
         redis_server.resume()
     assert replies.get(timeout=20) == 1
-    assert pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 20, abandoned=replies.put) == 2
+    assert pool.ask_queued(command("INCR", "n"), time.monotonic() + 20, on_late_reply=replies.put) == 2
     assert replies.empty()
 
 
@@ -367,11 +367,11 @@ def test_a_reply_for_one_for_whom_another_asked(redis_server: RedisServer, pool:
         try:
             with pool._lock:
                 patient = [
-                    threads.submit(pool.ask_in_turn, command("PING"), time.monotonic() + 20) for _ in range(3)
+                    threads.submit(pool.ask_queued, command("PING"), time.monotonic() + 20) for _ in range(3)
                 ]
                 time.sleep(0.1)
                 hurried = threads.submit(
-                    pool.ask_in_turn, command("INCR", "n"), time.monotonic() + 0.5, 1, replies.put
+                    pool.ask_queued, command("INCR", "n"), time.monotonic() + 0.5, 1, replies.put
                 )
             assert isinstance(hurried.exception(), TimedOut)
         finally:
@@ -425,7 +425,7 @@ def test_a_caller_that_waits_does_not_spin(pool: ConnectionPool) -> None:
         entry.user, entry.until = another, deadline_at
     another.entry = pool._state.entries[0]
     with ThreadPoolExecutor(1) as threads:
-        waits = threads.submit(pool.ask_in_turn, command("PING"), deadline_at)
+        waits = threads.submit(pool.ask_queued, command("PING"), deadline_at)
         until(lambda: None if pool._state.waiting else "it does not wait", 20)
         batch: list[Any] = []
         with pool._lock:
@@ -434,7 +434,7 @@ def test_a_caller_that_waits_does_not_spin(pool: ConnectionPool) -> None:
         began = time.process_time()
         time.sleep(0.3)
         assert time.process_time() - began < 0.15
-        batch[0].answer(b"for you", pool._lock)
+        batch[0].deliver(b"for you", pool._lock)
         assert waits.result() == b"for you"
     pool._state.entries[0].user = None
 
@@ -575,7 +575,7 @@ def test_a_caller_that_is_interrupted_while_another_thread_begins_to_read_on(
     redis_server.pause()
     try:
         with interrupted_when_a_thread_starts():
-            pool.ask_in_turn(command("INCR", "n"), time.monotonic() + 0.1, abandoned=replies.put)
+            pool.ask_queued(command("INCR", "n"), time.monotonic() + 0.1, on_late_reply=replies.put)
     finally:
         redis_server.resume()
     assert replies.get(timeout=20) == 1

@@ -1,22 +1,26 @@
 """The Redis engine: the model as Lua inside the server, atomic, on the server's clock.
 
-    script      which Lua a command needs, put together once
-    naming      the key that a count is kept under
-    wire        questions and answers as bytes, pure
-    address     one server: where it is, how one is let in
-    topology    which server answers for a key: the only one, a master that sentinels name, a cluster's node
-    trouble     what can go wrong, as sentences
-    flows       a question that may take several steps
-    publish     scripts for gateways that talk to Redis themselves
+    script_assembly      the Lua script of each command, assembled once
+    keys                 the Redis keys of counts
+    protocol             requests and replies as bytes, pure
+    server_address       one server: its host and port, TLS, login
+    topology             which server owns a key: the only one, a master that sentinels name, a cluster's node
+    errors               what can fail, and how to tell users
+    redirects            requests that may take several steps
+    cross_slot           charges in several slots of a cluster
+    published_scripts    scripts for gateways that talk to Redis themselves
+    overrides, quota_ledger, rulebook_versions, key_scan    other state on the server
 
-    sync:       sync_connection   one open connection
-                sync_pool         the connections to one server, shared by threads
-                pool_state        who uses which of them and who waits, pure
-                round_trip        several callers' questions, sent together
-                blocking          the engine
-    async:      connection        one open connection
-                channel           the way to one server, shared by tasks
-                awaiting          the engine
+    sync:       sync_connection      one open connection
+                sync_pool            the connections to one server, shared by threads
+                pool_state           which caller uses which of them, and which wait, pure
+                sync_batch           several callers' requests, sent together
+                sync_late_replies    undoes replies to threads that have left
+                sync_engine          the engine
+    async:      async_connection     one open connection
+                async_batcher        the requests to one server, shared by tasks
+                async_late_replies   undoes replies to tasks that have left
+                async_engine         the engine
 
-The two shells hold connections and nothing else; what is decided, and where, is in the files they share.
+The two engines hold connections and nothing else; the decisions, and where they are sent, are in the shared files.
 """

@@ -1,18 +1,18 @@
-"""What leads to one server, for all tasks of one event loop: one connection, and whoever asks at once shares a
-round trip.
+"""Sends the requests of all tasks of one event loop to one server, over one connection, and batches those that
+come together.
 
-    what comes alone is sent at once: sharing costs a lone call nothing
-    takes under one limit that come together become one script call, in the order in which they came
-    anything else that comes together is written together, and answered one by one
+    a request that comes alone is sent at once: batching costs a single call nothing
+    takes under one limit that come together become one script call, in the order of arrival
+    any other requests that come together are written together, and answered one by one
 
-So the server works on one unit while the next ones gather; while UNITS of them are on their way, the rest waits
-here. LAW: exact. Each charge is decided by itself, after all those before it, and gets its own answer. A caller
-who has gone (cancelled, or too late) leaves an empty seat, which nobody is moved into. If its question says how to
-undo what the reply brings (a place in a queue, a slot, a ticket), that is undone when the reply comes, and the
-question is not sent at all if it was not sent yet; a take stays charged. A connection that falls silent is
-replaced, and read on for such replies (lingering.py). What was sent is never sent again, unless the server said
-that it has done nothing. Nobody waits longer than the channel's deadline, which one timer watches for all; a
-question with a shorter one of its own has a timer of its own.
+So the server works on one batch while the next ones gather; while MAX_BATCHES_IN_FLIGHT are on their way, the rest
+waits here. LAW: exact. Each charge is decided by itself, after all those before it, and gets its own reply. A
+caller who has left (cancelled, or too late) leaves a finished future, which no other caller gets. If its request
+says how to undo what the reply grants (a place in a queue, a slot, a ticket), that is undone when the reply comes,
+and the request is not sent at all if it was not sent yet; a take stays charged. A connection that falls silent is
+replaced, and read on for such replies (silent_connections.py). A request that was sent is never sent again, unless
+the server replied that it has done nothing. No caller waits longer than the batcher's deadline, which one timer
+checks for all; a request with a shorter one has a timer of its own.
 """
 
 from __future__ import annotations
@@ -27,63 +27,66 @@ from time import monotonic
 from typing import Any
 
 from headgate.engines.redis import protocol
-from headgate.engines.redis.async_connection import IDLE, AsyncConnection, Hear
+from headgate.engines.redis.async_connection import TRUSTED_S, AsyncConnection, OnReply
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, NoScript, RedisError, TimedOut
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.silent_connections import SilentConnections
 
-TOGETHER = 128  # questions in one unit
-UNITS = 4  # on their way at once
-OPENING = 1.0  # seconds that opening a connection may take at least, whatever the deadline
-SILENCE = 1.0  # seconds beyond the deadline after which a connection that says nothing is given up
+BATCH_SIZE = 128  # requests
+MAX_BATCHES_IN_FLIGHT = 4  # the rest waits here
+CONNECT_TIMEOUT_S = 1.0  # the least time for opening a connection, whatever the deadline
+SILENCE_TIMEOUT_S = 1.0  # beyond the deadline, after which a connection that sends nothing is given up
 
 _ASKING = protocol.command("ASKING")
 
-Seat = asyncio.Future[Any]
+ReplyFuture = asyncio.Future[Any]
 
 
-# Since when, whose seat; then of a take its limit, key and cost, and otherwise None, a Question, whether ASKING.
-# A plain tuple, because naming its parts would take longer than filling them.
-_Asked = tuple[float, Seat, "RequestBuilder | None", Any, int]
+# When it came, its future; then for a take its builder, key and cost, otherwise None, a request, whether ASKING.
+# A plain tuple, because a named one takes longer to make.
+_Call = tuple[float, ReplyFuture, "RequestBuilder | None", Any, int]
 
 
-class _Unit:
-    """What was written together."""
+class _Batch:
+    """Requests that were written together."""
 
-    __slots__ = ("asked", "left")
+    __slots__ = ("calls", "missing_replies")
 
-    def __init__(self, asked: Sequence[_Asked]) -> None:
-        self.asked: Sequence[_Asked] = asked
-        self.left: int = 0  # replies that have not come
+    def __init__(self, calls: Sequence[_Call]) -> None:
+        self.calls: Sequence[_Call] = calls
+        self.missing_replies: int = 0
 
 
-class _Lone(_Unit):
-    """A take that nobody came with: what a unit is, without what only many need."""
+class _SingleTake(_Batch):
+    """A batch of one take, without the bookkeeping that only several requests need."""
 
-    __slots__ = ("channel", "connection", "question")
+    __slots__ = ("batcher", "connection", "request")
 
     def __init__(
-        self, channel: AsyncBatcher, connection: AsyncConnection, asked: _Asked, question: RedisRequest
+        self, batcher: AsyncBatcher, connection: AsyncConnection, call: _Call, request: RedisRequest
     ) -> None:
-        self.asked = (asked,)
-        self.channel = channel
+        self.calls = (call,)
+        self.batcher = batcher
         self.connection = connection
-        self.question = question
+        self.request = request
 
-    def hear(self, reply: Any) -> None:
-        seat = self.asked[0][1]
+    def on_reply(self, reply: Any) -> None:
+        """Resolves the take."""
+        future = self.calls[0][1]
         if reply.__class__ is list:
-            if not seat.done():
-                seat.set_result(protocol.facts(reply))
-            self.channel.heard(self)
+            if not future.done():
+                future.set_result(protocol.facts(reply))
+            self.batcher.batch_done(self)
         else:
-            self.left = 1
-            self.channel.hear(self.connection, self, self.question, self.channel.settle_takes, (seat,), reply)
+            self.missing_replies = 1
+            self.batcher.on_reply(
+                self.connection, self, self.request, self.batcher.resolve_takes, (future,), reply
+            )
 
 
 class AsyncBatcher:
-    """The way to one server; opened when it is needed."""
+    """Batches requests to one server; connects when it is needed."""
 
     def __init__(
         self,
@@ -91,295 +94,306 @@ class AsyncBatcher:
         address: ServerAddress,
         deadline: float,
         failure: Callable[[RedisError], Exception],
-        left: Callable[[RedisRequest, Any], None],
+        on_late_reply: Callable[[RedisRequest, Any], None],
     ) -> None:
         self.address = address
         self._loop = loop
-        self._seat = loop.create_future
+        self._new_future = loop.create_future
         self._deadline = deadline
         self._failure = failure
-        self._left = left
-        self._pending: list[_Asked] = []
-        self._units: deque[_Unit] = deque()  # on their way, oldest first
-        self._alone = True  # the last unit was a single question
-        self._scheduled = False
+        self._on_late_reply = on_late_reply
+        self._pending: list[_Call] = []
+        self._in_flight: deque[_Batch] = deque()  # the oldest first
+        self._last_was_single = True  # whether the last batch was a single request
+        self._flush_scheduled = False
         self._connection: AsyncConnection | None = None
-        self.lingering: SilentConnections = SilentConnections(loop)
-        self._opening: asyncio.Task[None] | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self.silent_connections: SilentConnections = SilentConnections(loop)
+        self._connecting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-    def taker(self, questions: RequestBuilder, deadline: float | None = None) -> Callable[[str, int], Seat]:
-        """What takes under one limit that is not a calendar's: given a key and a cost, the facts."""
-        new_seat, schedule, units, pack = self._seat, self._schedule, self._units, questions.decide
+    def bind_take(
+        self, builder: RequestBuilder, deadline: float | None = None
+    ) -> Callable[[str, int], ReplyFuture]:
+        """Returns a function that takes from a key under one limit without a calendar."""
+        new_future, schedule, in_flight, pack = self._new_future, self._schedule, self._in_flight, builder.decide
 
-        def take(key: str, cost: int) -> Seat:
-            seat, now, connection = new_seat(), monotonic(), self._connection
-            asked = now, seat, questions, key, cost
+        def take(key: str, cost: int) -> ReplyFuture:
+            future, now, connection = new_future(), monotonic(), self._connection
+            call = now, future, builder, key, cost
             if (
-                self._alone
-                and not units
+                self._last_was_single
+                and not in_flight
                 and not self._pending
-                and self._watch is not None
+                and self._timer is not None
                 and connection is not None
-                and now - connection.heard_at < IDLE
+                and now - connection.last_reply_at < TRUSTED_S
             ):
-                question = pack(key, cost, None, 0)
-                lone = _Lone(self, connection, asked, question)
-                units.append(lone)
-                connection.write_one(question.packed, lone.hear)
-                return seat
-            self._pending.append(asked)
-            if not self._scheduled:
+                request = pack(key, cost, None, 0)
+                single = _SingleTake(self, connection, call, request)
+                in_flight.append(single)
+                connection.write_one(request.packed, single.on_reply)
+                return future
+            self._pending.append(call)
+            if not self._flush_scheduled:
                 schedule()
-            return seat
+            return future
 
-        return take if deadline is None else lambda key, cost: self._hurried(take(key, cost), deadline)
+        return take if deadline is None else lambda key, cost: self._with_deadline(take(key, cost), deadline)
 
-    def ask(self, question: RedisRequest, for_now: bool = False, deadline: float | None = None) -> Seat:
-        """Any other question; its reply."""
-        seat = self._seat()
-        self._pending.append((monotonic(), seat, None, question, int(for_now)))
-        if not self._scheduled:
+    def ask(self, request: RedisRequest, asking: bool = False, deadline: float | None = None) -> ReplyFuture:
+        """Sends any other request; returns a future of its reply."""
+        future = self._new_future()
+        self._pending.append((monotonic(), future, None, request, int(asking)))
+        if not self._flush_scheduled:
             self._schedule()
-        return seat if deadline is None else self._hurried(seat, deadline)
+        return future if deadline is None else self._with_deadline(future, deadline)
 
-    def _hurried(self, seat: Seat, deadline: float) -> Seat:
-        """With a timer of its own, if it is to wait for less than the others."""
+    def _with_deadline(self, future: ReplyFuture, deadline: float) -> ReplyFuture:
+        """Gives a future a timer of its own, if its deadline is shorter than the batcher's."""
         if deadline < self._deadline:
-            timer = self._loop.call_later(deadline, self._too_late, seat)
-            seat.add_done_callback(lambda _: timer.cancel())
-        return seat
+            timer = self._loop.call_later(deadline, self._time_out, future)
+            future.add_done_callback(lambda _: timer.cancel())
+        return future
 
-    def _too_late(self, seat: Seat) -> None:
-        unsent = [asked for asked in self._pending if asked[1] is seat]
-        for asked in unsent:
-            self._pending.remove(asked)
-        self._settle(seat, TimedOut("no reply in time; it was not sent" if unsent else "no reply in time"))
+    def _time_out(self, future: ReplyFuture) -> None:
+        unsent = [call for call in self._pending if call[1] is future]
+        for call in unsent:
+            self._pending.remove(call)
+        self._resolve(future, TimedOut("no reply in time; it was not sent" if unsent else "no reply in time"))
 
     def set_deadline(self, deadline: float) -> None:
-        """Another deadline, from any thread; for those who wait already, too."""
+        """Changes the deadline, from any thread, also for callers that already wait."""
         self._deadline = deadline
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            self._loop.call_soon_threadsafe(self._look_again)
+        with suppress(RuntimeError):  # the loop has ended, and no caller waits
+            self._loop.call_soon_threadsafe(self._restart_timer)
 
-    def _look_again(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._look_at_the_time()
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._check_deadlines()
 
     def _schedule(self) -> None:
-        if self._alone and not self._units and len(self._pending) == 1:
+        if self._last_was_single and not self._in_flight and len(self._pending) == 1:
             self._flush()
-        elif len(self._units) < UNITS:
-            self._scheduled = True
+        elif len(self._in_flight) < MAX_BATCHES_IN_FLIGHT:
+            self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._scheduled = False
+        self._flush_scheduled = False
         if not self._pending:
             return
-        if self._watch is None:
-            self._watch = self._loop.call_later(self._deadline, self._look_at_the_time)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._deadline, self._check_deadlines)
         connection = self._connection
         if connection is None:
-            if self._opening is None:
-                self._opening = self._loop.create_task(self._open())
-        elif connection.doubtful:
-            self._scheduled = True
-            self._loop.call_later(0.001, self._flush)  # after it was heard
+            if self._connecting is None:
+                self._connecting = self._loop.create_task(self._open())
+        elif connection.has_unread_data:
+            self._flush_scheduled = True
+            self._loop.call_later(0.001, self._flush)  # after it was read
         else:
-            while self._pending and len(self._units) < UNITS:
-                unit, self._pending = self._pending[:TOGETHER], self._pending[TOGETHER:]
-                self._send(connection, _Unit(unit))
+            while self._pending and len(self._in_flight) < MAX_BATCHES_IN_FLIGHT:
+                calls, self._pending = self._pending[:BATCH_SIZE], self._pending[BATCH_SIZE:]
+                self._send(connection, _Batch(calls))
 
-    def _send(self, connection: AsyncConnection, unit: _Unit) -> None:
+    def _send(self, connection: AsyncConnection, batch: _Batch) -> None:
+        """Writes a batch, with one script call for all takes under one limit."""
         packed: list[bytes] = []
-        hears: list[Hear] = []
-        asking = 0
-        for limit, group in _by_limit(unit.asked):
-            _, seats, _, asked, costs = group
-            if limit is None:
-                for seat, question, for_now in zip(seats, asked, costs, strict=True):
-                    if question.undo is not None and seat.done():
+        callbacks: list[OnReply] = []
+        asking_count = 0
+        for builder, columns in _group_by_limit(batch.calls):
+            _, futures, _, keys_or_requests, costs = columns
+            if builder is None:
+                for future, request, asking in zip(futures, keys_or_requests, costs, strict=True):
+                    if request.undo is not None and future.done():
                         continue
-                    if for_now:
+                    if asking:
                         packed.append(_ASKING)
-                        hears.append(partial(self._settle_trouble, seat))
-                        asking += 1
-                    packed.append(question.packed)
-                    hears.append(partial(self.hear, connection, unit, question, self._settle, seat))
+                        callbacks.append(partial(self._resolve_if_error, future))
+                        asking_count += 1
+                    packed.append(request.packed)
+                    callbacks.append(partial(self.on_reply, connection, batch, request, self._resolve, future))
                 continue
-            question = limit.decide_each(asked, costs)
-            packed.append(question.packed)
-            hears.append(partial(self.hear, connection, unit, question, self.settle_takes, seats))
-        if not hears:  # whoever asked has left
+            request = builder.decide_each(keys_or_requests, costs)
+            packed.append(request.packed)
+            callbacks.append(partial(self.on_reply, connection, batch, request, self.resolve_takes, futures))
+        if not callbacks:  # all callers have left
             return
-        unit.left = len(hears) - asking
-        self._alone = len(unit.asked) == 1
-        self._units.append(unit)
-        connection.write(b"".join(packed), hears)
+        batch.missing_replies = len(callbacks) - asking_count
+        self._last_was_single = len(batch.calls) == 1
+        self._in_flight.append(batch)
+        connection.write(b"".join(packed), callbacks)
 
-    def hear(
+    def on_reply(
         self,
         connection: AsyncConnection,
-        unit: _Unit,
-        question: RedisRequest,
-        settle: Callable[[Any, Any], None],
-        seats: Any,
+        batch: _Batch,
+        request: RedisRequest,
+        resolve: Callable[[Any, Any], None],
+        futures: Any,
         reply: Any,
     ) -> None:
-        if isinstance(reply, NoScript) and question.script is not None:
-            again = partial(self._teach, connection, unit, question, settle, seats)
-            connection.write(question.script.load, [again])
+        """Resolves futures with a reply; loads the script first if the server has lost it."""
+        if isinstance(reply, NoScript) and request.script is not None:
+            then_send = partial(self._send_after_load, connection, batch, request, resolve, futures)
+            connection.write(request.script.load, [then_send])
             return
-        if question.needs_reply and seats.done() and not isinstance(reply, RedisError):
-            self._left(question, reply)
-        settle(seats, reply)
-        unit.left -= 1
-        if not unit.left:
-            self.heard(unit)
+        if request.needs_reply and futures.done() and not isinstance(reply, RedisError):
+            self._on_late_reply(request, reply)
+        resolve(futures, reply)
+        batch.missing_replies -= 1
+        if not batch.missing_replies:
+            self.batch_done(batch)
 
-    def heard(self, unit: _Unit) -> None:
-        """All of it was answered; there is room for another."""
+    def batch_done(self, batch: _Batch) -> None:
+        """Removes a batch whose replies have all come, and sends the next one."""
         try:
-            self._units.remove(unit)
+            self._in_flight.remove(batch)
         except ValueError:
-            return  # its connection lingers
-        if self._pending and not self._scheduled:
-            self._scheduled = True
+            return  # its connection was given up
+        if self._pending and not self._flush_scheduled:
+            self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
-    def _teach(
+    def _send_after_load(
         self,
         connection: AsyncConnection,
-        unit: _Unit,
-        question: RedisRequest,
-        settle: Callable[[Any, Any], None],
-        seats: Any,
+        batch: _Batch,
+        request: RedisRequest,
+        resolve: Callable[[Any, Any], None],
+        futures: Any,
         loaded: Any,
     ) -> None:
-        """The script was loaded: ask again, and teach again what is forgotten again while somebody may wait."""
-        if monotonic() - unit.asked[-1][0] > self._deadline:
-            question = question._replace(script=None)
-        hear = partial(self.hear, connection, unit, question, settle, seats)
+        """Sends a request again after its script was loaded; loads it again only while a caller may wait."""
+        if monotonic() - batch.calls[-1][0] > self._deadline:
+            request = request._replace(script=None)
+        on_reply = partial(self.on_reply, connection, batch, request, resolve, futures)
         if isinstance(loaded, RedisError):
-            hear(loaded)
+            on_reply(loaded)
         else:
-            connection.write(question.packed, [hear])
+            connection.write(request.packed, [on_reply])
 
-    def settle_takes(self, seats: Sequence[Seat], reply: Any) -> None:
-        for seat, each in zip(seats, protocol.parse_takes(reply, len(seats)), strict=True):
+    def resolve_takes(self, futures: Sequence[ReplyFuture], reply: Any) -> None:
+        """Resolves the futures of takes that were one script call."""
+        for future, each in zip(futures, protocol.parse_takes(reply, len(futures)), strict=True):
             if each.__class__ is not tuple:
-                self._settle(seat, each)
-            elif not seat.done():
-                seat.set_result(each)
+                self._resolve(future, each)
+            elif not future.done():
+                future.set_result(each)
 
-    def _settle_trouble(self, seat: Seat, reply: Any) -> None:
+    def _resolve_if_error(self, future: ReplyFuture, reply: Any) -> None:
         if isinstance(reply, RedisError):
-            self._settle(seat, reply)
+            self._resolve(future, reply)
 
-    def _settle(self, seat: Seat, reply: Any) -> None:
-        if seat.done():
+    def _resolve(self, future: ReplyFuture, reply: Any) -> None:
+        if future.done():
             return
         if isinstance(reply, RedisError):
             failure = self._failure(reply)
             failure.__cause__ = reply
-            seat.set_exception(failure)
+            future.set_exception(failure)
         else:
-            seat.set_result(reply)
+            future.set_result(reply)
 
     @property
-    def awaits_for_others(self) -> bool:
-        """Whether a reply is on its way that matters, though nobody waits for it."""
-        asked = chain.from_iterable(unit.asked for unit in self._units)
-        return any(limit is None and each.needs_reply and seat.done() for _, seat, limit, each, _ in asked)
+    def has_late_replies(self) -> bool:
+        """Whether a reply is on its way that must be undone, because its caller has left."""
+        calls = chain.from_iterable(batch.calls for batch in self._in_flight)
+        return any(
+            builder is None and request.needs_reply and future.done() for _, future, builder, request, _ in calls
+        )
 
-    def _look_at_the_time(self) -> None:
-        """Whoever has waited for the whole deadline waits no longer."""
-        self._watch = None
+    def _check_deadlines(self) -> None:
+        """Times out callers that have waited for the whole deadline, and restarts the timer."""
+        self._timer = None
         now = monotonic()
-        late = now - self._deadline
-        for since, seat, *_ in chain.from_iterable(unit.asked for unit in self._units):
-            if since <= late:
-                self._settle(seat, TimedOut("no reply in time"))
-        while self._pending and self._pending[0][0] <= late:
-            self._settle(self._pending.pop(0)[1], TimedOut("no reply in time; it was not sent"))
-        if self._connection is not None and self._units:
-            sent, *_ = self._units[0].asked[-1]
-            if max(sent, self._connection.heard_at) < late - SILENCE:
+        expired_before = now - self._deadline
+        for called_at, future, *_ in chain.from_iterable(batch.calls for batch in self._in_flight):
+            if called_at <= expired_before:
+                self._resolve(future, TimedOut("no reply in time"))
+        while self._pending and self._pending[0][0] <= expired_before:
+            self._resolve(self._pending.pop(0)[1], TimedOut("no reply in time; it was not sent"))
+        if self._connection is not None and self._in_flight:
+            sent_at, *_ = self._in_flight[0].calls[-1]
+            if max(sent_at, self._connection.last_reply_at) < expired_before - SILENCE_TIMEOUT_S:
                 self._give_up(self._connection)
-        waiting = [since for unit in self._units for since, *_ in unit.asked if since > late]
-        waiting += [since for since, *_ in self._pending[:1]]
-        if self._watch is not None:  # for those whom a lost connection left
-            self._watch.cancel()
-            self._watch = None
+        waiting = [
+            called_at for batch in self._in_flight for called_at, *_ in batch.calls if called_at > expired_before
+        ]
+        waiting += [called_at for called_at, *_ in self._pending[:1]]
+        if self._timer is not None:  # started for requests that a lost connection left unsent
+            self._timer.cancel()
+            self._timer = None
         if waiting:
-            self._watch = self._loop.call_later(min(waiting) - late, self._look_at_the_time)
-        elif self._units:
-            # No later than the deadline of whoever asks next.
-            self._watch = self._loop.call_later(min(SILENCE / 4, self._deadline), self._look_at_the_time)
+            self._timer = self._loop.call_later(min(waiting) - expired_before, self._check_deadlines)
+        elif self._in_flight:
+            # No later than the deadline of the next request.
+            self._timer = self._loop.call_later(min(SILENCE_TIMEOUT_S / 4, self._deadline), self._check_deadlines)
 
     def _give_up(self, connection: AsyncConnection) -> None:
-        """The server fell silent. What its late replies may bring is given back, for a while."""
-        asked = tuple(chain.from_iterable(unit.asked for unit in self._units))
-        if not any(limit is None and each.needs_reply for _, _, limit, each, _ in asked):
+        """Replaces a connection that fell silent, and reads it on if its late replies may have to be undone."""
+        calls = tuple(chain.from_iterable(batch.calls for batch in self._in_flight))
+        if not any(builder is None and request.needs_reply for _, _, builder, request, _ in calls):
             connection.connection_lost(OSError("the server fell silent"))
             return
-        trouble = ConnectionLost("the server fell silent")
-        for _, seat, *_ in asked:
-            self._settle(seat, trouble)
-        self.lingering.add(connection)
-        self._lose(trouble)
+        lost = ConnectionLost("the server fell silent")
+        for _, future, *_ in calls:
+            self._resolve(future, lost)
+        self.silent_connections.add(connection)
+        self._on_lost(lost)
 
     async def _open(self) -> None:
-        connection = AsyncConnection(self._lose)
-        trouble: RedisError | None = None
+        """Connects, and sends what waits."""
+        connection = AsyncConnection(self._on_lost)
+        connect_error: RedisError | None = None
         try:
-            async with asyncio.timeout(max(OPENING, self._deadline)):
+            async with asyncio.timeout(max(CONNECT_TIMEOUT_S, self._deadline)):
                 await connection.open(self._loop, self.address)
             self._connection = connection
         except TimeoutError:
-            trouble = ConnectFailed("it did not open in time")
+            connect_error = ConnectFailed("it did not open in time")
         except RedisError as error:
-            trouble = error
+            connect_error = error
         finally:
-            if self._opening is asyncio.current_task():
-                self._opening = None
-        if trouble is not None:
+            if self._connecting is asyncio.current_task():
+                self._connecting = None
+        if connect_error is not None:
             waiting, self._pending = self._pending, []
-            for _, seat, *_ in waiting:
-                self._settle(seat, trouble)
+            for _, future, *_ in waiting:
+                self._resolve(future, connect_error)
         self._flush()
 
-    def _lose(self, trouble: RedisError) -> None:
-        """The connection has ended, and everybody whose question was sent has heard it."""
+    def _on_lost(self, lost: RedisError) -> None:
+        """Forgets a connection that has ended; its requests have been resolved with the error."""
         self._connection = None
-        self._units.clear()
-        self._alone = True
-        self._flush()  # what was not sent
+        self._in_flight.clear()
+        self._last_was_single = True
+        self._flush()  # sends what was not sent
 
     def close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        """Closes the connection; callers that wait get an error."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         waiting, self._pending = self._pending, []
-        for _, seat, *_ in waiting:
-            self._settle(seat, ConnectFailed("the engine was closed"))
+        for _, future, *_ in waiting:
+            self._resolve(future, ConnectFailed("the engine was closed"))
         if self._connection is not None:
             self._connection.connection_lost(OSError("the engine was closed"))
-        self.lingering.close()
+        self.silent_connections.close()
 
 
-def _by_limit(unit: Sequence[_Asked]) -> Iterable[tuple[RequestBuilder | None, Any]]:
-    """What was asked, limit by limit, each as columns; nearly always there is one."""
-    columns: Any = tuple(zip(*unit, strict=True))
-    limits = columns[2]
-    if limits.count(limits[0]) == len(limits):
-        return [(limits[0], columns)]
-    groups: dict[RequestBuilder | None, list[_Asked]] = {}
-    for asked in unit:
-        groups.setdefault(asked[2], []).append(asked)
-    return [(limit, tuple(zip(*group, strict=True))) for limit, group in groups.items()]
+def _group_by_limit(calls: Sequence[_Call]) -> Iterable[tuple[RequestBuilder | None, Any]]:
+    """Groups calls by limit, each group as columns; nearly always there is one."""
+    columns: Any = tuple(zip(*calls, strict=True))
+    builders = columns[2]
+    if builders.count(builders[0]) == len(builders):
+        return [(builders[0], columns)]
+    groups: dict[RequestBuilder | None, list[_Call]] = {}
+    for call in calls:
+        groups.setdefault(call[2], []).append(call)
+    return [(builder, tuple(zip(*group, strict=True))) for builder, group in groups.items()]

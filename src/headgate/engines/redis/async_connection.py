@@ -1,7 +1,7 @@
-"""One connection of an event loop: questions out, replies in, in the same order.
+"""One connection of an event loop: sends requests, receives replies in the same order.
 
-Whoever hears a reply is the one who asked, because each question on its way keeps its place until its reply has
-come, whether anybody still waits for it or not.
+Each request in flight keeps its callback in the queue until its reply has come, whether a caller still waits for
+it or not. So no caller gets the reply of another.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ import hiredis
 from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, said
 from headgate.engines.redis.server_address import ServerAddress
 
-Hear = Callable[[Any], None]
+OnReply = Callable[[Any], None]
 
-IDLE = 0.01  # seconds of silence after which a connection is looked at before it is trusted
+TRUSTED_S = 0.01  # a connection that received a reply within this time is not checked before it is used again
 
 
 class AsyncConnection(asyncio.Protocol):
-    """`lost` is told once, when the connection has ended; before that every question gets its reply."""
+    """An open connection. `on_lost` is called once, when it has ended; every request gets its reply before."""
 
-    def __init__(self, lost: Callable[[RedisError], None]) -> None:
-        self._lost: Callable[[RedisError], None] | None = lost
-        self._hears: deque[Hear] = deque()
+    def __init__(self, on_lost: Callable[[RedisError], None]) -> None:
+        self._on_lost: Callable[[RedisError], None] | None = on_lost
+        self._callbacks: deque[OnReply] = deque()
         self._reader = hiredis.Reader(replyError=said)
-        self.heard_at: float = monotonic()  # when the server last said anything
+        self.last_reply_at: float = monotonic()  # when data last came
 
     async def open(self, loop: asyncio.AbstractEventLoop, address: ServerAddress) -> None:
-        """Connect and be let in; raises Trouble."""
+        """Connects and logs in; raises RedisError."""
         try:
             if address.path is not None:
                 await loop.create_unix_connection(lambda: self, address.path)
             else:
                 await loop.create_connection(lambda: self, address.host, address.port, ssl=address.tls)
-        except (OSError, ValueError) as error:  # ValueError: a name that cannot be a host's
+        except (OSError, ValueError) as error:  # ValueError: not a valid host name
             where = f"{address.path}: " if address.path is not None else ""
             raise ConnectFailed(f"{where}{getattr(error, 'strerror', None) or error}") from error
         try:
-            for words in address.greeting:
+            for packed in address.greeting:
                 reply = loop.create_future()
-                self.write(words, [partial(_tell, reply)])
-                answer = await reply
-                if isinstance(answer, RedisError):
-                    raise answer if isinstance(answer, ServerError) else ConnectFailed(str(answer))
-            if self._lost is None:
+                self.write(packed, [partial(_set_reply, reply)])
+                result = await reply
+                if isinstance(result, RedisError):
+                    raise result if isinstance(result, ServerError) else ConnectFailed(str(result))
+            if self._on_lost is None:
                 raise ConnectFailed("the server closed the connection")
         except BaseException:
-            self._lost = None
+            self._on_lost = None
             self.abort()
             raise
 
@@ -64,49 +64,49 @@ class AsyncConnection(asyncio.Protocol):
         self._poll = poll.poll
 
     @property
-    def doubtful(self) -> bool:
-        """Whether the server has said something that nobody asked, unheard so far: probably its farewell."""
-        return not self._hears and monotonic() - self.heard_at > IDLE and bool(self._poll(0))
+    def has_unread_data(self) -> bool:
+        """Whether an idle connection has data that was not requested: probably that it was closed."""
+        return not self._callbacks and monotonic() - self.last_reply_at > TRUSTED_S and bool(self._poll(0))
 
-    def write(self, packed: bytes, hears: Sequence[Hear]) -> None:
-        """Send questions; each of `hears` is called with one reply, an error among them, in that order."""
-        self._hears.extend(hears)
+    def write(self, packed: bytes, callbacks: Sequence[OnReply]) -> None:
+        """Sends requests; each of `callbacks` is called with one reply, maybe an error, in that order."""
+        self._callbacks.extend(callbacks)
         self._transport.write(packed)
 
-    def write_one(self, packed: bytes, hear: Hear) -> None:
-        """The same for one question, by the shortest way."""
-        self._hears.append(hear)
+    def write_one(self, packed: bytes, callback: OnReply) -> None:
+        """Sends one request; the fastest way."""
+        self._callbacks.append(callback)
         self._transport.write(packed)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = monotonic()
-        reader, hears = self._reader, self._hears
+        self.last_reply_at = monotonic()
+        reader, callbacks = self._reader, self._callbacks
         reader.feed(data)
         try:
             while (reply := reader.gets()) is not False:
-                hears.popleft()(reply)
+                callbacks.popleft()(reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self.connection_lost(OSError(f"the server does not speak Redis' protocol: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.abort()
-        if self._lost is not None:
-            lost, self._lost = self._lost, None
-            trouble = ConnectionLost(str(error) if error else "the server closed the connection")
-            for hear in self._hears:
-                hear(trouble)
-            self._hears.clear()
-            lost(trouble)
+        if self._on_lost is not None:
+            on_lost, self._on_lost = self._on_lost, None
+            failure = ConnectionLost(str(error) if error else "the server closed the connection")
+            for callback in self._callbacks:
+                callback(failure)
+            self._callbacks.clear()
+            on_lost(failure)
 
-    def on_lost(self, lost: Callable[[RedisError], None]) -> None:
-        """From now on somebody else is told of its end."""
-        self._lost = lost
+    def set_on_lost(self, on_lost: Callable[[RedisError], None]) -> None:
+        """Replaces the function that is called when the connection has ended."""
+        self._on_lost = on_lost
 
     def abort(self) -> None:
-        """End it; nobody is told."""
+        """Closes the connection without calling anybody."""
         self._transport.abort()
 
 
-def _tell(reply: asyncio.Future[Any], answer: Any) -> None:
+def _set_reply(reply: asyncio.Future[Any], result: Any) -> None:
     if not reply.done():
-        reply.set_result(answer)
+        reply.set_result(result)

@@ -1,10 +1,10 @@
-"""The async shell: a channel to every server for every event loop, and the verbs of the port.
+"""The async engine: a batcher to every server for every event loop, and the verbs of the port.
 
-With a single server takes go straight into its channel, where those that come together share a round trip. Where
-servers change places (a cluster, sentinels) a question may have to be asked again elsewhere: that is the same flow
-as in the sync shell.
+With a single server takes go straight into its batcher, where those that come together share a round trip. Where
+servers may change (a cluster, sentinels) a request may have to be sent again elsewhere: by the same flow as in the
+sync engine.
 
-A caller may be cancelled while its question is on the way: abandoned.py tells what becomes of the answer.
+A caller may be cancelled while its request is in flight: async_late_replies.py says what becomes of the reply.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from headgate.engines.redis.overrides import AsyncRedisOverrides, OverrideReques
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.quota_ledger import AsyncRedisLedger
 from headgate.engines.redis.server_address import ServerAddress
-from headgate.engines.redis.sync_engine import DEADLINE, RULE
+from headgate.engines.redis.sync_engine import DEADLINE, GUARANTEE
 from headgate.engines.redis.topology import Topology, topology
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import arun
 
 _PING = RedisRequest(protocol.command("PING"), None)
-_inherited: list[object] = []  # in a forked child, what would wake the parent's loop if it were let go
+_inherited_hooks: list[object] = []  # in a forked child: collecting them would wake the parent's loop
 
 
 class AsyncRedisEngine:
@@ -54,19 +54,19 @@ class AsyncRedisEngine:
         self.clock: Clock = clock or SystemClock()
         self.deadline: float = deadline
         self.topology: Topology = topology(url)
-        self._told: dict[str, Told] = {}
+        self._reported_grants: dict[str, Told] = {}
         self.only: ServerAddress | None = None if self.topology.can_fail_over else self.topology.node(b"")
-        self.forget()
-        on_fork(self.forget)
+        self.reset_after_fork()
+        on_fork(self.reset_after_fork)
 
-    def forget(self) -> None:
-        """In a forked child: those loops and channels are the parent's."""
-        if ends := self.__dict__.get("_ends"):
-            _inherited.append(ends)
+    def reset_after_fork(self) -> None:
+        """Drops all loops and batchers in a forked child: they are the parent's."""
+        if hooks := self.__dict__.get("_loop_end_hooks"):
+            _inherited_hooks.append(hooks)
         self._loops: dict[AbstractEventLoop, dict[ServerAddress, AsyncBatcher]] = {}
-        self._ends: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
-        self._searches: dict[AbstractEventLoop, asyncio.Task[None]] = {}
-        self.abandoned: AsyncLateReplies = AsyncLateReplies(self.ask, self.ask_all)
+        self._loop_end_hooks: dict[AbstractEventLoop, AsyncGenerator[None, None]] = {}
+        self._discoveries: dict[AbstractEventLoop, asyncio.Task[None]] = {}
+        self.late_replies: AsyncLateReplies = AsyncLateReplies(self.ask, self.ask_all)
 
     def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncRedisMeter:
         return AsyncRedisMeter(self, limit, name, terms)
@@ -77,203 +77,204 @@ class AsyncRedisEngine:
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        asked = [(_own(meter).questions, key, cost) for meter, key, cost in charges]
+        built = [(_redis_meter(meter).builder, key, cost) for meter, key, cost in charges]
         now_us, deadline = self.clock.now_us(), deadline_of([meter for meter, _, _ in charges])
         ask = within(self.ask, deadline)
         if self.topology.any_keys_together:
-            return await arun(redirects.decide_all(ask, asked, patience_us, now_us, commit))
-        flow = cross_slot.decide_by_slot(ask, self.ask_all, asked, patience_us, now_us, commit, deadline)
+            return await arun(redirects.decide_all(ask, built, patience_us, now_us, commit))
+        flow = cross_slot.decide_by_slot(ask, self.ask_all, built, patience_us, now_us, commit, deadline)
         try:
             return await arun(flow)
-        except RedisError as trouble:
-            raise self._failure(trouble) from trouble
+        except RedisError as error:
+            raise self._failure(error) from error
 
-    def ask(self, question: RedisRequest, deadline: float | None = None) -> Awaitable[Any]:
-        """One question, one reply; in so many seconds, at most the engine's own deadline."""
+    def ask(self, request: RedisRequest, deadline: float | None = None) -> Awaitable[Any]:
+        """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own."""
         if self.only is None:
-            return self.ask_around(question, deadline)
-        if question.needs_reply:
-            return self._ask_of(self.only, question, False, deadline)
-        return self.channel(self.only).ask(question, False, deadline)
+            return self.ask_with_redirects(request, deadline)
+        if request.needs_reply:
+            return self._ask_server(self.only, request, False, deadline)
+        return self.batcher(self.only).ask(request, False, deadline)
 
-    async def _ask_of(
-        self, address: ServerAddress, question: RedisRequest, for_now: bool = False, deadline: float | None = None
+    async def _ask_server(
+        self, address: ServerAddress, request: RedisRequest, asking: bool = False, deadline: float | None = None
     ) -> Any:
-        """One question, asked of that server."""
-        seat = self.channel(address).ask(question, for_now, deadline)
+        """Sends a request to one server."""
+        future = self.batcher(address).ask(request, asking, deadline)
         try:
-            return await seat
+            return await future
         except asyncio.CancelledError:
-            if question.needs_reply and _answered(seat):  # in the very turn in which the answer has come
-                self.abandoned.left(question, seat.result())
+            if request.needs_reply and _has_reply(
+                future
+            ):  # cancelled in the very turn of the loop in which the reply came
+                self.late_replies.undo(request, future.result())
             raise
 
-    async def ask_around(self, question: RedisRequest, deadline: float | None = None) -> Any:
-        """One question, asked of whoever answers for its key, within the deadline."""
-        address = self.topology.node(question.tag)
-        by = time.monotonic() + (self.deadline if deadline is None else min(deadline, self.deadline))
+    async def ask_with_redirects(self, request: RedisRequest, deadline: float | None = None) -> Any:
+        """Sends a request to the owner of its key, and follows redirections, within the deadline."""
+        address = self.topology.node(request.tag)
+        deadline_at = time.monotonic() + (self.deadline if deadline is None else min(deadline, self.deadline))
         if address is not None:
             try:
-                return await self._ask_of(address, question, False, deadline)
+                return await self._ask_server(address, request, False, deadline)
             except EngineUnavailable as error:
-                if not self.ask_again(error, address):
+                if not self.may_send_again(error, address):
                     raise
         try:
-            async with asyncio.timeout(by - time.monotonic()):
-                return await arun(
-                    redirects.send_with_redirects(
-                        self.topology, self._discover, self._send, asyncio.sleep, question, by
-                    )
+            async with asyncio.timeout(deadline_at - time.monotonic()):
+                flow = redirects.send_with_redirects(
+                    self.topology, self._discover, self._send, asyncio.sleep, request, deadline_at
                 )
+                return await arun(flow)
         except TimeoutError:
-            late = TimedOut("no reply in time")
-            raise self._failure(late) from late
-        except RedisError as trouble:
-            raise self._failure(trouble) from trouble
+            timed_out = TimedOut("no reply in time")
+            raise self._failure(timed_out) from timed_out
+        except RedisError as error:
+            raise self._failure(error) from error
 
-    def ask_again(self, error: EngineUnavailable, address: ServerAddress) -> bool:
-        """Whether the question was surely not charged, and may be asked elsewhere."""
-        trouble = error.__cause__
-        again = isinstance(trouble, RedisError) and not_charged(trouble)
-        if not again:
+    def may_send_again(self, error: EngineUnavailable, address: ServerAddress) -> bool:
+        """Returns whether the request was surely not charged, and may be sent again."""
+        cause = error.__cause__
+        uncharged = isinstance(cause, RedisError) and not_charged(cause)
+        if not uncharged:
             self.topology.suspect(address)
-        return again
+        return uncharged
 
     async def _discover(self) -> None:
-        """One looks, the others wait for what is found."""
+        """Discovers the servers; one task does it, the others wait for the result."""
         loop = get_running_loop()
-        search = self._searches.get(loop)
-        if search is None:
-            search = self._searches[loop] = loop.create_task(arun(self.topology.discover(self._ask_at)))
-            search.add_done_callback(lambda search: self._found(loop, search))
-        await asyncio.shield(search)
+        discovery = self._discoveries.get(loop)
+        if discovery is None:
+            discovery = self._discoveries[loop] = loop.create_task(
+                arun(self.topology.discover(self._discovery_ask))
+            )
+            discovery.add_done_callback(lambda discovery: self._discovery_done(loop, discovery))
+        await asyncio.shield(discovery)
 
-    def _found(self, loop: AbstractEventLoop, search: asyncio.Task[None]) -> None:
-        self._searches.pop(loop, None)
-        if not search.cancelled():
-            search.exception()  # who waited has heard it
+    def _discovery_done(self, loop: AbstractEventLoop, discovery: asyncio.Task[None]) -> None:
+        self._discoveries.pop(loop, None)
+        if not discovery.cancelled():
+            discovery.exception()  # retrieve it: the callers that wait got it
 
-    async def _ask_at(self, address: ServerAddress, words: bytes) -> Any:
+    async def _discovery_ask(self, address: ServerAddress, packed: bytes) -> Any:
         try:
-            # One that does not answer leaves half of the time for the others.
+            # A server that does not reply leaves half of the time for the others.
             async with asyncio.timeout(self.deadline / 2):
-                return await self._send(address, RedisRequest(words, None), False)
+                return await self._send(address, RedisRequest(packed, None), False)
         except TimeoutError:
             raise TimedOut("no reply in time") from None
 
-    async def _send(self, address: ServerAddress, question: RedisRequest, for_now: bool) -> Any:
+    async def _send(self, address: ServerAddress, request: RedisRequest, asking: bool) -> Any:
         try:
-            return await self._ask_of(address, question, for_now)
+            return await self._ask_server(address, request, asking)
         except EngineUnavailable as error:
             if isinstance(error.__cause__, RedisError):
                 raise error.__cause__ from None
             raise
 
     def overrides(self, rule: str) -> AsyncRedisOverrides:
-        questions = OverrideRequestBuilder(rule, self.prefix)
+        builder = OverrideRequestBuilder(rule, self.prefix)
 
-        async def listing() -> OverrideScan:
+        async def open_scan() -> OverrideScan:
             try:
                 if self.topology.node(b"") is None:
                     await self._discover()
-            except RedisError as trouble:
-                raise self._failure(trouble) from trouble
-            return OverrideScan(questions, self.topology, self._ask_master, self.ask_all)
+            except RedisError as error:
+                raise self._failure(error) from error
+            return OverrideScan(builder, self.topology, self._ask_master, self.ask_all)
 
-        return AsyncRedisOverrides(questions, self.ask, listing, self._failure)
+        return AsyncRedisOverrides(builder, self.ask, open_scan, self._failure)
 
     def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncRedisLedger:
-        known = self._told.setdefault(name, Told())
-        return AsyncRedisLedger(self.ask, known, self.prefix, limit, name, ttl_us, grace_us)
+        reported = self._reported_grants.setdefault(name, Told())
+        return AsyncRedisLedger(self.ask, reported, self.prefix, limit, name, ttl_us, grace_us)
 
-    async def _ask_master(self, address: ServerAddress, question: RedisRequest) -> Any:
-        return await self._send(address, question, False)
+    async def _ask_master(self, address: ServerAddress, request: RedisRequest) -> Any:
+        return await self._send(address, request, False)
 
-    async def ask_all(
-        self, questions: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()
-    ) -> list[Any]:
-        """Several questions at once, of several servers; trouble stands in the place of a reply. All of them are
-        asked, also if the caller leaves."""
-        asked = asyncio.gather(*map(self._tried, questions, deadlines or repeat(None)))
+    async def ask_all(self, requests: Sequence[RedisRequest], deadlines: Sequence[float | None] = ()) -> list[Any]:
+        """Sends several requests at once, to several servers; an error takes the place of a reply.
+
+        All of them are sent, also if the caller leaves.
+        """
+        replies = asyncio.gather(*map(self._reply_or_error, requests, deadlines or repeat(None)))
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(replies)
         except asyncio.CancelledError:
-            self.abandoned.all_left(questions, asked)
+            self.late_replies.undo_all(requests, replies)
             raise
 
-    async def _tried(self, question: RedisRequest, deadline: float | None) -> Any:
+    async def _reply_or_error(self, request: RedisRequest, deadline: float | None) -> Any:
         try:
-            return await self.ask(question, deadline)
+            return await self.ask(request, deadline)
         except (CorruptState, EngineUnavailable) as error:
             return error.__cause__
 
-    def channel(self, address: ServerAddress) -> AsyncBatcher:
-        """The way to that server from the running loop."""
+    def batcher(self, address: ServerAddress) -> AsyncBatcher:
+        """Returns the batcher to that server on the running loop."""
         loop = get_running_loop()
-        channels = self._loops.get(loop)
-        if channels is None:
-            channels = self._enter(loop)
-        channel = channels.get(address)
-        if channel is None:
-            channel = channels[address] = AsyncBatcher(
-                loop, address, self.deadline, self._failure, self.abandoned.left
+        batchers = self._loops.get(loop)
+        if batchers is None:
+            batchers = self._new_batchers(loop)
+        batcher = batchers.get(address)
+        if batcher is None:
+            batcher = batchers[address] = AsyncBatcher(
+                loop, address, self.deadline, self._failure, self.late_replies.undo
             )
-        return channel
+        return batcher
 
-    def _enter(self, loop: AbstractEventLoop) -> dict[ServerAddress, AsyncBatcher]:
-        """The channels of a loop that is new here."""
-        for ended in [each for each in tuple(self._loops) if each.is_closed()]:
-            for kept in (self._loops, self._ends, self._searches):
-                kept.pop(ended, None)
-        channels = self._loops[loop] = {}
-        end = self._ends[loop] = _until_the_loop_ends(channels)
+    def _new_batchers(self, loop: AbstractEventLoop) -> dict[ServerAddress, AsyncBatcher]:
+        """Registers a loop that has no batchers yet."""
+        for closed_loop in [each for each in tuple(self._loops) if each.is_closed()]:
+            for by_loop in (self._loops, self._loop_end_hooks, self._discoveries):
+                by_loop.pop(closed_loop, None)
+        batchers = self._loops[loop] = {}
+        hook = self._loop_end_hooks[loop] = _close_at_loop_end(batchers)
         with suppress(StopIteration):
-            end.__anext__().send(None)
-        return channels
+            hook.__anext__().send(None)
+        return batchers
 
     async def beat(self, member_id: str) -> tuple[int, int]:
-        """Say that this process shares the limits: how many do, and how many of them come before it."""
+        """Sends a heartbeat; returns how many processes share the limits, and how many of them rank before this
+        one."""
         count, rank = await self.ask(protocol.member(self.prefix, "beat", member_id, TTL_US))
         return count, rank
 
     async def leave(self, member_id: str) -> None:
-        """Say that it does no more."""
+        """Reports that this process shares the limits no more."""
         await self.ask(protocol.member(self.prefix, "leave", member_id))
 
     def shard(self, key: str) -> Hashable:
         return 0 if self.topology.any_keys_together else self.topology.owner(keys.escaped(key))
 
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
-        yield "engine", f"{self.topology.text}: {RULE}; no call waits longer than {self.deadline:g} s"
+        yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
 
-    def _failure(self, trouble: RedisError) -> EngineUnavailable | CorruptState:
-        return failure(
-            self.topology.text, self.prefix, trouble, self.topology.other_url, self.topology.without_tls
-        )
+    def _failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
+        return failure(self.topology.text, self.prefix, error, self.topology.other_url, self.topology.without_tls)
 
     def set_deadline(self, seconds: float) -> None:
-        """Another deadline of the engine's own from now on."""
+        """Changes the engine's own deadline."""
         self.deadline = seconds
-        for channels in tuple(self._loops.values()):
-            for channel in tuple(channels.values()):
-                channel.set_deadline(seconds)
+        for batchers in tuple(self._loops.values()):
+            for batcher in tuple(batchers.values()):
+                batcher.set_deadline(seconds)
 
     async def close(self) -> None:
-        """Close what leads to the servers from this loop, after what is to be given back. Whoever asks again opens
-        it again."""
-        channels = tuple(self._loops.get(get_running_loop(), {}).values())
-        # Replies come in the order of the questions: this one comes after those that nobody else waits for.
-        pings = [each.ask(_PING) for each in channels if each.awaits_for_others]
-        late = [each.lingering.wait(self.deadline) for each in channels if each.lingering]
-        await asyncio.gather(*pings, *late, return_exceptions=True)
-        await self.abandoned.settled()
-        for channel in channels:
-            channel.close()
-        await asyncio.sleep(0)  # transports say goodbye in the next turn of the loop
+        """Closes all connections of this loop, after what is to be given back. A later request opens them again."""
+        batchers = tuple(self._loops.get(get_running_loop(), {}).values())
+        # Replies come in the order of the requests: this one comes after those that must be undone.
+        pings = [each.ask(_PING) for each in batchers if each.has_late_replies]
+        timed_out = [each.silent_connections.wait(self.deadline) for each in batchers if each.silent_connections]
+        await asyncio.gather(*pings, *timed_out, return_exceptions=True)
+        await self.late_replies.wait_until_done()
+        for batcher in batchers:
+            batcher.close()
+        await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
 class AsyncRedisMeter:
-    """The engine's hand on one limit."""
+    """One limit, bound to the engine."""
 
     def __init__(
         self, engine: AsyncRedisEngine, limit: Limit, name: str, terms: ChargeOptions | None = None
@@ -281,58 +282,63 @@ class AsyncRedisMeter:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions: RequestBuilder = RequestBuilder(limit, name, engine.prefix, terms)
+        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, terms)
         self._engine = engine
         self._deadline = deadline_of([self])
         self._ask = within(engine.ask, self._deadline)
         self._now_us = engine.clock.now_us
         self._joins = (
-            engine.topology.any_keys_together and not self.questions.calendar and not self.questions.has_rule_state
+            engine.topology.any_keys_together and not self.builder.calendar and not self.builder.has_rule_state
         )
-        self._here: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Outcome]]] = None, self._take
+        self._bound_take: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Outcome]]] = (
+            None,
+            self._take,
+        )
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]:
         if patience_us is None and self._joins:
-            loop, take = self._here
+            loop, take = self._bound_take
             if loop is get_running_loop():
                 return take(key, cost)
             return self._take(key, cost)
-        return arun(redirects.decide(self._ask, self.questions, key, cost, patience_us, self._now_us()))
+        return arun(redirects.decide(self._ask, self.builder, key, cost, patience_us, self._now_us()))
 
     def _take(self, key: str, cost: int) -> Awaitable[Outcome]:
         only = self._engine.only
         if only is None:
-            return self._take_of_the_master(key, cost)
-        self._here = get_running_loop(), self._engine.channel(only).taker(self.questions, self._deadline)
-        return self._here[1](key, cost)
+            return self._take_from_master(key, cost)
+        self._bound_take = get_running_loop(), self._engine.batcher(only).bind_take(self.builder, self._deadline)
+        return self._bound_take[1](key, cost)
 
-    async def _take_of_the_master(self, key: str, cost: int) -> Outcome:
+    async def _take_from_master(self, key: str, cost: int) -> Outcome:
         engine = self._engine
         master = engine.topology.node(b"")
         if master is not None:
             try:
-                facts: Outcome = await engine.channel(master).taker(self.questions, self._deadline)(key, cost)
+                facts: Outcome = await engine.batcher(master).bind_take(self.builder, self._deadline)(key, cost)
                 return facts
             except EngineUnavailable as error:
-                if not engine.ask_again(error, master):
+                if not engine.may_send_again(error, master):
                     raise
-        return protocol.facts(await engine.ask_around(self.questions.decide(key, cost, None, 0), self._deadline))
+        return protocol.facts(
+            await engine.ask_with_redirects(self.builder.decide(key, cost, None, 0), self._deadline)
+        )
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
-        ask = within(self._engine.abandoned.ask_noting, self._deadline) if cancel else self._ask
-        flow = redirects.refund(ask, self.questions, key, units, receipt, cancel, self._now_us())
+        ask = within(self._engine.late_replies.ask_and_note, self._deadline) if cancel else self._ask
+        flow = redirects.refund(ask, self.builder, key, units, receipt, cancel, self._now_us())
         return await arun(flow)
 
     async def retune(self, key: str) -> None:
-        if self.questions.can_retune:
-            await self._ask(self.questions.retune(key))
+        if self.builder.can_retune:
+            await self._ask(self.builder.retune(key))
 
     async def reset(self, key: str) -> None:
-        await self._ask(self.questions.reset(key))
+        await self._ask(self.builder.reset(key))
 
 
 class AsyncRedisSlotMeter:
-    """The engine's hand on the slots of one limit."""
+    """The slots of one limit, bound to the engine."""
 
     def __init__(
         self, engine: AsyncRedisEngine, limit: Slots, name: str, terms: ChargeOptions | None = None
@@ -340,42 +346,44 @@ class AsyncRedisSlotMeter:
         self.limit = limit
         self.name = name
         self.terms = terms
-        self.questions: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
+        self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
         self._ask = within(engine.ask, deadline_of([self]))
 
     async def free(self, key: str) -> Outcome:
-        return protocol.facts(await self._ask(self.questions.slots("peek", key)))
+        return protocol.facts(await self._ask(self.builder.slots("peek", key)))
 
     async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
-        return protocol.slot(await self._ask(self.questions.acquire(key, ticket, wait)))
+        return protocol.slot(await self._ask(self.builder.acquire(key, ticket, wait)))
 
     async def renew(self, key: str, fence: int) -> int | None:
-        return protocol.parse_renewal(await self._ask(self.questions.slots("renew", key, fence)))
+        return protocol.parse_renewal(await self._ask(self.builder.slots("renew", key, fence)))
 
     async def release(self, key: str, fence: int) -> bool:
-        return bool(await self._ask(self.questions.slots("release", key, fence)))
+        return bool(await self._ask(self.builder.slots("release", key, fence)))
 
     async def leave(self, key: str, ticket: int) -> None:
-        await self._ask(self.questions.slots("leave", key, ticket))
+        await self._ask(self.builder.slots("leave", key, ticket))
 
     async def reset(self, key: str) -> None:
-        await self._ask(self.questions.slots("reset", key))
+        await self._ask(self.builder.slots("reset", key))
 
 
-async def _until_the_loop_ends(channels: dict[ServerAddress, AsyncBatcher]) -> AsyncGenerator[None, None]:
-    """Before asyncio.run closes its loop it ends all async generators: so nothing is left open there."""
+async def _close_at_loop_end(batchers: dict[ServerAddress, AsyncBatcher]) -> AsyncGenerator[None, None]:
+    """Closes the batchers when the loop ends: asyncio.run finalizes all async generators before it closes the
+    loop."""
     try:
         yield
     finally:
-        for channel in channels.values():
-            channel.close()
+        for batcher in batchers.values():
+            batcher.close()
 
 
-def _answered(seat: asyncio.Future[Any]) -> bool:
-    return seat.done() and not seat.cancelled() and seat.exception() is None
+def _has_reply(future: asyncio.Future[Any]) -> bool:
+    """Returns whether the future has a result."""
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _own(meter: AsyncMeter) -> AsyncRedisMeter:
+def _redis_meter(meter: AsyncMeter) -> AsyncRedisMeter:
     if not isinstance(meter, AsyncRedisMeter):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
     return meter

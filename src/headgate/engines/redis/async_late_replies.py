@@ -1,11 +1,11 @@
-"""Gives back what replies bring for callers who have left: cancelled on the way, or too late by their deadline.
+"""Undoes what replies grant to callers who have left: cancelled before the reply came, or past their deadline.
 
-A reservation is cancelled, a slot released, a ticket given up. A take stays charged: a caller that waits for at
-most so long may well have gone on without the answer. It costs at most what the limit holds, while places in a
-queue would push it out without end.
+A reservation is cancelled, a slot released, a ticket given up. A take stays charged: a caller that waits for a
+limited time may well have gone on without the reply. It costs at most what the limit holds, while places in a
+queue would make it longer without end.
 
-All of this is asked in the background, for nobody waits for it. If it gets no answer, the place, slot or ticket
-ends by itself, as if its process had died.
+All of this is sent in the background, because no caller waits for it. If it gets no reply, the place, slot or
+ticket expires by itself, as if its process had died.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.engines.redis.cancellations import all_cancelled, given
 from headgate.engines.redis.errors import RedisError
 from headgate.engines.redis.protocol import RedisRequest
 
-MAX_AT_ONCE = 128  # stuck places that are tried again together
+RETRY_BATCH_SIZE = 128  # pending cancellations that are retried together
 
 
 class AsyncLateReplies:
@@ -32,62 +32,62 @@ class AsyncLateReplies:
         ask_all: Callable[[Sequence[RedisRequest]], Awaitable[list[Any]]],
     ) -> None:
         self._ask, self._ask_all = ask, ask_all
-        self._stuck: dict[AbstractEventLoop, PendingCancellations[RedisRequest]] = {}
-        self._under_way: set[asyncio.Future[Any]] = set()
+        self._pending: dict[AbstractEventLoop, PendingCancellations[RedisRequest]] = {}
+        self._running: set[asyncio.Future[Any]] = set()
 
-    def left(self, question: RedisRequest, reply: Any) -> None:
-        """Give back what a reply brings for a caller that has left."""
-        self._note(question, reply)
-        for each in question.undo(reply) if question.undo is not None else ():
-            self._in_background(asyncio.ensure_future(self.ask_noting(each)))
+    def undo(self, request: RedisRequest, reply: Any) -> None:
+        """Gives back what a reply grants to a caller that has left."""
+        self._note(request, reply)
+        for each in request.undo(reply) if request.undo is not None else ():
+            self._run_in_background(asyncio.ensure_future(self.ask_and_note(each)))
 
-    def all_left(self, questions: Sequence[RedisRequest], asked: Awaitable[list[Any]]) -> None:
-        """The same of several questions, when they are answered; trouble stands in the place of a reply."""
-        self._in_background(asyncio.ensure_future(self._when_answered(questions, asked)))
+    def undo_all(self, requests: Sequence[RedisRequest], replies: Awaitable[list[Any]]) -> None:
+        """Gives back what several replies grant, when they come; errors take the place of replies."""
+        self._run_in_background(asyncio.ensure_future(self._undo_when_done(requests, replies)))
 
-    async def _when_answered(self, questions: Sequence[RedisRequest], asked: Awaitable[list[Any]]) -> None:
-        for question, reply in zip(questions, await asked, strict=True):
+    async def _undo_when_done(self, requests: Sequence[RedisRequest], replies: Awaitable[list[Any]]) -> None:
+        for request, reply in zip(requests, await replies, strict=True):
             if not isinstance(reply, RedisError):
-                self.left(question, reply)
+                self.undo(request, reply)
 
-    async def ask_noting(self, question: RedisRequest, deadline: float | None = None) -> Any:
-        """One question, one reply; what became of a cancelled place is noted."""
-        reply = await self._ask(question, deadline)
-        self._note(question, reply)
+    async def ask_and_note(self, request: RedisRequest, deadline: float | None = None) -> Any:
+        """Sends a request and returns the reply; notes whether a cancellation gave anything back."""
+        reply = await self._ask(request, deadline)
+        self._note(request, reply)
         return reply
 
-    def _note(self, question: RedisRequest, reply: Any) -> None:
-        """If a place was given back, those are tried again that it was built on."""
-        place, loop = question.place, get_running_loop()
+    def _note(self, request: RedisRequest, reply: Any) -> None:
+        """If a place was given back, retries the cancellations of places before it."""
+        place, loop = request.place, get_running_loop()
         if place is None:
             return
-        stuck = self._stuck.get(loop)
-        if stuck is None:
-            for ended in [each for each in tuple(self._stuck) if each.is_closed()]:
-                self._stuck.pop(ended, None)
-            stuck = self._stuck[loop] = PendingCancellations()
-        if given(stuck, question, reply) and stuck.begin(place.key):
-            self._in_background(loop.create_task(self._cancel_again(stuck, place.key)))
+        pending = self._pending.get(loop)
+        if pending is None:
+            for closed_loop in [each for each in tuple(self._pending) if each.is_closed()]:
+                self._pending.pop(closed_loop, None)
+            pending = self._pending[loop] = PendingCancellations()
+        if given(pending, request, reply) and pending.begin(place.key):
+            self._run_in_background(loop.create_task(self._retry_cancellations(pending, place.key)))
 
-    async def _cancel_again(self, stuck: PendingCancellations[RedisRequest], count: Hashable) -> None:
-        while stuck.again(count):
-            many = 1
-            while questions := stuck.last(count, many):
-                if not all_cancelled(stuck, questions, await self._ask_all(questions)):
+    async def _retry_cancellations(self, pending: PendingCancellations[RedisRequest], count: Hashable) -> None:
+        while pending.again(count):
+            batch_size = 1
+            while requests := pending.last(count, batch_size):
+                if not all_cancelled(pending, requests, await self._ask_all(requests)):
                     break
-                many = min(2 * many, MAX_AT_ONCE)
+                batch_size = min(2 * batch_size, RETRY_BATCH_SIZE)
 
-    def _in_background(self, asked: asyncio.Future[Any]) -> None:
-        self._under_way.add(asked)
-        asked.add_done_callback(self._ended)
+    def _run_in_background(self, future: asyncio.Future[Any]) -> None:
+        self._running.add(future)
+        future.add_done_callback(self._on_done)
 
-    def _ended(self, asked: asyncio.Future[Any]) -> None:
-        self._under_way.discard(asked)
-        if not asked.cancelled():
-            asked.exception()  # nobody waits for it
+    def _on_done(self, future: asyncio.Future[Any]) -> None:
+        self._running.discard(future)
+        if not future.cancelled():
+            future.exception()  # retrieve it: no caller waits
 
-    async def settled(self) -> None:
-        """Wait until all was given back that can be, on this loop."""
+    async def wait_until_done(self) -> None:
+        """Waits until everything is given back that can be, on this loop."""
         loop = get_running_loop()
-        while under_way := [each for each in self._under_way if each.get_loop() is loop]:
-            await asyncio.wait(under_way)
+        while running := [each for each in self._running if each.get_loop() is loop]:
+            await asyncio.wait(running)

@@ -82,7 +82,7 @@ class PoolState:
         return False
 
     def claim_for_batch(self, waiter: Any) -> Any:
-        """Returns who leads a batch on an idle connection: this caller, then marked, or one with more time left."""
+        """Returns who leads a batch on an idle connection: this caller, marked then, or one with more time."""
         patient = self.most_patient()
         if patient.deadline_at > waiter.deadline_at + SAME_DEADLINE_S:
             return patient

@@ -161,4 +161,4 @@ async def _ask_everywhere(engine: AsyncRedisEngine, request: RedisRequest) -> No
     key = keys.scripts(engine.prefix)
     await engine.ask(RedisRequest(command("HKEYS", key), None, key))  # this discovers the servers
     for address in engine.topology.servers:
-        await engine.channel(address).ask(request, False)
+        await engine.batcher(address).ask(request, False)

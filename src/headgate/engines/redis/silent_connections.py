@@ -46,7 +46,7 @@ class SilentConnections:
             if not closed.done():
                 closed.set_result(None)
 
-        connection.on_lost(on_closed)
+        connection.set_on_lost(on_closed)
         # Replies come in the order of the requests: this one comes after all that may grant something.
         connection.write(_PING, [lambda _: connection.connection_lost(None)])
         while len(self._closed) > MAX_LINGERING:

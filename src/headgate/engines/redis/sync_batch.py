@@ -1,4 +1,4 @@
-"""Sends the questions of several callers together, and gives each caller its own reply."""
+"""Sends the requests of several callers in one round trip, and delivers each caller its own reply."""
 
 from __future__ import annotations
 
@@ -14,110 +14,111 @@ from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.script_assembly import Script
 from headgate.engines.redis.sync_connection import SyncConnection
 
-NOT_YET: Any = object()  # a server's reply may be None
+NO_REPLY: Any = object()  # a server's reply may be None
 
 Take = tuple[RequestBuilder, str, int]
-Abandoned = Callable[[Any], object]  # gets the reply of a caller that left before it came
+OnLateReply = Callable[[Any], object]  # receives a reply whose caller has left
 
 
 class SyncRequest(PoolWaiter):
-    """One caller's question, and what wakes the caller: a reply, or its turn to ask for all."""
+    """One caller's request, and a lock that wakes the caller: for a reply, or to lead a batch."""
 
-    left: bool = False  # whether the caller has left
-    reply: Any = NOT_YET
+    caller_left: bool = False  # whether the caller has left
+    reply: Any = NO_REPLY
 
     def __init__(
         self,
         take: Take | None,
         packed: bytes,
-        replies: int,
+        reply_count: int,
         deadline_at: float,
-        abandoned: Abandoned | None = None,
+        on_late_reply: OnLateReply | None = None,
     ) -> None:
         self.take = take
         self.packed = packed
-        self.replies = replies
+        self.reply_count = reply_count
         self.deadline_at = deadline_at
-        self.abandoned = abandoned
+        self.on_late_reply = on_late_reply
         self.wakeup: Lock = Lock()
         self.wakeup.acquire()
 
     def wake(self) -> None:
+        """Wakes the caller."""
         try:  # noqa: SIM105 - suppress() takes longer than waking
             self.wakeup.release()
         except RuntimeError:
-            pass  # it was woken already
+            pass  # it is awake already
 
-    def answer(self, reply: Any, lock: RLock) -> None:
-        """Give the caller its reply, if it has none; `abandoned` gets it if the caller has left."""
-        if self.abandoned is None:
-            if self.reply is NOT_YET:
+    def deliver(self, reply: Any, lock: RLock) -> None:
+        """Sets the reply, if there is none yet; passes it to `on_late_reply` if the caller has left."""
+        if self.on_late_reply is None:
+            if self.reply is NO_REPLY:
                 self.reply = reply
-                try:  # noqa: SIM105 - wake(), without a call: this is done for every reply
+                try:  # noqa: SIM105 - wake() inlined: it runs for every reply
                     self.wakeup.release()
                 except RuntimeError:
                     pass
             return
         with lock:
-            first, left = self.reply is NOT_YET, self.left
-            if first:
+            is_first, caller_left = self.reply is NO_REPLY, self.caller_left
+            if is_first:
                 self.reply = reply
-        if first and left and not isinstance(reply, RedisError):
-            self.abandoned(reply)
+        if is_first and caller_left and not isinstance(reply, RedisError):
+            self.on_late_reply(reply)
         self.wake()
 
     def leave(self, lock: RLock) -> None:
-        """The caller waits no longer. A reply that has come already is handed over at once."""
-        if self.abandoned is not None:
+        """Notes that the caller waits no longer. A reply that has come already is handed over at once."""
+        if self.on_late_reply is not None:
             with lock:
-                self.left, reply = True, self.reply
-            if reply is not NOT_YET and not isinstance(reply, RedisError):
-                self.abandoned(reply)
+                self.caller_left, reply = True, self.reply
+            if reply is not NO_REPLY and not isinstance(reply, RedisError):
+                self.on_late_reply(reply)
 
 
-class Joint(NamedTuple):
-    """One question for those who take under one limit, or for one who asked anything else."""
+class BatchItem(NamedTuple):
+    """One command: takes of several callers under one limit, or any other request of one caller."""
 
     requests: Sequence[SyncRequest]
     packed: bytes
-    replies: int
-    script: Script | None  # to be loaded here if the server does not know it
+    reply_count: int
+    script: Script | None  # to be loaded here if the server replies NOSCRIPT
 
 
 class SyncBatch:
-    """A batch on its way. `run` sends it and hands out the replies; after an interruption another thread can
-    run it on, if it is `resumable`."""
+    """A batch in flight. `run` sends it and delivers the replies; after an interruption another thread can
+    finish it, if it is `resumable`."""
 
     def __init__(self, connection: SyncConnection, batch: Sequence[SyncRequest], lock: RLock) -> None:
         self.connection: SyncConnection = connection
         self._batch, self._lock = batch, lock
-        self._joints = _joined(batch)
-        self._forgotten: list[Joint] = []
+        self._items = _batch_items(batch)
+        self._to_reload: list[BatchItem] = []
         self._replies: list[Any] = []
         self._sent = False
-        self.begun: bool = False  # whether anything may have been sent
+        self.may_have_sent: bool = False
 
     def run(self, deadline_at: float) -> None:
-        """Raises Late or Lost; those who have no reply yet have none then."""
-        while self._joints:
+        """Sends the batch and delivers all replies; raises TimedOut or ConnectionLost before the missing ones."""
+        while self._items:
             if not self._sent:
-                self.begun = True
-                self.connection.send(b"".join([joint.packed for joint in self._joints]))
+                self.may_have_sent = True
+                self.connection.send(b"".join([item.packed for item in self._items]))
                 self._sent = True
                 if self._may_block(deadline_at):
                     self.connection.receive(self._replies, deadline_at, at_once=True)
-            joint = self._joints[0]
-            while len(self._replies) < joint.replies:
+            item = self._items[0]
+            while len(self._replies) < item.reply_count:
                 self.connection.receive(self._replies, deadline_at)
-            self._hand_out(joint, self._replies[: joint.replies])
-            # No call comes between: interrupted before, a joint is handed out again, and nobody takes two replies.
-            del self._replies[: joint.replies]
-            del self._joints[0]
-            if not self._joints and self._forgotten:
-                self._joints, self._forgotten, self._sent = self._forgotten, [], False
+            self._deliver_item(item, self._replies[: item.reply_count])
+            # No call in between: if interrupted before, the item is delivered again; no caller takes two replies.
+            del self._replies[: item.reply_count]
+            del self._items[0]
+            if not self._items and self._to_reload:
+                self._items, self._to_reload, self._sent = self._to_reload, [], False
 
     def _may_block(self, deadline_at: float) -> bool:
-        """Whether this thread gets no signals, and is to wait about as long as the connection's own timeout."""
+        """Returns whether this thread gets no signals, and waits about as long as the connection's timeout."""
         if get_ident() == main_thread().ident:
             return False
         timeout = self.connection.timeout
@@ -125,42 +126,42 @@ class SyncBatch:
 
     @property
     def resumable(self) -> bool:
-        """Whether replies are under way, and none of them was lost."""
-        return self._sent and bool(self._joints) and not self.connection.bytes_lost
+        """Whether replies are on their way, and none of them was lost."""
+        return self._sent and bool(self._items) and not self.connection.bytes_lost
 
-    def run_to_the_end(self, deadline_at: float) -> None:
-        """Run on in place of one who was interrupted; the connection is of no use after that."""
+    def finish(self, deadline_at: float) -> None:
+        """Finishes the batch in place of an interrupted caller; the connection is closed after that."""
         try:
             self.run(deadline_at)
-        except (TimedOut, ConnectionLost) as trouble:
+        except (TimedOut, ConnectionLost) as error:
             for request in self._batch:
-                request.answer(trouble, self._lock)
+                request.deliver(error, self._lock)
         finally:
             self.connection.close()
 
-    def _hand_out(self, joint: Joint, replies: list[Any]) -> None:
-        if isinstance(replies[-1], NoScript) and joint.script is not None:
-            load = joint.script.load + joint.packed
-            self._forgotten = [*self._forgotten, joint._replace(packed=load, replies=2, script=None)]
+    def _deliver_item(self, item: BatchItem, replies: list[Any]) -> None:
+        if isinstance(replies[-1], NoScript) and item.script is not None:
+            load = item.script.load + item.packed
+            self._to_reload = [*self._to_reload, item._replace(packed=load, reply_count=2, script=None)]
             return
         reply = replies[0] if isinstance(replies[0], RedisError) else replies[-1]
-        facts = [reply] if joint.requests[0].take is None else protocol.parse_takes(reply, len(joint.requests))
-        for request, answer in zip(joint.requests, facts, strict=True):
-            request.answer(answer, self._lock)
+        outcomes = [reply] if item.requests[0].take is None else protocol.parse_takes(reply, len(item.requests))
+        for request, outcome in zip(item.requests, outcomes, strict=True):
+            request.deliver(outcome, self._lock)
 
 
-def _joined(batch: Sequence[SyncRequest]) -> list[Joint]:
-    """Join the requests into questions: takes under one limit become one."""
-    joints: list[Joint] = []
+def _batch_items(batch: Sequence[SyncRequest]) -> list[BatchItem]:
+    """Groups the requests into commands: takes under one limit become one."""
+    items: list[BatchItem] = []
     takes: dict[RequestBuilder, list[SyncRequest]] = {}
     for request in batch:
         if request.take is None:
-            joints.append(Joint((request,), request.packed, request.replies, None))
+            items.append(BatchItem((request,), request.packed, request.reply_count, None))
         else:
             takes.setdefault(request.take[0], []).append(request)
-    for questions, requests in takes.items():
+    for builder, requests in takes.items():
         _, keys, costs = zip(*[request.take for request in requests if request.take], strict=True)
-        question = questions.decide_each(keys, costs)
-        # A caller alone loads the script by itself, as it does without a queue.
-        joints.append(Joint(requests, question.packed, 1, question.script if len(requests) > 1 else None))
-    return joints
+        script_call = builder.decide_each(keys, costs)
+        # A single caller loads the script by itself, as it does without a queue.
+        items.append(BatchItem(requests, script_call.packed, 1, script_call.script if len(requests) > 1 else None))
+    return items

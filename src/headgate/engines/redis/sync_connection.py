@@ -32,7 +32,7 @@ class SyncConnection:
 
     __slots__ = (
         *("_feed", "_gets", "_poll", "_recv", "_sendall", "_sock", "_tls"),
-        *("closed", "due_at", "timeout", "torn", "used"),
+        *("bytes_lost", "closed", "due_at", "timeout", "used"),
     )
 
     def __init__(self, address: ServerAddress, connect_timeout: float, timeout: float) -> None:

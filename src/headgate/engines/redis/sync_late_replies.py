@@ -1,7 +1,7 @@
-"""Gives back what replies bring for threads that have left; abandoned.py, with threads in place of tasks.
+"""Undoes what replies grant to threads that have left: async_late_replies.py, with threads in place of tasks.
 
 A thread leaves when its deadline is over, or when a signal handler raises in it. If no thread can be started to
-give something back, the next one that can be does it: every slot, place or ticket that is answered tries again.
+give something back, the next one that can be does it: every reply to a slot, place or ticket tries again.
 """
 
 from __future__ import annotations
@@ -22,76 +22,79 @@ from headgate.errors import CorruptState, EngineUnavailable
 
 
 class SyncLateReplies:
-    """Undoes replies to threads that have left. `ask` is the engine's, and notes cancelled places."""
+    """Undoes replies to threads that have left. `ask` is the engine's, and notes cancellations."""
 
     def __init__(self, ask: Callable[[RedisRequest], Any]) -> None:
         self._ask = ask
-        self.start_afresh()
+        self.reset_after_fork()
 
-    def start_afresh(self) -> None:
-        """In a forked child: what is stuck is the parent's."""
+    def reset_after_fork(self) -> None:
+        """Drops all pending work in a forked child: it is the parent's."""
         self._lock = Lock()
-        self._stuck: PendingCancellations[RedisRequest] = PendingCancellations()
-        self._work: deque[Callable[[], None]] = deque(maxlen=MAX_PLACES)  # for the next thread
+        self._pending: PendingCancellations[RedisRequest] = PendingCancellations()
+        self._queue: deque[Callable[[], None]] = deque(maxlen=MAX_PLACES)  # work for the next thread
         self._threads: list[BackgroundThread] = []
 
-    def left(self, question: RedisRequest, reply: Any) -> None:
-        """Give back what a reply brings for a caller that has left."""
-        self.note(question, reply)
-        if question.undo is not None:
-            self._in_background(partial(self._ask_each, question.undo(reply)))
+    def undo(self, request: RedisRequest, reply: Any) -> None:
+        """Gives back what a reply grants to a caller that has left."""
+        self.note(request, reply)
+        if request.undo is not None:
+            self._run_in_background(partial(self._ask_each, request.undo(reply)))
 
-    def _ask_each(self, questions: Sequence[RedisRequest]) -> None:
-        for question in questions:
-            with suppress(CorruptState, EngineUnavailable):  # then it ends by itself, as if this process had died
-                self._ask(question)
+    def _ask_each(self, requests: Sequence[RedisRequest]) -> None:
+        for request in requests:
+            with suppress(CorruptState, EngineUnavailable):  # then it expires, as if this process had died
+                self._ask(request)
 
-    def note(self, question: RedisRequest, reply: Any) -> None:
-        """Try those again that a place was built on. Also if it gave nothing: what was built on it may have been
-        given back meanwhile, for threads do not come here in the order in which the server answered them."""
-        if self._work:
+    def note(self, request: RedisRequest, reply: Any) -> None:
+        """Retries the cancellations of places before a cancelled one.
+
+        Also if it gave nothing back: a later place may have been given back meanwhile, because threads do not come
+        here in the order in which the server replied to them.
+        """
+        if self._queue:
             self._start_thread()
-        place = question.place
+        place = request.place
         if place is None:
             return
         with self._lock:
-            given(self._stuck, question, reply)
-            again = self._stuck.begin(place.key)
+            given(self._pending, request, reply)
+            again = self._pending.begin(place.key)
         if again:
-            self._in_background(partial(self._cancel_again, place.key))
+            self._run_in_background(partial(self._retry_cancellations, place.key))
 
-    def _cancel_again(self, count: Hashable) -> None:
-        while self._locked(self._stuck.again, count):
-            while questions := self._locked(self._stuck.last, count, 1):
+    def _retry_cancellations(self, count: Hashable) -> None:
+        while self._locked(self._pending.again, count):
+            while requests := self._locked(self._pending.last, count, 1):
                 reply = None
                 with suppress(CorruptState, EngineUnavailable):
-                    reply = self._ask(questions[0]._replace(place=None))  # it is noted here
-                if reply is None or not self._locked(given, self._stuck, questions[0], reply):
+                    reply = self._ask(requests[0]._replace(place=None))  # noted below instead
+                if reply is None or not self._locked(given, self._pending, requests[0], reply):
                     break
 
     def _locked(self, step: Callable[..., Any], *args: Any) -> Any:
         with self._lock:
             return step(*args)
 
-    def _in_background(self, work: Callable[[], None]) -> None:
-        self._work.append(work)
+    def _run_in_background(self, work: Callable[[], None]) -> None:
+        self._queue.append(work)
         self._start_thread()
 
     def _start_thread(self) -> None:
-        thread = BackgroundThread(self._work_off)
-        with suppress(RuntimeError):  # the process has as many threads as it may have
+        thread = BackgroundThread(self._run_queue)
+        with suppress(RuntimeError):  # the process can have no more threads
             thread.start()
         with self._lock:
             self._threads = [*(each for each in self._threads if each.is_alive()), thread]
 
-    def _work_off(self) -> None:
+    def _run_queue(self) -> None:
         with suppress(IndexError):
             while True:
-                self._work.popleft()()
+                self._queue.popleft()()
 
     def wait(self, until: float) -> None:
-        """Wait until all was given back that can be, but no longer than that."""
-        if self._work:
+        """Waits until everything is given back that can be, at most until that instant."""
+        if self._queue:
             self._start_thread()
         while (alive := [each for each in self._threads if each.is_alive()]) and time.monotonic() < until:
             alive[0].join(until - time.monotonic())

@@ -1,23 +1,23 @@
 """Shares the connections to one server among any number of threads.
 
-A caller that finds an idle connection sends its question and reads the reply by itself. If all connections are
-in use, it waits, and one of those that wait sends for all of them, in one round trip (pool_state.py says which).
+A caller that finds an idle connection sends its request and reads the reply by itself. If all connections are in
+use, it waits, and one of the waiting callers sends for all of them, in one round trip (pool_state.py says which).
 Takes under one limit become one script call, in the order of arrival; each is decided by itself, so sharing a
 round trip changes no decision.
 
-A thread of its own opens each connection. However long that takes, a caller waits no longer than its deadline,
-and the connection serves later callers.
+Each connection is opened by a thread of its own. However long that takes, a caller waits no longer than its
+deadline, and the connection serves later callers.
 
 A signal handler may raise anywhere in a caller's thread (Ctrl-C, Celery's soft time limit), also while this caller
 sends for others:
   - the caller removes its mark in a `finally` whose first steps are plain assignments, at which Python runs no
     signal handler. A connection that may still get a reply is closed, never reused;
-  - a round trip that was interrupted while it waited for replies goes on in a thread of its own. The others get
-    their replies, and `abandoned` gets the reply of the caller that left. If nothing was sent yet, the others wait
-    again. Only if the handler raised during the sending or the reading are they told that the connection failed;
+  - a round trip that was interrupted while it waited for replies continues in a thread of its own. The others get
+    their replies, and `on_late_reply` gets the reply of the caller that left. If nothing was sent yet, the others
+    wait again. Only if the handler raised during the sending or the reading do they get a connection error;
   - a caller whose deadline is over has left, too: its reply is awaited in the same way, on a connection that
-    carries no other question, within the bounds of lingering.py;
-  - a second exception may cut the cleaning up short, so that a waiting caller is not woken. It looks by itself
+    carries no other request, within the bounds of silent_connections.py;
+  - a second exception may cut the cleaning up short, so that a waiting caller is not woken. It checks by itself
     every WAKE_S, and finds a free connection, or that nobody will answer it.
 """
 
@@ -34,30 +34,30 @@ from headgate.engines.redis.pool_state import PoolEntry, PoolState, PoolUser
 from headgate.engines.redis.protocol import RequestBuilder
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.silent_connections import LINGER_S, MAX_LINGERING
-from headgate.engines.redis.sync_batch import NOT_YET, Abandoned, SyncBatch, SyncRequest
+from headgate.engines.redis.sync_batch import NO_REPLY, OnLateReply, SyncBatch, SyncRequest
 from headgate.engines.redis.sync_connection import SyncConnection
 
 POOL_SIZE = 2  # connections to each server: while one is being read, another can be written
-TRUSTED_S = 0.01  # a connection that was used so short a time ago is not looked at before it is used again
-CONNECT_TIMEOUT_S = 1.0  # that opening a connection may take at least, whatever the deadline
-WAKE_S = 0.05  # a caller that waits looks by itself so often
-FORGOTTEN_WAKES = 1  # after so many looks in a row that found nobody who asks for it, a caller waits no longer
+TRUSTED_S = 0.01  # a connection that was used within this time is not checked before it is used again
+CONNECT_TIMEOUT_S = 1.0  # the least time for opening a connection, whatever the deadline
+WAKE_S = 0.05  # a waiting caller checks the pool this often
+MAX_ORPHANED_WAKES = 1  # after more checks in a row that found it orphaned, a caller gives up
 
 INTERRUPTED = "the thread that asked was interrupted"
 
 
 class ConnectionPool:
-    """The connections to one server, and the queue of those who wait for one."""
+    """The connections to one server, and the queue of callers that wait for one."""
 
     def __init__(self, address: ServerAddress, deadline: float) -> None:
         self.address = address
-        self.deadline = deadline  # seconds; may be changed: a connection learns of it when it is used next
-        self._lock = RLock()  # a signal handler may ask, too
+        self.deadline = deadline  # seconds; if it changes, a connection adopts it at its next use
+        self._lock = RLock()  # reentrant: a signal handler may send a request, too
         self._state = PoolState(POOL_SIZE)
         self._lingering: list[tuple[float, BackgroundThread, SyncConnection]] = []  # by deadline, the oldest first
 
-    def start_afresh(self) -> None:
-        """In a forked child: forget every connection. They are the parent's, and so are those who wait."""
+    def reset_after_fork(self) -> None:
+        """Drops every connection and waiting caller in a forked child: they are the parent's."""
         inherited, self._lock, self._state = self._state, RLock(), PoolState(POOL_SIZE)
         lingering, self._lingering = self._lingering, []
         for *_, connection in lingering:
@@ -66,99 +66,100 @@ class ConnectionPool:
             if entry.connection is not None:
                 entry.connection.close()
 
-    def take(self, questions: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
-        """A take of a limit that is not a calendar's; its facts. Raises Trouble."""
+    def take(self, builder: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
+        """Takes under a limit without a calendar, and returns the outcome. Raises RedisError."""
         if self._state.waiting:
-            return self.take_in_turn(questions, key, cost, deadline_at)
-        reply = self._ask_alone(b"", deadline_at, questions, key, cost)
-        return self.take_in_turn(questions, key, cost, deadline_at) if reply is NOT_YET else protocol.facts(reply)
+            return self.take_queued(builder, key, cost, deadline_at)
+        reply = self._ask_directly(b"", deadline_at, builder, key, cost)
+        return self.take_queued(builder, key, cost, deadline_at) if reply is NO_REPLY else protocol.facts(reply)
 
-    def take_in_turn(self, questions: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
-        """The same, behind those who wait, and by any deadline."""
-        return self._wait(SyncRequest((questions, key, cost), b"", 1, deadline_at))
+    def take_queued(self, builder: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
+        """Takes behind the waiting callers, by any deadline."""
+        return self._wait(SyncRequest((builder, key, cost), b"", 1, deadline_at))
 
     def ask(self, packed: bytes, deadline_at: float) -> Any:
-        """One question, one reply, by the pool's own deadline; raises Trouble."""
-        reply = self._ask_alone(packed, deadline_at)
-        return self.ask_in_turn(packed, deadline_at) if reply is NOT_YET else reply
+        """Sends one request by the pool's own deadline, and returns the reply. Raises RedisError."""
+        reply = self._ask_directly(packed, deadline_at)
+        return self.ask_queued(packed, deadline_at) if reply is NO_REPLY else reply
 
-    def ask_in_turn(
-        self, packed: bytes, deadline_at: float, replies: int = 1, abandoned: Abandoned | None = None
+    def ask_queued(
+        self, packed: bytes, deadline_at: float, reply_count: int = 1, on_late_reply: OnLateReply | None = None
     ) -> Any:
-        """The same, behind those who wait, and by any deadline; the reply is the last of `replies`, or the trouble
-        of the first.
+        """Sends requests behind the waiting callers, by any deadline. Returns the last of `reply_count` replies,
+        or raises the error of the first.
 
-        `abandoned` is called with the reply if the caller has left before it comes: an exception was raised in it,
-        or its deadline is over. It is called at most once, by any thread, and not at all if no reply comes within
-        LINGER_S of the deadline, or the connection fails, or is the oldest of more than MAX_LINGERING.
+        If the caller has left before the reply comes, `on_late_reply` is called with it: an exception was raised
+        in the caller, or its deadline is over. It is called at most once, by any thread, and not at all if no
+        reply comes within LINGER_S of the deadline, or the connection fails, or is the oldest of more than
+        MAX_LINGERING.
         """
-        return self._wait(SyncRequest(None, packed, replies, deadline_at, abandoned))
+        return self._wait(SyncRequest(None, packed, reply_count, deadline_at, on_late_reply))
 
-    def _ask_alone(
+    def _ask_directly(
         self,
         packed: bytes,
         deadline_at: float,
-        questions: RequestBuilder | None = None,
+        builder: RequestBuilder | None = None,
         key: str = "",
         cost: int = 0,
     ) -> Any:
-        """Ask at once, what is packed or a take; NOT_YET if no connection is idle, or it has died."""
+        """Sends a packed request or a take at once; NO_REPLY if no connection is idle, or it has died."""
         state = self._state
         if state.waiting:
-            return NOT_YET
-        user, reply, whole = PoolUser(), NOT_YET, True
+            return NO_REPLY
+        user, reply, complete = PoolUser(), NO_REPLY, True
         try:
             with self._lock:
                 if not state.claim(user, deadline_at):
-                    return NOT_YET
+                    return NO_REPLY
             connection: SyncConnection = user.entry.connection  # type: ignore[union-attr]
-            if questions is not None:
-                packed = questions.decide(key, cost, None, 0).packed
+            if builder is not None:
+                packed = builder.decide(key, cost, None, 0).packed
             if connection.timeout != self.deadline:
                 connection.set_timeout(self.deadline)
-            whole = False
-            # A connection that was used a moment ago is trusted: looking costs a system call.
+            complete = False
+            # A connection that was used a moment ago is not checked: that costs a system call.
             if deadline_at - connection.due_at < TRUSTED_S or connection.alive:
                 connection.due_at = deadline_at
                 reply = connection.exchange(packed, deadline_at)
-                whole = True
+                complete = True
         except ServerError:
-            whole = True
+            complete = True
             raise
         finally:
-            entry, broken = user.entry, None
+            entry, unusable = user.entry, None
             if entry is not None:
-                if not whole:  # a reply may still be under way
-                    broken, entry.connection = entry.connection, None
+                if not complete:  # a reply may still be on its way
+                    unusable, entry.connection = entry.connection, None
                 entry.user = None
-                if broken is not None:
-                    broken.close()
+                if unusable is not None:
+                    unusable.close()
                 if state.waiting:
                     self._wake()
         return reply
 
     def _wait(self, request: SyncRequest) -> Any:
-        """Wait until somebody has asked for this caller, or ask for all who wait."""
-        forgotten = 0
+        """Waits until another caller has sent this request, or sends a batch of all waiting ones."""
+        orphaned_wakes = 0
         try:
             with self._lock:
                 self._state.waiting.append(request)
-                turn = self._has_turn(request)
-            while request.reply is NOT_YET:
-                if turn:
-                    self._ask_for_all(request)
+                leads = self._may_lead(request)
+            while request.reply is NO_REPLY:
+                if leads:
+                    self._send_batch(request)
                 else:
-                    left = request.deadline_at - time.monotonic()
-                    if left <= 0:
+                    remaining_s = request.deadline_at - time.monotonic()
+                    if remaining_s <= 0:
                         raise TimedOut("no reply in time")
-                    request.wakeup.acquire(True, left if left < WAKE_S else WAKE_S)
-                    if request.reply is not NOT_YET:
+                    request.wakeup.acquire(True, remaining_s if remaining_s < WAKE_S else WAKE_S)
+                    if request.reply is not NO_REPLY:
                         break
                 with self._lock:
-                    waits = request in self._state.waiting
-                    turn = waits and self._has_turn(request)
-                    forgotten = 0 if waits or not self._state.is_orphaned(request) else forgotten + 1
-                if forgotten > FORGOTTEN_WAKES:
+                    queued = request in self._state.waiting
+                    leads = queued and self._may_lead(request)
+                    orphaned_wakes = 0 if queued or not self._state.is_orphaned(request) else orphaned_wakes + 1
+                if orphaned_wakes > MAX_ORPHANED_WAKES:
                     raise ConnectionLost(INTERRUPTED)
         except BaseException:
             request.leave(self._lock)
@@ -167,7 +168,7 @@ class ConnectionPool:
             entry = request.entry
             if entry is not None:  # interrupted before anything was sent
                 entry.user = request.entry = None
-            if request.reply is NOT_YET:
+            if request.reply is NO_REPLY:
                 with self._lock:
                     self._state.leave(request)
                 self._wake()
@@ -175,9 +176,11 @@ class ConnectionPool:
             raise request.reply
         return request.reply
 
-    def _has_turn(self, request: SyncRequest) -> bool:
-        """Whether this caller has got a connection to ask on for all. If there is none, another one is opened. The
-        caller holds the lock."""
+    def _may_lead(self, request: SyncRequest) -> bool:
+        """Returns whether this caller has marked a connection to send a batch on; opens one if none is idle.
+
+        The caller holds the lock.
+        """
         state = self._state
         if not state.has_idle():
             entry = state.entry_to_open(time.monotonic())
@@ -189,84 +192,88 @@ class ConnectionPool:
             leader.wake()
         return leader is request
 
-    def _ask_for_all(self, request: SyncRequest) -> None:
-        """Ask whatever waits, on the connection that this caller has marked."""
+    def _send_batch(self, request: SyncRequest) -> None:
+        """Sends all waiting requests on the connection that this caller has marked."""
         entry: PoolEntry = request.entry  # type: ignore[assignment]
         connection: SyncConnection = entry.connection
         batch: list[SyncRequest] = []
-        trip: SyncBatch | None = None
-        whole = False
-        trouble: RedisError | None = None
+        round_trip: SyncBatch | None = None
+        complete = False
+        failure: RedisError | None = None
         try:
-            # The look lets other threads run, too: those that ask meanwhile travel in this round trip.
-            dead = not connection.alive
-            if dead and connection.used:
-                return  # another one is opened
+            # The check lets other threads run: requests that come meanwhile join this batch.
+            closed_by_server = not connection.alive
+            if closed_by_server and connection.used:
+                return  # another connection is opened
             with self._lock:
                 self._state.take_batch(request, batch)
-            if not batch:  # another one asks for this caller already
-                whole = not dead
+            if not batch:  # this caller is in another batch already
+                complete = not closed_by_server
                 return
-            if dead:  # it was accepted only to be closed: too many clients, perhaps
-                trouble = connection.close_reason()
+            if closed_by_server:  # closed right after it was accepted: too many clients, perhaps
+                failure = connection.close_reason()
                 return
             if connection.timeout != self.deadline:
                 connection.set_timeout(self.deadline)
-            trip = SyncBatch(connection, batch, self._lock)
-            trip.run(request.deadline_at)
-            whole = True
+            round_trip = SyncBatch(connection, batch, self._lock)
+            round_trip.run(request.deadline_at)
+            complete = True
         except (TimedOut, ConnectionLost) as error:
-            trouble = error
+            failure = error
         finally:
-            if not whole:
+            if not complete:
                 entry.connection = None
             entry.user = request.entry = None
-            if not whole and not self._runs_on(request, trip, batch, trouble):
+            if not complete and not self._finish_in_background(request, round_trip, batch, failure):
                 connection.close()
-                if trouble is None and (trip is None or not trip.begun):
+                if failure is None and (round_trip is None or not round_trip.may_have_sent):
                     with self._lock:
                         self._state.requeue(batch)
                 else:
                     for each in batch:
-                        each.answer(trouble or ConnectionLost(INTERRUPTED), self._lock)
+                        each.deliver(failure or ConnectionLost(INTERRUPTED), self._lock)
             if self._state.waiting:
                 self._wake()
 
-    def _runs_on(
-        self, leader: SyncRequest, trip: SyncBatch | None, batch: list[SyncRequest], trouble: RedisError | None
+    def _finish_in_background(
+        self,
+        leader: SyncRequest,
+        round_trip: SyncBatch | None,
+        batch: list[SyncRequest],
+        failure: RedisError | None,
     ) -> bool:
-        """A round trip ended early; whether another thread waits for the replies that may still come."""
-        awaited = any(request.abandoned is not None for request in batch)
+        """Returns whether another thread now reads the replies that may still come to this round trip."""
+        has_late_hook = any(request.on_late_reply is not None for request in batch)
         if (
-            trip is None
-            or not trip.resumable
-            or not (trouble is None or (awaited and isinstance(trouble, TimedOut)))
+            round_trip is None
+            or not round_trip.resumable
+            or not (failure is None or (has_late_hook and isinstance(failure, TimedOut)))
         ):
             return False
-        until = leader.deadline_at + (LINGER_S if awaited else 0.0)
-        leader.resumed_by = thread = BackgroundThread(trip.run_to_the_end, until)
+        until = leader.deadline_at + (LINGER_S if has_late_hook else 0.0)
+        leader.resumed_by = thread = BackgroundThread(round_trip.finish, until)
         try:
             thread.start()
-        except RuntimeError:  # the process has as many as it may have
+        except RuntimeError:  # the process can have no more threads
             return False
-        if awaited:
-            self._linger(leader.deadline_at, thread, trip.connection)
+        if has_late_hook:
+            self._track_lingering(leader.deadline_at, thread, round_trip.connection)
         return True
 
-    def _linger(self, deadline_at: float, thread: BackgroundThread, connection: SyncConnection) -> None:
-        """Remember a connection that is read on for callers who left. Of too many, the oldest on which nobody else
-        waits ends."""
+    def _track_lingering(self, deadline_at: float, thread: BackgroundThread, connection: SyncConnection) -> None:
+        """Remembers a connection that is read for callers who left. Of too many, the oldest with no other caller
+        ends."""
         now = time.monotonic()
         with self._lock:
             alive = [each for each in self._lingering if each[1].is_alive()]
-            overdue = [each for each in alive if each[0] < now]
-            ends = overdue[: max(0, len(alive) + 1 - MAX_LINGERING)]
-            self._lingering = [*(each for each in alive if each not in ends), (deadline_at, thread, connection)]
-        for *_, oldest in ends:
+            past_deadline = [each for each in alive if each[0] < now]
+            to_end = past_deadline[: max(0, len(alive) + 1 - MAX_LINGERING)]
+            self._lingering = [*(each for each in alive if each not in to_end), (deadline_at, thread, connection)]
+        for *_, oldest in to_end:
             oldest.hang_up()
 
     def await_late_replies(self, until: float) -> None:
-        """Wait for what may come for callers who left, but no longer than that; then end those connections."""
+        """Waits for late replies until the instant `until`; then ends those connections."""
         with self._lock:
             lingering, self._lingering = self._lingering, []
         for _, thread, _ in lingering:
@@ -275,11 +282,11 @@ class ConnectionPool:
             connection.hang_up()
 
     def _open(self, entry: PoolEntry) -> None:
-        """Open a connection in a thread of its own; the caller holds the lock."""
+        """Opens a connection in a thread of its own; the caller holds the lock."""
         entry.opening = thread = BackgroundThread(self._connect, entry)
         try:
             thread.start()
-        except RuntimeError as error:  # the process has as many as it may have
+        except RuntimeError as error:  # the process can have no more threads
             entry.opening = None
             raise ConnectFailed(f"no thread could be started to connect: {error}") from error
 
@@ -287,28 +294,28 @@ class ConnectionPool:
         try:
             connection = SyncConnection(self.address, max(CONNECT_TIMEOUT_S, self.deadline), self.deadline)
         except Exception as error:
-            trouble = error if isinstance(error, RedisError) else ConnectFailed(str(error))
+            failure = error if isinstance(error, RedisError) else ConnectFailed(str(error))
             with self._lock:
                 entry.opening = None
                 waiting, self._state.waiting[:] = tuple(self._state.waiting), []
             for request in waiting:
-                request.answer(trouble, self._lock)
+                request.deliver(failure, self._lock)
         else:
             with self._lock:
-                of_use = self._state.opened(entry, connection)
-            if not of_use:
+                kept_open = self._state.opened(entry, connection)
+            if not kept_open:
                 connection.close()
             self._wake()
 
     def _wake(self) -> None:
-        """Wake the one who asks for all."""
+        """Wakes the caller that leads the next batch."""
         with self._lock:
-            patient = self._state.most_patient()
-        if patient is not None:
-            patient.wake()
+            next_leader = self._state.most_patient()
+        if next_leader is not None:
+            next_leader.wake()
 
     def close(self) -> None:
-        """Close what is idle. Whoever asks again opens it again."""
+        """Closes idle connections. A later request opens them again."""
         with self._lock:
             idle = [entry for entry in self._state.entries if entry.user is None]
             connections = [entry.connection for entry in idle if entry.connection is not None]
