@@ -58,8 +58,8 @@ def test_several_seeds(scheme: str) -> None:
 def test_sentinels_have_their_own_login() -> None:
     found = topology("redis+sentinel://me:secret@a,b:5/my%20master/3?sentinel_username=w&sentinel_password=x%2Fy")
     assert isinstance(found, SentinelTopology)
-    assert [(watcher.host, watcher.port) for watcher in found._watchers] == [("a", 26379), ("b", 5)]
-    assert all((watcher.login, watcher.db) == (("w", "x/y"), 0) for watcher in found._watchers)
+    assert [(watcher.host, watcher.port) for watcher in found._sentinels] == [("a", 26379), ("b", 5)]
+    assert all((watcher.login, watcher.db) == (("w", "x/y"), 0) for watcher in found._sentinels)
     assert (found._template.login, found._template.db, found._name) == (("me", "secret"), 3, "my master")
 
 
@@ -211,7 +211,7 @@ def test_sentinels_are_asked_in_turn() -> None:
 def test_nodes_that_send_us_in_circles_are_not_stormed() -> None:
     cluster = ClusterTopology([ServerAddress("a", 1), ServerAddress("b", 1)])
     cluster._owners = [ServerAddress("a", 1)] * 16384
-    cluster._doubtful = False
+    cluster._stale = False
     sent: list[str] = []
     slept: list[float] = []
 

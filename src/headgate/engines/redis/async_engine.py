@@ -261,12 +261,14 @@ class AsyncRedisEngine:
                 batcher.set_deadline(seconds)
 
     async def close(self) -> None:
-        """Closes all connections of this loop, after what is to be given back. A later request opens them again."""
+        """Closes all connections of this loop, after what is to be given back. A later request opens new ones."""
         batchers = tuple(self._loops.get(get_running_loop(), {}).values())
         # Replies come in the order of the requests: this one comes after those that must be undone.
         pings = [each.ask(_PING) for each in batchers if each.has_late_replies]
-        timed_out = [each.silent_connections.wait(self.deadline) for each in batchers if each.silent_connections]
-        await asyncio.gather(*pings, *timed_out, return_exceptions=True)
+        late_replies = [
+            each.silent_connections.wait(self.deadline) for each in batchers if each.silent_connections
+        ]
+        await asyncio.gather(*pings, *late_replies, return_exceptions=True)
         await self.late_replies.wait_until_done()
         for batcher in batchers:
             batcher.close()
@@ -315,8 +317,8 @@ class AsyncRedisMeter:
         master = engine.topology.node(b"")
         if master is not None:
             try:
-                facts: Outcome = await engine.batcher(master).bind_take(self.builder, self._deadline)(key, cost)
-                return facts
+                outcome: Outcome = await engine.batcher(master).bind_take(self.builder, self._deadline)(key, cost)
+                return outcome
             except EngineUnavailable as error:
                 if not engine.may_send_again(error, master):
                     raise
@@ -369,8 +371,7 @@ class AsyncRedisSlotMeter:
 
 
 async def _close_at_loop_end(batchers: dict[ServerAddress, AsyncBatcher]) -> AsyncGenerator[None, None]:
-    """Closes the batchers when the loop ends: asyncio.run finalizes all async generators before it closes the
-    loop."""
+    """Closes the batchers when the loop ends: asyncio.run ends all async generators before it closes the loop."""
     try:
         yield
     finally:
