@@ -15,7 +15,7 @@ files["src/headgate/lua/algorithms"].read_globals = {
 files["src/headgate/lua/commands"].std = "lua51"
 files["src/headgate/lua/commands"].read_globals = {
   "redis", "KEYS", "ARGV", "struct", "cjson", "cmsgpack", "bit",
-  "keep", "keeps", "model", "models", "wrong_value",
+  "model", "models", "storage", "storages", "wrong_value",
 }
 
 -- The nginx gateway: LuaJIT, and the modules beside it. What knows no nginx may not touch `ngx`.

@@ -289,5 +289,9 @@ def test_a_plain_meter_takes_the_short_way(redis_server: RedisServer) -> None:
     plain, shadow, login = (engine.meter(parse("1/s"), "x", each) for each in (None, SHADOW, LOGIN))
     asked = [meter.builder.decide("key", 1, None, 0) for meter in (plain, shadow)]
     assert asked[0] == asked[1]
-    assert (plain._only is engine.only, shadow._only is engine.only, login._only) == (True, True, None)
+    assert (plain._only_pool is engine.only_pool, shadow._only_pool is engine.only_pool, login._only_pool) == (
+        True,
+        True,
+        None,
+    )
     engine.close()

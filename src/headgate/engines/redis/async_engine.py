@@ -55,7 +55,7 @@ class AsyncRedisEngine:
         self.deadline: float = deadline
         self.topology: Topology = topology(url)
         self._reported_grants: dict[str, Told] = {}
-        self.only: ServerAddress | None = None if self.topology.can_fail_over else self.topology.node(b"")
+        self.only_server: ServerAddress | None = None if self.topology.can_fail_over else self.topology.node(b"")
         self.reset_after_fork()
         on_fork(self.reset_after_fork)
 
@@ -90,11 +90,11 @@ class AsyncRedisEngine:
 
     def ask(self, request: RedisRequest, deadline: float | None = None) -> Awaitable[Any]:
         """Sends a request and returns the reply, within `deadline` seconds, at most the engine's own."""
-        if self.only is None:
+        if self.only_server is None:
             return self.ask_with_redirects(request, deadline)
         if request.needs_reply:
-            return self._ask_server(self.only, request, False, deadline)
-        return self.batcher(self.only).ask(request, False, deadline)
+            return self._ask_server(self.only_server, request, False, deadline)
+        return self.batcher(self.only_server).ask(request, False, deadline)
 
     async def _ask_server(
         self, address: ServerAddress, request: RedisRequest, asking: bool = False, deadline: float | None = None
@@ -289,7 +289,7 @@ class AsyncRedisMeter:
         self._deadline = deadline_of([self])
         self._ask = within(engine.ask, self._deadline)
         self._now_us = engine.clock.now_us
-        self._joins = (
+        self._can_batch = (
             engine.topology.any_keys_together and not self.builder.calendar and not self.builder.has_rule_state
         )
         self._bound_take: tuple[AbstractEventLoop | None, Callable[[str, int], Awaitable[Outcome]]] = (
@@ -298,7 +298,7 @@ class AsyncRedisMeter:
         )
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]:
-        if patience_us is None and self._joins:
+        if patience_us is None and self._can_batch:
             loop, take = self._bound_take
             if loop is get_running_loop():
                 return take(key, cost)
@@ -306,10 +306,13 @@ class AsyncRedisMeter:
         return arun(redirects.decide(self._ask, self.builder, key, cost, patience_us, self._now_us()))
 
     def _take(self, key: str, cost: int) -> Awaitable[Outcome]:
-        only = self._engine.only
-        if only is None:
+        only_server = self._engine.only_server
+        if only_server is None:
             return self._take_from_master(key, cost)
-        self._bound_take = get_running_loop(), self._engine.batcher(only).bind_take(self.builder, self._deadline)
+        self._bound_take = (
+            get_running_loop(),
+            self._engine.batcher(only_server).bind_take(self.builder, self._deadline),
+        )
         return self._bound_take[1](key, cost)
 
     async def _take_from_master(self, key: str, cost: int) -> Outcome:

@@ -70,12 +70,12 @@ def several(command: str, algorithms: Iterable[str]) -> Script:
 
 @cache
 def _mixed(command: str, algorithms: tuple[str, ...]) -> Script:
-    lines = [_inline_module(_WRONG_VALUE), "local models, keeps = {}, {}"]
+    lines = [_inline_module(_WRONG_VALUE), "local models, storages = {}, {}"]
     for name in algorithms:
         model = _without_other_commands(command, _model_source(name))
         storage = _command_source(_STORAGES.get(name, "string_storage"))
         lines.append(f"models.{name} = (function()\n{model}\nend)()")
-        lines.append(f"keeps.{name} = (function(model)\n{storage}\nend)(models.{name})")
+        lines.append(f"storages.{name} = (function(model)\n{storage}\nend)(models.{name})")
     return Script("\n".join([*lines, _command_source(command)]))
 
 
@@ -107,7 +107,7 @@ def _inline_module(source: str) -> str:
     """Turns a module's functions into plain locals, and calls of them into plain calls."""
     source = re.sub(r"^function M\.", "local function ", source, flags=re.M)
     source = re.sub(r"^(local M = .*|return M)$", "", source, flags=re.M)
-    return re.sub(r"\b(?:M|model|keep)\.(?!width)", "", source)
+    return re.sub(r"(?<![\w/])(?:M|model|storage)\.(?!width)", "", source)
 
 
 def _limit_width(model: str) -> str:

@@ -55,8 +55,8 @@ class RedisEngine:
         self.topology: Topology = topology(url)
         self._reported_grants: dict[str, Told] = {}
         self._pools: dict[ServerAddress, ConnectionPool] = {}
-        only = None if self.topology.can_fail_over else self.topology.node(b"")
-        self.only: ConnectionPool | None = None if only is None else self.pool(only)
+        only_pool = None if self.topology.can_fail_over else self.topology.node(b"")
+        self.only_pool: ConnectionPool | None = None if only_pool is None else self.pool(only_pool)
         self._discovery_lock = Lock()
         self._threads: ThreadPoolExecutor | None = None  # for requests to several servers
         self._late_replies = SyncLateReplies(self._ask_in_background)
@@ -83,13 +83,20 @@ class RedisEngine:
             raise self._failure(error) from error
 
     def take(
-        self, only: ConnectionPool, builder: RequestBuilder, key: str, cost: int, deadline: float | None = None
+        self,
+        only_pool: ConnectionPool,
+        builder: RequestBuilder,
+        key: str,
+        cost: int,
+        deadline: float | None = None,
     ) -> Outcome:
         """Takes under a limit without a calendar, on the only server."""
         seconds = self.deadline if deadline is None else min(deadline, self.deadline)
         deadline_at, is_shorter = time.monotonic() + seconds, seconds < self.deadline
         try:
-            outcome: Outcome = (only.take_queued if is_shorter else only.take)(builder, key, cost, deadline_at)
+            outcome: Outcome = (only_pool.take_queued if is_shorter else only_pool.take)(
+                builder, key, cost, deadline_at
+            )
             return outcome
         except RedisError as error:
             if not not_charged(error):
@@ -106,7 +113,7 @@ class RedisEngine:
         """
         seconds = self.deadline if deadline is None else min(deadline, self.deadline)
         deadline_at, is_shorter = time.monotonic() + seconds, seconds < self.deadline
-        pool = self.only if self.only is not None else self._pool_of(request.tag)
+        pool = self.only_pool if self.only_pool is not None else self._pool_of(request.tag)
         load_first = False
         if pool is not None:
             try:
@@ -278,11 +285,11 @@ class RedisMeter:
         self._ask = within(engine.ask, deadline_of([self]))
         self._take = within(engine.take, deadline_of([self]))
         self._now_us = engine.clock.now_us
-        self._only = None if self.builder.calendar or self.builder.has_rule_state else engine.only
+        self._only_pool = None if self.builder.calendar or self.builder.has_rule_state else engine.only_pool
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
-        if patience_us is None and self._only is not None:
-            return self._take(self._only, self.builder, key, cost)
+        if patience_us is None and self._only_pool is not None:
+            return self._take(self._only_pool, self.builder, key, cost)
         return run(redirects.decide(self._ask, self.builder, key, cost, patience_us, self._now_us()))
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:

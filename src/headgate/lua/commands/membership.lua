@@ -1,35 +1,34 @@
--- Who is alive: each process that shares our limits says so every second.
+-- Counts the live processes that share limits: each sends a heartbeat every second.
 --
--- KEYS[1]  a sorted set, <prefix>2:members, and all there is:
---            m<id>   when this member is taken for dead, by the server's clock, in microseconds
+-- KEYS[1]  a sorted set, <prefix>2:members, which holds everything:
+--            m<id>   when this member counts as dead, by the server's clock, in microseconds
 --            r<id>   -id: its place among the others
---          Above zero are times and below zero numbers, so the living are one range and those with a lower id
---          are another.
+--          Times are above zero and ids below, so live members are one range, and those with a lower id are another.
 -- ARGV     verb, id (a whole number below 2^53), ttl_us
---            beat    returns the number of the living, and how many of them have a lower id
+--            beat    returns the number of live members, and how many of them have a lower id
 --            leave   returns 1; or 0 if there was no such member
---          or the error of wrong_value.lua, also where one of those to be removed is no member
+--          or the error of wrong_value.lua, also where an entry to be removed is no member
 --
--- Every beat removes the dead. A member that would live longer than a ttl from now was written before the clock
--- stepped back: it is removed as well, and comes back with its next beat.
+-- Every heartbeat removes dead members. A member that would live longer than a ttl from now was written before the
+-- clock stepped back: it is removed as well, and returns with its next heartbeat.
 local call, key, id = redis.call, KEYS[1], ARGV[2]
 if ARGV[1] == "leave" then
-  local left = redis.pcall("ZREM", key, "m" .. id)
-  if left == 1 then call("ZREM", key, "r" .. id) end
-  return type(left) == "table" and wrong_value(key, left) or left
+  local removed = redis.pcall("ZREM", key, "m" .. id)
+  if removed == 1 then call("ZREM", key, "r" .. id) end
+  return type(removed) == "table" and wrong_value(key, removed) or removed
 end
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
-local now = string.format("%.0f", now_us)
-local latest = string.format("%.0f", now_us + ARGV[3])
+local now_text = string.format("%.0f", now_us)
+local expires = string.format("%.0f", now_us + ARGV[3])
 
-local dead = redis.pcall("ZRANGEBYSCORE", key, "(0", now)
+local dead = redis.pcall("ZRANGEBYSCORE", key, "(0", now_text)
 if dead.err then return wrong_value(key, dead) end
-for _, member in ipairs(call("ZRANGEBYSCORE", key, "(" .. latest, "+inf")) do dead[#dead + 1] = member end
+for _, member in ipairs(call("ZRANGEBYSCORE", key, "(" .. expires, "+inf")) do dead[#dead + 1] = member end
 for _, member in ipairs(dead) do
   if not string.find(member, "^m%d+$") then return wrong_value(key) end
 end
 for _, member in ipairs(dead) do call("ZREM", key, member, "r" .. string.sub(member, 2)) end
-call("ZADD", key, latest, "m" .. id, "-" .. id, "r" .. id)
+call("ZADD", key, expires, "m" .. id, "-" .. id, "r" .. id)
 call("PEXPIRE", key, string.format("%.0f", math.ceil(ARGV[3] / 1000)))
 return { call("ZCOUNT", key, "(0", "+inf"), call("ZCOUNT", key, "(-" .. id, "(0") }

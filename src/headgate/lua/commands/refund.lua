@@ -1,4 +1,4 @@
--- Gives back what one charge still holds, and answers how things stand after it.
+-- Refunds what one charge still holds, and returns the state after it.
 --
 -- KEYS[1]  the count
 -- ARGV     units, cancel (1|0), then the receipt: cost, at_us, reset_after_us, delay_us, mark, returned;
@@ -16,10 +16,10 @@ local receipt = {
   mark = tonumber(ARGV[7]),
   returned = tonumber(ARGV[8]),
 }
-local before, wrong = keep.load(key, limit, now_us)
-if wrong then return wrong end
+local before, error_reply = storage.load(key, limit, now_us)
+if error_reply then return error_reply end
 local after = model.refund(limit, before, now_us, tonumber(ARGV[1]), receipt, ARGV[2] == "1")
-if after then keep.save(key, limit, after, now_us) end
-local told = model.decide(limit, after or before, now_us, 0, -1)
-if ARGV[2] == "1" then told[8] = after and 1 or 0 end
-return told
+if after then storage.save(key, limit, after, now_us) end
+local verdict = model.decide(limit, after or before, now_us, 0, -1)
+if ARGV[2] == "1" then verdict[8] = after and 1 or 0 end
+return verdict

@@ -1,13 +1,13 @@
--- Publishes an edition of the rulebook: it gets the next number and the server's time, and stays as it is.
+-- Publishes a version of the rulebook: it gets the next number and the server's time, and never changes.
 --
--- KEYS[1]  a hash, <prefix>2:rules, and all there is:
---            version   the number of the edition in force
+-- KEYS[1]  a hash, <prefix>2:rules, which holds everything:
+--            version   the number of the current version
 --            at_us     when it was published
---            <n>       edition n, as JSON: version and at_us, then what the draft says
--- ARGV     expected (the version that the writer has seen, or nothing: any), kept (how many editions), the draft:
+--            <n>       version n, as JSON: version and at_us, then the fields of the draft
+-- ARGV     expected (the version that the writer has seen, or "" for any), how many versions to keep, the draft:
 --          a JSON object with at least one field, neither version nor at_us among them
 -- returns  1, version, at_us; or 0, version if that is not the expected one; or the error of wrong_value.lua, also
---          where a hash has no version: then it is somebody else's
+--          where a hash has no version: then it is not ours
 --
 -- A number is never given twice while the hash lives, even if somebody has set `version` back by hand.
 local call, key, draft = redis.call, KEYS[1], ARGV[3]

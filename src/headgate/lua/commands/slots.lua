@@ -1,32 +1,32 @@
--- Leases of slots and the line of those who wait for one: everything that is done with a key of slots.
+-- Leases of slots and the queue of callers that wait for one: every command on a key of slots.
 --
--- KEYS[1]  a sorted set, and all that a key has:
---            h<fence>   when this lease expires          q<ticket>  -ticket: its place in line
---            t<ticket>  when this ticket expires         fence      -(the least number never given)
+-- KEYS[1]  a sorted set, which holds everything of a key:
+--            h<fence>   when this lease expires          q<ticket>  -ticket: its place in the queue
+--            t<ticket>  when this ticket expires         fence      -(the lowest number never given)
 --            stamp      when a lease or ticket was last written
---          Above zero are times and below zero numbers, and every place lies above "fence". So what is alive is
---          one range, those behind a ticket are another, and "stamp" is alive only if the clock stepped back.
+--          Times are above zero and numbers below, and every place is above "fence". So live entries are one range,
+--          those behind a ticket are another, and "stamp" is live only if the clock stepped back.
 -- ARGV     verb, amount, ttl_us; then by the verb:
---            acquire ticket|"" wait     returns the seven facts of a take (mark: the fence, or how many have to go
---                                       first), and for one who must wait the ticket to ask with again. Without
+--            acquire ticket|"" wait     returns the seven numbers of a take (mark: the fence, or how many have to go
+--                                       first), and for a caller that must wait the ticket for its next call. Without
 --                                       wait (0) a ticket is given up.
 --            renew fence                returns 1, expires_us; or 0, 0 if that lease is gone
 --            release fence              returns 1; or 0 if that lease is gone
 --            leave ticket               returns 1; or 0 if there was no such ticket
---            reset                      returns 1; all leases and tickets end, the numbers go on
---            peek                       returns the seven facts
---          or the error of wrong_value.lua, also where a sorted set has no fence; reset deletes whatever there is
+--            reset                      returns 1; all leases and tickets end, the numbers continue
+--            peek                       returns the seven numbers
+--          or the error of wrong_value.lua, also where a sorted set has no fence; reset deletes whatever is there
 --
--- `model` is the model of slots; the assembler puts it above this line.
+-- `model` is the model of slots; the assembler inserts it above.
 local call, key, verb, number = redis.call, KEYS[1], ARGV[1], ARGV[4]
-local fence_score, wrong = redis.pcall("ZSCORE", key, "fence"), nil
+local fence_score, error_reply = redis.pcall("ZSCORE", key, "fence"), nil
 if fence_score then
-  if fence_score.err or tonumber(fence_score) > 0 then wrong = wrong_value(key, fence_score) end
+  if fence_score.err or tonumber(fence_score) > 0 then error_reply = wrong_value(key, fence_score) end
 elseif call("ZCOUNT", key, "-inf", "+inf") > 0 then
-  wrong = wrong_value(key)
+  error_reply = wrong_value(key)
 end
-if wrong then
-  if verb ~= "reset" or string.sub(wrong.err, 1, 9) ~= "WRONGTYPE" then return wrong end
+if error_reply then
+  if verb ~= "reset" or string.sub(error_reply.err, 1, 9) ~= "WRONGTYPE" then return error_reply end
   call("DEL", key)
   return 1
 end
@@ -49,19 +49,20 @@ end
 local at_us = model.as_at(stamp_us, now_us)
 local at = string.format("%.0f", at_us)
 
-local function lives(member)
+-- Returns whether this lease or ticket has not expired.
+local function is_alive(member)
   local expires = call("ZSCORE", key, member)
   return expires and model.alive(tonumber(expires), at_us)
 end
 
--- Remove what is dead.
+-- Removes expired entries.
 local function prune()
   for _, member in ipairs(call("ZRANGEBYSCORE", key, "(0", at)) do
     if member ~= "stamp" then call("ZREM", key, member, "q" .. string.sub(member, 2)) end
   end
 end
 
--- Let the key live as long as it matters: a lease, a ticket, and for a day the last number.
+-- Lets the key live as long as a lease or ticket, and for a day as its last number.
 local function expire()
   local last = call("ZREVRANGE", key, 0, 0, "WITHSCORES")[2]
   local fresh = model.unpack_fresh(call("ZSCORE", key, "fence"))
@@ -69,7 +70,8 @@ local function expire()
   if dead_at_ms then call("PEXPIREAT", key, dead_at_ms) else call("DEL", key) end
 end
 
-local function judge(cost, ticket)
+-- Decides on a slot for a caller, with its place in the queue if it has a ticket.
+local function decide_slot(cost, ticket)
   local state = { behind = 0, opens_us = 0, fresh = model.unpack_fresh(fence_score) }
   state.alive = call("ZCOUNT", key, "(" .. at, "+inf")
   state.last_us = tonumber(call("ZREVRANGE", key, 0, 0, "WITHSCORES")[2] or 0)
@@ -89,11 +91,11 @@ local function judge(cost, ticket)
 end
 
 if verb == "acquire" then
-  local ticket = number ~= "" and lives("t" .. number) and number
-  if ticket then call("ZREM", key, "t" .. ticket) end -- Only the others count.
-  local fresh, verdict, fence, expires_us = judge(1, ticket)
+  local ticket = number ~= "" and is_alive("t" .. number) and number
+  if ticket then call("ZREM", key, "t" .. ticket) end -- Count only the others.
+  local fresh, verdict, fence, expires_us = decide_slot(1, ticket)
   if ticket and (fence or ARGV[5] ~= "1") then call("ZREM", key, "q" .. ticket) end
-  -- Where nothing is given, nothing that is dead is removed: it may live again if the clock is set back.
+  -- If nothing is granted, no expired entry is removed: it may be alive again if the clock is set back.
   if fence then
     prune()
     local member = string.format("h%.0f", fence)
@@ -114,13 +116,13 @@ if verb == "acquire" then
   end
   return verdict
 elseif verb == "renew" then
-  if not lives("h" .. number) then return { 0, 0 } end
+  if not is_alive("h" .. number) then return { 0, 0 } end
   local expires_us = model.renewed_us(limit, at_us)
   call("ZADD", key, at, "stamp", expires_us, "h" .. number)
   expire()
   return { 1, expires_us }
 elseif verb == "release" then
-  if not lives("h" .. number) then return 0 end
+  if not is_alive("h" .. number) then return 0 end
   call("ZREM", key, "h" .. number)
   expire()
   return 1
@@ -132,5 +134,5 @@ elseif verb == "reset" then
   end
   return 1
 end
-local _, verdict = judge(0)
+local _, verdict = decide_slot(0)
 return verdict

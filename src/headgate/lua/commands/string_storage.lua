@@ -1,6 +1,7 @@
--- How a state is kept that fits one string: loaded whole, saved whole, with a life as long as it matters.
--- `model` is the algorithm's; the assembler puts it above this line. Loading answers a state, nil, or nil and the error
--- reply where the key holds something that the model cannot read.
+-- Stores a state that fits one string: loaded and saved as a whole, with a TTL as long as it matters.
+--
+-- `model` is the algorithm's; the assembler inserts it above. Loading returns a state, nil, or nil and an error reply
+-- if the key holds something that the model cannot read.
 local M = {}
 
 function M.load(key, limit, now_us)

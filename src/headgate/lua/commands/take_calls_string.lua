@@ -1,22 +1,22 @@
--- Several calls, one after the other, each of one charge or more, all of one algorithm whose state fits one string:
--- what as many runs of take_string.lua and take_together.lua would say, in one. A count that several calls charge is
--- read once and written once, and starting a script costs more than a decision.
+-- Decides several calls, one after the other, each of one charge or more, all of one algorithm whose state fits one
+-- string: the same as that many runs of take_string.lua and take_together.lua, in one. A count that several calls
+-- charge is read once and written once, and starting a script costs more than a decision.
 --
 -- KEYS     the counts, each once
--- ARGV     how many calls; for each count its limit's own numbers; for each call how many charges it has, and for each
---          charge the number of its count: below zero, where the cost follows, which is 1 otherwise
--- returns  for each call what a take returns, or take_together. It is an error where a count of it holds something
+-- ARGV     how many calls; for each count the numbers of its limit; for each call how many charges it has, and for each
+--          charge the index of its count: negative if the cost follows, which is 1 otherwise
+-- returns  for each call the reply of a take, or of take_together. It is an error if one of its counts holds something
 --          that is not ours: the other calls are decided as if that call were not there
 --
--- To MGET a key that holds something else is like one that was never seen. Only GET says what is wrong; so it is asked
--- before a count that nobody has seen is begun.
+-- MGET returns nothing for a key of another type, as for a missing one. Only GET reports that; so it runs before a new
+-- count is begun.
 --
--- `model` is the algorithm's; the assembler puts it above this line.
+-- `model` is the algorithm's; the assembler inserts it above.
 local call = redis.call
 local time = call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local texts = call("MGET", _G.unpack(KEYS)) -- model.unpack is another one
-local limits, befores, states, wrong, at = {}, {}, {}, {}, 2
+local limits, befores, states, errors, at = {}, {}, {}, {}, 2
 
 for i = 1, #KEYS do
   local limit, text = model.limit(ARGV, at), texts[i]
@@ -26,18 +26,18 @@ for i = 1, #KEYS do
   else
     text = redis.pcall("GET", KEYS[i])
   end
-  if text and not befores[i] then wrong[i] = wrong_value(KEYS[i], text) end
+  if text and not befores[i] then errors[i] = wrong_value(KEYS[i], text) end
   limits[i], at = limit, at + model.width
 end
 
 local counts, costs, verdicts, afters = {}, {}, {}, {}
 
--- The call whose charges stand in these lists.
-local function answer(count)
+-- Decides the call whose charges are in `counts` and `costs`; returns its reply.
+local function decide_call(count)
   local row, pass = { now_us }, true
   for i = 1, count do
     local n = counts[i]
-    if wrong[n] then return wrong[n] end
+    if errors[n] then return errors[n] end
     local verdict, after = model.decide(limits[n], states[n], now_us, costs[i], -1)
     if verdict[1] == 1 then
       local last = i * 4
@@ -53,19 +53,19 @@ local function answer(count)
     for i = 1, count do states[counts[i]] = afters[i] end
     return count == 1 and verdicts[1] or row
   end
-  local told = {}
+  local refusals = {}
   for i = 1, count do
     local n, verdict, after = counts[i], verdicts[i], afters[i]
     if verdict[1] == 1 then
       verdict, after = model.decide(limits[n], states[n], now_us, 0, -1)
       verdict[1], verdict[3] = 1, 0
     end
-    told[i], states[n] = verdict, after
+    refusals[i], states[n] = verdict, after
   end
-  return told
+  return refusals
 end
 
-local answers = {}
+local replies = {}
 for i = 1, ARGV[1] + 0 do
   local count = ARGV[at] + 0
   for j = 1, count do
@@ -79,7 +79,7 @@ for i = 1, ARGV[1] + 0 do
     end
   end
   at = at + 1
-  answers[i] = answer(count)
+  replies[i] = decide_call(count)
 end
 
 for i = 1, #KEYS do
@@ -93,4 +93,4 @@ for i = 1, #KEYS do
     end
   end
 end
-return answers
+return replies

@@ -1,7 +1,7 @@
--- One charge on one key whose state fits one string: judged, and saved if it passes.
+-- Decides one charge on one key whose state fits one string, and saves it if it passes.
 --
--- The same as take.lua with string_storage.lua, written out: two functions less, and this is the script that runs
--- most. Its KEYS, ARGV and reply are told in take.lua.
+-- The same as take.lua with string_storage.lua inlined: two functions fewer, and this is the script that runs most.
+-- take.lua documents its KEYS, ARGV and reply.
 local time = redis.call("TIME")
 local now_us = time[1] * 1000000 + time[2]
 local key, limit, before = KEYS[1], model.limit(ARGV, 1), nil
