@@ -54,7 +54,7 @@ def test_what_decides_has_the_algorithm_and_the_edges_of_the_rule(rule: str, tex
 
 @given(st.text(st.characters(codec=None, exclude_categories=[]), min_size=1, max_size=50))
 def test_an_escaped_key_is_told_as_it_was(key: str) -> None:
-    assert redis_keys.unescaped(redis_keys.escaped(key)) == key
+    assert redis_keys.unescape_key(redis_keys.escaped(key)) == key
 
 
 def test_rules_are_told_apart_whatever_they_are_called(redis_server: RedisServer) -> None:

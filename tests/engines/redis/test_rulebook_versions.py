@@ -27,8 +27,8 @@ def _closing() -> Iterator[None]:
 
 
 def test_the_key_is_an_api() -> None:
-    assert keys.rules("hg") == KEY.encode()
-    assert keys.rules("shop") == b"shop2:rules"
+    assert keys.rules_key("hg") == KEY.encode()
+    assert keys.rules_key("shop") == b"shop2:rules"
 
 
 def test_an_edition_is_what_was_pushed(driven_server: RedisServer) -> None:

@@ -302,7 +302,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 @pytest.fixture
 def pool(redis_server: RedisServer) -> Iterator[ConnectionPool]:
     """With both connections open."""
-    made = ConnectionPool(ServerAddress.read(redis_server.url), 20)
+    made = ConnectionPool(ServerAddress.parse(redis_server.url), 20)
     crowd(POOL_SIZE, lambda n: made.ask_queued(command("PING"), time.monotonic() + 20))
     until(lambda: None if made.idle else "nothing is open", 20)
     yield made

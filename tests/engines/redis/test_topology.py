@@ -92,14 +92,14 @@ def test_a_url_that_cannot_be_read_gets_a_sentence_without_the_password(url: str
 
 
 def test_an_address_never_prints_the_password() -> None:
-    address = ServerAddress.read("redis://me:hunter2@h:1/0")
+    address = ServerAddress.parse("redis://me:hunter2@h:1/0")
     found = topology("redis+cluster://me:hunter2@h:1")
     assert "hunter2" not in f"{address!r} {address} {found.text} {vars(found)!r}"
 
 
 def test_one_place_is_one_address() -> None:
     """Whoever lets us in there, and however we came to know it."""
-    seed = ServerAddress.read("redis://h:1")
+    seed = ServerAddress.parse("redis://h:1")
     assert seed == seed.at("h", 1)
     assert len({seed, seed.at("h", 1), seed.at("h", 2), ServerAddress(path="/h")}) == 3
     assert seed != "h:1"

@@ -358,7 +358,7 @@ class AsyncRedisSlotMeter:
         return protocol.facts(await self._ask(self.builder.slots("peek", key)))
 
     async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
-        return protocol.slot(await self._ask(self.builder.acquire(key, ticket, wait)))
+        return protocol.parse_slot(await self._ask(self.builder.acquire(key, ticket, wait)))
 
     async def renew(self, key: str, fence: int) -> int | None:
         return protocol.parse_renewal(await self._ask(self.builder.slots("renew", key, fence)))

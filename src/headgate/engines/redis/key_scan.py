@@ -29,7 +29,7 @@ from headgate.engines.redis.sync_engine import RedisEngine
 
 SCAN_COUNT = 1000  # keys that a server examines in one step
 BATCH_SIZE = 200  # requests in one round trip
-PAUSE_S = 0.002  # seconds between two steps, for other clients
+PAUSE_S = 0.002  # between two steps, for other clients
 
 _ALGORITHM_BY_INITIALS = {keys.initials(name): name for name in (*ALGORITHMS, Slots.algorithm)}
 _PATTERN_CHARS = "\\*?[]"

@@ -39,13 +39,13 @@ def head(prefix: str, algorithm: str, name: str) -> bytes:
     return b"%b%d:%b:%b:{" % (raw, LAYOUT, initials(algorithm), escaped_name)
 
 
-def members(prefix: str) -> bytes:
+def members_key(prefix: str) -> bytes:
     """Returns the key of the membership of processes that share the limits. It has one colon, so no head equals
     it."""
     return b"%b%d:members" % (prefix.encode(), LAYOUT)
 
 
-def rules(prefix: str) -> bytes:
+def rules_key(prefix: str) -> bytes:
     """Returns the key of the published rulebooks. No head equals it either."""
     return b"%b%d:rules" % (prefix.encode(), LAYOUT)
 
@@ -67,7 +67,7 @@ def tagged(head: bytes, key: str) -> bytes:
     return b"%b%b}" % (head, escaped(key))
 
 
-def all_escaped(keys: Sequence[str]) -> list[bytes]:
+def escape_keys(keys: Sequence[str]) -> list[bytes]:
     """Escapes many keys: most hold nothing special, and one search over all of them finds that out."""
     try:
         raw = [key.encode() for key in keys]
@@ -86,7 +86,7 @@ def escaped(key: str) -> bytes:
     return _special_chars.sub(_escape, raw) if _find_special(raw) else raw
 
 
-def unescaped(name: bytes) -> str:
+def unescape_key(name: bytes) -> str:
     """Returns the key that was escaped; a hashed one cannot be restored, and stays as it is stored."""
     if name.startswith(b"%#"):
         return name.decode()
@@ -109,7 +109,7 @@ def parse(prefix: str, redis_key: bytes) -> ParsedKey | None:
     if match is None or not redis_key.startswith(b"%b%d:" % (prefix.encode(), LAYOUT)):
         return None
     try:
-        return ParsedKey(match[1], unescaped(match[2]), unescaped(match[3]), match[3])
+        return ParsedKey(match[1], unescape_key(match[2]), unescape_key(match[3]), match[3])
     except UnicodeDecodeError:
         return None
 

@@ -111,7 +111,7 @@ class OverrideScan:
         values_in_order = replies[0] if self._any_keys_together else replies
         page = []
         for name, stored in zip(unseen, values_in_order, strict=True):
-            key = keys.unescaped(self._builder.tag(name))
+            key = keys.unescape_key(self._builder.tag(name))
             try:
                 if stored is not None:
                     page.append((key, limits_text(stored)))

@@ -204,7 +204,7 @@ class RequestBuilder:
         count = len(keys)
         cost_args = b"" if costs.count(1) == count else bulk_strings([min(cost, EXACT) for cost in costs])
         arg_count = 3 + count + len(self.limit.args) + (count if cost_args else 0)
-        key_args = [template % (head_length + len(name), name) for name in redis_keys.all_escaped(keys)]
+        key_args = [template % (head_length + len(name), name) for name in redis_keys.escape_keys(keys)]
         start = b"*%d\r\n%b%b" % (arg_count, start, bulk(b"%d" % count))
         return RedisRequest(b"".join([start, *key_args, self._args, cost_args]), script)
 
@@ -257,7 +257,7 @@ class RequestBuilder:
 
     def _release(self, key: str, reply: list[int]) -> list[RedisRequest]:
         """Builds the requests that give back a slot or a ticket."""
-        outcome, ticket = slot(reply)
+        outcome, ticket = parse_slot(reply)
         if outcome[ALLOWED]:
             return [self.slots("release", key, outcome[MARK])]
         return [] if ticket is None else [self.slots("leave", key, ticket)]
@@ -352,7 +352,7 @@ def _only_counts_of_one_algorithm(charges: Sequence[BuiltCharge]) -> bool:
 
 
 def _take_together_request(charges: Sequence[BuiltCharge], now_us: int) -> RedisRequest:
-    names = redis_keys.all_escaped([key for _, key, _ in charges])
+    names = redis_keys.escape_keys([key for _, key, _ in charges])
     script, start = _take_together_start(
         charges[0][0].limit.algorithm, len(charges), len(charges[0][0].limit.args)
     )
@@ -400,7 +400,7 @@ def _parse_charge(reply: list[Any], builder: RequestBuilder, key: str) -> Outcom
         ) from None
 
 
-def slot(reply: list[int]) -> Slot:
+def parse_slot(reply: list[int]) -> Slot:
     """Parses the reply to acquire: the outcome, and a ticket if there is one."""
     return Slot(facts(reply[:7]), reply[7] if len(reply) > 7 else None)
 
@@ -412,5 +412,5 @@ def parse_renewal(reply: list[int]) -> int | None:
 
 def member(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> RedisRequest:
     """Builds a heartbeat (beat) or the departure (leave) of a process that shares the limits."""
-    script, key = bare("membership"), redis_keys.members(prefix)
+    script, key = bare("membership"), redis_keys.members_key(prefix)
     return RedisRequest(command("EVALSHA", script.sha, 1, key, verb, member_id, ttl_us), script, key)

@@ -27,7 +27,7 @@ from headgate.flow import Flow
 
 Ask = Callable[[RedisRequest], Any]
 
-RETRY_PAUSE_S = 0.02  # before a busy cluster is asked again
+RETRY_PAUSE_S = 0.02  # before a request to a busy cluster is sent again
 MAX_IMMEDIATE_REDIRECTS = 4  # after more of them we pause before the next
 
 

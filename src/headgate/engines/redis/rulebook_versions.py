@@ -1,7 +1,7 @@
 """The store of published rulebook versions: numbered documents in one hash, `hg2:rules`, that all clients of the
 server read.
 
-The engine does not know what a document says. It numbers and dates documents in one step
+The engine does not parse documents. It numbers and dates documents in one step
 (lua/commands/rulebook_versions.lua), keeps the last twenty, and reports cheaply which one is the latest. Their
 content is the business of rules/distribution/versions.py, which works on either store.
 
@@ -35,7 +35,7 @@ class _VersionRequests:
     """Builds the requests about one store, and parses their replies."""
 
     def __init__(self, engine: RedisEngine | AsyncRedisEngine) -> None:
-        self.key = keys.rules(engine.prefix)
+        self.key = keys.rules_key(engine.prefix)
         self.where = engine.topology.text
         self.text = f"Redis at {engine.topology.text} ({self.key.decode()})"
 

@@ -31,7 +31,7 @@ class ServerAddress:
     db: int = 0
 
     @classmethod
-    def read(cls, url: str) -> ServerAddress:
+    def parse(cls, url: str) -> ServerAddress:
         """Parses a redis://, rediss:// or unix:// URL; raises ValueError if it is none."""
         options: dict[str, Any] = parse_url(url)
         password, username = options.get("password"), options.get("username")

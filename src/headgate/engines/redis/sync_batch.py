@@ -23,7 +23,7 @@ OnLateReply = Callable[[Any], object]  # receives a reply whose caller has left
 class SyncRequest(PoolWaiter):
     """One caller's request, and a lock that wakes the caller: for a reply, or to lead a batch."""
 
-    caller_left: bool = False  # whether the caller has left
+    caller_left: bool = False
     reply: Any = NO_REPLY
 
     def __init__(

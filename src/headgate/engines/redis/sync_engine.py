@@ -317,7 +317,7 @@ class RedisSlotMeter:
         return protocol.facts(self._ask(self.builder.slots("peek", key)))
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
-        return protocol.slot(self._ask(self.builder.acquire(key, ticket, wait)))
+        return protocol.parse_slot(self._ask(self.builder.acquire(key, ticket, wait)))
 
     def renew(self, key: str, fence: int) -> int | None:
         return protocol.parse_renewal(self._ask(self.builder.slots("renew", key, fence)))

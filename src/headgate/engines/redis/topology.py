@@ -84,7 +84,7 @@ def topology(url: str) -> Topology:
     check_parts(url)
     try:
         if kind in ("one", "unix"):
-            return SingleServer(ServerAddress.read(base_scheme + rest))
+            return SingleServer(ServerAddress.parse(base_scheme + rest))
         hosts, address, path, options = _parse_hosts(base_scheme, rest, 6379 if kind == "cluster" else 26379)
     except (ValueError, OSError) as error:
         # The text of the error may hold the password, unless it is about a file.
@@ -115,7 +115,7 @@ def _parse_hosts(
     options = dict(parse_qsl(tail.query))
     query = urlencode({name: value for name, value in options.items() if not name.startswith("sentinel_")})
     db = tail.path if tail.path.strip("/").isdigit() else ""
-    address = ServerAddress.read(f"{base_scheme}{login}{at}localhost{db}?{query}")
+    address = ServerAddress.parse(f"{base_scheme}{login}{at}localhost{db}?{query}")
     return [(host.hostname or "", host.port or port) for host in hosts], address, tail.path, options
 
 
