@@ -62,9 +62,9 @@ def initials(algorithm: str) -> bytes:
     return f"{first[0]}{second[0] if second else first[-1]}".encode()
 
 
-def tagged(head: bytes, key: str) -> bytes:
+def tagged(key_start: bytes, key: str) -> bytes:
     """Returns the whole Redis key."""
-    return b"%b%b}" % (head, escaped(key))
+    return b"%b%b}" % (key_start, escaped(key))
 
 
 def escape_keys(keys: Sequence[str]) -> list[bytes]:

@@ -122,9 +122,8 @@ class RequestBuilder:
         self.has_rule_state: bool = terms is not None and not terms.plain  # a lockout or overrides: needs take_all
         # The options that the script must know besides the charges; None if there are none.
         self.terms: ChargeOptions | None = None if terms is None or terms.silent else terms
-        self.plain_algorithm: str | None = (
-            limit.algorithm if self.terms is None else None
-        )  # the algorithm, if the script reads nothing but the count
+        # The algorithm, if the script reads nothing but the count.
+        self.plain_algorithm: str | None = limit.algorithm if self.terms is None else None
         self.models: tuple[str, ...] = (limit.algorithm,)
         self._rule_heads: list[bytes] = []
         self._rule_args: tuple[bytes, ...] = (bulk(b""),)
@@ -140,15 +139,15 @@ class RequestBuilder:
 
     def _pack_options(self, terms: ChargeOptions, prefix: str) -> None:
         letters = "a" if terms.aside else ""
-        numbers: tuple[int, ...] = ()
+        lockout_args: tuple[int, ...] = ()
         if terms.lockout is not None:
-            letters, numbers = f"{letters}l", terms.lockout
+            letters, lockout_args = f"{letters}l", terms.lockout
             self.models = (*self.models, "lockout")
             self._rule_heads.append(redis_keys.head(prefix, "lockout", terms.rule))
         if terms.overrides:
             letters = f"{letters}o"
             self._rule_heads.append(self.override_head)
-        self._rule_args = tuple(bulk_string_list(letters, *numbers))
+        self._rule_args = tuple(bulk_string_list(letters, *lockout_args))
 
     @property
     def override_head(self) -> bytes:
@@ -390,9 +389,9 @@ def _parse_charge(reply: list[Any], builder: RequestBuilder, key: str) -> Outcom
         return LockedOutcome(facts(reply))
     if len(reply) == 7:
         return facts(reply)
-    *numbers, text = reply
+    *verdict, text = reply
     try:
-        return overrides.told(facts(numbers), builder.limit, text.decode())
+        return overrides.told(facts(verdict), builder.limit, text.decode())
     except (InvalidRule, UnicodeDecodeError) as error:
         override = redis_keys.tagged(builder.override_head, key).decode()
         raise CorruptState(

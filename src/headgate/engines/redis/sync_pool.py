@@ -261,8 +261,8 @@ class ConnectionPool:
         return True
 
     def _track_lingering(self, deadline_at: float, thread: BackgroundThread, connection: SyncConnection) -> None:
-        """Remembers a connection that is read for callers who left. Of too many, the oldest with no other caller
-        ends."""
+        """Remembers a connection that is read for callers who left; of too many, ends the oldest past its
+        deadline."""
         now = time.monotonic()
         with self._lock:
             alive = [each for each in self._lingering if each[1].is_alive()]
