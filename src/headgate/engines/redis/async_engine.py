@@ -104,9 +104,8 @@ class AsyncRedisEngine:
         try:
             return await future
         except asyncio.CancelledError:
-            if request.needs_reply and _has_reply(
-                future
-            ):  # cancelled in the very turn of the loop in which the reply came
+            # Cancelled in the very turn of the loop in which the reply came.
+            if request.needs_reply and _has_reply(future):
                 self.late_replies.undo(request, future.result())
             raise
 

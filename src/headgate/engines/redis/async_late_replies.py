@@ -57,7 +57,7 @@ class AsyncLateReplies:
         return reply
 
     def _note(self, request: RedisRequest, reply: Any) -> None:
-        """If a place was given back, retries the cancellations of places before it."""
+        """Retries the cancellations of earlier places if this place was given back."""
         place, loop = request.place, get_running_loop()
         if place is None:
             return

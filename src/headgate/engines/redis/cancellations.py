@@ -12,9 +12,8 @@ from headgate.engines.redis.protocol import RedisRequest
 
 def given(pending: PendingCancellations[RedisRequest], request: RedisRequest, reply: Any) -> bool:
     """Returns whether a cancellation gave anything back; if not, notes it as pending."""
-    if (
-        request.place is None or not isinstance(reply, list) or len(reply) <= 7
-    ):  # an error, or outside of a calendar window
+    # Fewer elements: an error, or outside of a calendar window.
+    if request.place is None or not isinstance(reply, list) or len(reply) <= 7:
         return False
     if reply[7] == 1:
         return True

@@ -38,9 +38,8 @@ from headgate.engines.redis.redirects import Ask, decide_all
 from headgate.engines.redis.topology import slot
 from headgate.flow import Flow
 
-AskAll = Callable[
-    [Sequence[RedisRequest], Sequence[float | None]], Any
-]  # the requests, and for each its timeout in seconds
+# Sends several requests; for each its timeout in seconds.
+AskAll = Callable[[Sequence[RedisRequest], Sequence[float | None]], Any]
 Group = Sequence[BuiltCharge]
 GroupReply = list[Outcome] | RedisError
 

@@ -149,9 +149,8 @@ _WRONG_VALUE_PREFIX = "WRONGTYPE headgate: "
 
 def _wrong_value_reason(text: str) -> str:
     if text.startswith(_WRONG_VALUE_PREFIX):
-        return text.removeprefix(_WRONG_VALUE_PREFIX).partition(" script: ")[
-            0
-        ]  # servers append where the error was raised
+        # Servers append where the error was raised.
+        return text.removeprefix(_WRONG_VALUE_PREFIX).partition(" script: ")[0]
     return f"a key under our prefix holds a value that headgate did not write ({text}). Choose another prefix."
 
 

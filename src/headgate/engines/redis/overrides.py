@@ -66,7 +66,7 @@ class OverrideRequestBuilder:
         return name[len(self.head) : -1]
 
     def wrong_value_error(self, key: str) -> WrongType:
-        """That the key of an override holds something else."""
+        """Returns the error for an override's key that holds something else."""
         return wrong_value_error(keys.tagged(self.head, key))
 
 

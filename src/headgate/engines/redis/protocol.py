@@ -106,7 +106,7 @@ def outside_calendar_us(reply: list[int]) -> int | None:
 
 
 def any_outside_calendar_us(reply: list[Any]) -> int | None:
-    """Returns the same for the reply to several charges."""
+    """Returns the server's time if that lies outside of the calendar windows of several charges, else None."""
     return None if reply[0].__class__ is int else outside_calendar_us(reply[0])
 
 

@@ -84,7 +84,10 @@ def send_with_redirects(
 def decide(
     ask: Ask, builder: RequestBuilder, key: str, cost: int, patience_us: int | None, now_us: int
 ) -> Flow[Outcome]:
-    """Takes, or reserves, on one key; sends the window again if the server's clock is outside of it."""
+    """Decides a take or a reservation on one key.
+
+    If the server's clock is outside of the calendar window, it is sent again with the window at the server's time.
+    """
     if builder.has_rule_state:
         return (yield from decide_all(ask, [(builder, key, cost)], patience_us, now_us))[0]
     reply = yield partial(ask, builder.decide(key, cost, patience_us, now_us))
