@@ -209,7 +209,7 @@ def found(engine: MemoryEngine) -> dict[str, Any]:
         "left": engine.meter(parse("10/day"), "limit").decide("key", 0)[1],
         "fence": slots.acquire("key").facts[-1],
         "override": engine.overrides("rule").get("key"),
-        "began": engine.born_us,
+        "began": engine.started_us,
     }
 
 
@@ -227,7 +227,7 @@ def test_a_child_counts_for_itself_from_the_beginning() -> None:
     assert answers["override"] == "5/s"
     assert answers["began"] == clock.now_us()
     assert found(engine)["left"] == 3
-    assert engine.born_us < clock.now_us()
+    assert engine.started_us < clock.now_us()
 
 
 def test_told_knows_what_its_parent_told() -> None:

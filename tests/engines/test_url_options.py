@@ -10,7 +10,7 @@ from headgate import AsyncLimiter, Limiter, open_async_engine, open_engine
 from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.topology import topology
-from headgate.engines.url import Given
+from headgate.engines.url import KeywordOptions
 from headgate.engines.url_options import Options, split
 from headgate.errors import InvalidRule
 
@@ -80,7 +80,7 @@ def test_keywords_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
 
 def test_keywords_are_seconds_or_a_text_with_its_unit_and_go_before_the_url() -> None:
     chosen = split(f"{NOBODY}?deadline=1s&nodes=3&fallback=deny")[1]
-    told = chosen.with_given(Given(0.25, None, True, "100ms", 500, None)._asdict())
+    told = chosen.with_given(KeywordOptions(0.25, None, True, "100ms", 500, None)._asdict())
     assert told == Options(0.25, "deny", True, 0.1, 500, 3)
     for deadline in (0.25, "250ms", "0.25 s"):
         engine: Any = open_engine(f"{NOBODY}?deadline=1s", deadline=deadline)
@@ -107,7 +107,7 @@ def test_options_of_tls_are_in_force() -> None:
 
 def test_all_options_are_spelled_out() -> None:
     names = set(Options.__dataclass_fields__)
-    assert names == set(Given._fields)
+    assert names == set(KeywordOptions._fields)
     for opening in (open_engine, open_async_engine):
         assert names < set(inspect.signature(opening).parameters)
 

@@ -138,7 +138,7 @@ def test_python_and_servers_agree(name: str, driven_server: RedisServer) -> None
 def test_python_and_memory_agree(name: str) -> None:
     clock = ManualClock()
     engine = MemoryEngine(clock)
-    engine.stuck = PendingCancellations(0)  # as above
+    engine.pending_cancellations = PendingCancellations(0)  # as above
     for number, walk in enumerate(walks(name, SERVER_WALKS, SERVER_STEPS, retunes=True)):
         for step in walk:
             clock.set_us(step.now_us)

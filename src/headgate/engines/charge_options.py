@@ -1,13 +1,13 @@
-"""On what terms a charge is decided: all that a rule says to an engine, beside its limit.
+"""Charge options: everything a rule passes to an engine beside its limit.
 
-A meter is an engine's hand on one limit, on these terms. Charges that are decided together, follow each other, and
-have the same Terms and the same key are one rule's: they are refused together and locked out together.
+A meter is a limit bound to an engine, with these options. Consecutive charges of one decision that have the same
+ChargeOptions and the same key belong to one rule: they are refused together and locked out together.
 
-    aside       decided and kept by its own verdict, whatever the others say; never in their way (a shadow)
+    aside       a shadow: decided and stored by its own verdict, with no effect on the other charges
     lockout     refusals of the rule are counted in the same script, and too many of them refuse for longer
-    overrides   the key may have limits of its own, kept beside its counts and read by the same script
-    fallback    what is done when no answer comes; None: what the engine around does
-    deadline    seconds that this rule waits for an answer; of several rules the shortest
+    overrides   the key may have its own limits, stored beside its counts and read by the same script
+    fallback    what happens when the engine does not answer; None: what the layer around the engine does
+    deadline    seconds that this rule waits for an answer; the shortest of several rules applies
     prefetch    how long units of a hot key may be held ahead, in microseconds, and how many; None: exact
 """
 
@@ -23,7 +23,7 @@ from headgate.engines.url_options import Instead
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChargeOptions:
-    """Compared by identity: one object for each rule."""
+    """The options of one rule. Compared by identity: one object for each rule."""
 
     rule: str
     aside: bool = False
@@ -33,8 +33,8 @@ class ChargeOptions:
     deadline: float | None = None
     prefetch: tuple[int, int | None] | None = None
 
-    plain: bool = field(init=False)  # a charge by itself is no more than a take: its script need know nothing
-    silent: bool = field(init=False)  # and in company neither
+    plain: bool = field(init=False)  # the limit alone decides a single charge: a take suffices
+    silent: bool = field(init=False)  # and also a charge among others
 
     def __post_init__(self) -> None:
         plain = self.lockout is None and not self.overrides
@@ -43,7 +43,7 @@ class ChargeOptions:
 
 
 class HasChargeOptions(Protocol):
-    """A meter, or what an engine has for it."""
+    """A meter, or what an engine has in its place."""
 
     @property
     def terms(self) -> ChargeOptions | None: ...
@@ -53,28 +53,28 @@ M = TypeVar("M", bound=HasChargeOptions)
 
 
 def all_silent(charges: Sequence[tuple[M, str, int]]) -> bool:
-    """Whether all of them are no more than takes in company."""
+    """Returns whether the limits alone decide all of these charges."""
     for meter, _, _ in charges:
-        terms = meter.terms
-        if terms is not None and not terms.silent:
+        options = meter.terms
+        if options is not None and not options.silent:
             return False
     return True
 
 
 def parts(charges: Sequence[tuple[M, str, int]]) -> list[list[tuple[M, str, int]]]:
-    """One rule's charges each, or as many plain ones as follow each other: those are all or none anyway."""
+    """Groups charges by rule. Consecutive charges without options form one group: they are all or none anyway."""
     if all_silent(charges):
         return [list(charges)]
-    found: list[list[tuple[M, str, int]]] = []
-    last: ChargeOptions | None = None
-    whose = ""
+    groups: list[list[tuple[M, str, int]]] = []
+    previous: ChargeOptions | None = None
+    previous_key = ""
     for charge in charges:
         meter, key, _ = charge
-        terms = meter.terms
-        if terms is not None and terms.silent:
-            terms = None
-        if not found or terms is not last or (terms is not None and key != whose):
-            found.append([])
-        found[-1].append(charge)
-        last, whose = terms, key
-    return found
+        options = meter.terms
+        if options is not None and options.silent:
+            options = None
+        if not groups or options is not previous or (options is not None and key != previous_key):
+            groups.append([])
+        groups[-1].append(charge)
+        previous, previous_key = options, key
+    return groups

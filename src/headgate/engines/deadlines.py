@@ -1,6 +1,8 @@
-"""How long a question may take: of several rules that are asked together, as long as the least patient waits. What
-is aside is in nobody's way: its deadline counts only where nothing else is asked, and where others wait for it
-meanwhile, it is given up promptly."""
+"""Deadlines of requests to an engine.
+
+A request for several rules waits as long as the least patient of them. A shadow never delays the others: its
+deadline counts only where nothing else is requested, and where others wait for it, it is given up promptly.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +17,33 @@ T = TypeVar("T")
 
 
 def deadline_of(meters: Iterable[HasChargeOptions]) -> float | None:
-    """The shortest deadline of their terms, in seconds; None if none of them has one."""
+    """Returns the shortest deadline of the meters' options, in seconds; None if none of them has one."""
     shortest: float | None = None
-    live = False
+    has_live = False
     for meter in meters:
-        terms = meter.terms
-        if terms is not None and terms.aside:
-            if live:
+        options = meter.terms
+        if options is not None and options.aside:
+            if has_live:
                 continue
-        elif not live:
-            live, shortest = True, None
-        if terms is not None and terms.deadline is not None:
-            shortest = terms.deadline if shortest is None else min(shortest, terms.deadline)
+        elif not has_live:
+            has_live, shortest = True, None
+        if options is not None and options.deadline is not None:
+            shortest = options.deadline if shortest is None else min(shortest, options.deadline)
     return shortest
 
 
-def prompt(asides: Iterable[HasChargeOptions], deadline: float | None) -> float:
-    """How long those who wait until that deadline wait for what is aside and asked elsewhere."""
-    return min(each for each in (PROMPT, deadline_of(asides), deadline) if each is not None)
+def prompt(shadows: Iterable[HasChargeOptions], deadline: float | None) -> float:
+    """Returns how long a call with this deadline waits for shadows that live on another server."""
+    return min(seconds for seconds in (PROMPT, deadline_of(shadows), deadline) if seconds is not None)
 
 
 def set_deadline(engine: object, seconds: float) -> None:
-    """Whoever waits for answers, in a stack of engines, waits so long from now on."""
-    change = getattr(engine, "set_deadline", None)
-    if change is not None:
-        change(seconds)
+    """Sets the deadline of the engine in a stack of layers, in seconds."""
+    set_inner = getattr(engine, "set_deadline", None)
+    if set_inner is not None:
+        set_inner(seconds)
 
 
-def within(ask: Callable[..., T], deadline: float | None) -> Callable[..., T]:
-    """To ask, and to wait for an answer no longer than that."""
-    return ask if deadline is None else partial(ask, deadline=deadline)
+def within(call: Callable[..., T], deadline: float | None) -> Callable[..., T]:
+    """Returns the call with a deadline bound to it, if there is one."""
+    return call if deadline is None else partial(call, deadline=deadline)

@@ -1,15 +1,15 @@
-"""Limits of a key's own: what an operator sets for one tenant, in place of the rule's.
+"""Overrides: limits that an operator sets for one key, in place of the rule's.
 
-An override is kept beside the counts of its key and read by the decision itself, so it holds from the next call
-on, in every process, and a hundred thousand of them cost nothing until their key is asked about. By position:
-its first limit takes the place of the rule's first, and so on, where both are of one algorithm. Where they are
-not, and where the rule has more limits, the rule's own stay; where the override has more, nobody asks for them.
-The count goes on under the other limit, as it does when a rule changes.
+An override is stored beside the counts of its key and read by the decision itself, so it applies from the next
+call on, in every process, and a hundred thousand of them cost nothing until their key is used. Limits match by
+position: the first limit of an override replaces the rule's first, and so on, where both have the same algorithm.
+Where they differ, and where the rule has more limits, the rule's limits apply; surplus limits of the override are
+never used. The count goes on under the other limit, as it does when a rule changes.
 
-A window of somebody's calendar keeps its edges: an override of it replaces the amount only, and nothing where the
-rule's window is not the calendar's.
+A calendar window keeps its edges: an override of it replaces the amount only, and has no effect where the rule's
+window is not a calendar window.
 
-Stored is a line for each limit: what the script needs, and the text that people read.
+The stored form is one line for each limit: the arguments of the script, and the text that people read.
 
     token_bucket 1 100000 20|10/s burst 20
     calendar 7|7/month fixed in Asia/Shanghai
@@ -35,7 +35,7 @@ Limits = tuple[Limit, ...]
 
 
 def checked(key: object, text: object, ttl: object = None) -> tuple[str, Limits, int | None]:
-    """The key, its limits and their life in microseconds; a sentence for whatever cannot be."""
+    """Validates an override and returns its key, its limits and its life in microseconds."""
     if not isinstance(text, str):
         raise InvalidRule(f"An override is a limit's text, such as 10/minute; not {text!r}.")
     limits = parse_all(text)
@@ -46,57 +46,59 @@ def checked(key: object, text: object, ttl: object = None) -> tuple[str, Limits,
 
 
 def checked_key(key: object) -> str:
+    """Validates the key of an override and returns it."""
     if not isinstance(key, str) or not key:
         raise InvalidCharge(f"An override belongs to a key, which is a text and not empty; not {key!r}.")
     return key
 
 
 def joined(limits: Limits) -> str:
-    """As people write them."""
+    """Joins limits to the text that people write."""
     return "; ".join(limit.text for limit in limits)
 
 
-def instead(limit: Limit, own: Limit) -> Limit | None:
-    """What decides if the key has `own` where the rule says `limit`; None: what the rule says."""
-    if own.algorithm != limit.algorithm:
+def instead(limit: Limit, override: Limit) -> Limit | None:
+    """Returns the limit that decides when the key has `override` and the rule says `limit`; None: the rule's."""
+    if override.algorithm != limit.algorithm:
         return None
-    if not isinstance(own, FixedWindow) or own.unit is None:
-        return own
+    if not isinstance(override, FixedWindow) or override.unit is None:
+        return override
     if not isinstance(limit, FixedWindow) or limit.unit is None:
         return None
-    if (own.unit, own.zone) == (limit.unit, limit.zone):
-        return own
-    return FixedWindow(own.amount, limit.unit, limit.zone)
+    if (override.unit, override.zone) == (limit.unit, limit.zone):
+        return override
+    return FixedWindow(override.amount, limit.unit, limit.zone)
 
 
-def told(facts: Outcome, limit: Limit, text: str) -> Outcome:
-    """Outcome that were decided by an override of this text, where the rule says `limit`."""
-    found = OverriddenOutcome(facts)
-    found.limit = instead(limit, parse_all(text)[0]) or limit
-    return found
+def told(outcome: Outcome, limit: Limit, text: str) -> Outcome:
+    """Returns the outcome of a decision by an override of this text, where the rule says `limit`."""
+    overridden = OverriddenOutcome(outcome)
+    overridden.limit = instead(limit, parse_all(text)[0]) or limit
+    return overridden
 
 
 def pack(limits: Limits) -> str:
-    return "\n".join(_line(limit) for limit in limits)
+    """Returns the stored form of limits."""
+    return "\n".join(_pack_limit(limit) for limit in limits)
 
 
-def _line(limit: Limit) -> str:
+def _pack_limit(limit: Limit) -> str:
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         return f"calendar {limit.amount}|{limit.text}"
     return f"{limit.algorithm} {' '.join(map(str, limit.args))}|{limit.text}"
 
 
-def unpack(stored: str) -> str:
-    """The limits' text of what is stored."""
-    return "; ".join(line.partition("|")[2] for line in stored.split("\n"))
+def unpack(packed: str) -> str:
+    """Returns the limits' text of a stored override."""
+    return "; ".join(line.partition("|")[2] for line in packed.split("\n"))
 
 
-# Limits, and until when they hold; None: until they are unset.
-Kept = tuple[Limits, "int | None"]
+# Limits and when they expire; None: when they are unset.
+StoredOverride = tuple[Limits, "int | None"]
 
 
-class Locked(Protocol):
-    """The embedded engine, as its tables see it: a clock, and the lock, which is another one in a forked child."""
+class LockOwner(Protocol):
+    """The in-memory engine, as its tables see it: a clock and a lock, which is replaced in a forked child."""
 
     clock: Clock
     lock: Lock
@@ -105,40 +107,40 @@ class Locked(Protocol):
 class MemoryOverrides:
     """The overrides of one rule in this process."""
 
-    def __init__(self, engine: Locked, table: StateTable[Kept]) -> None:
+    def __init__(self, engine: LockOwner, table: StateTable[StoredOverride]) -> None:
         self._engine, self._table, self._clock = engine, table, engine.clock
 
     def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
-        key, found, life_us = checked(key, limits, ttl)
+        key, parsed, life_us = checked(key, limits, ttl)
         with self._engine.lock:
             now_us = self._clock.now_us()
-            if absent and of(self._table, key, now_us):
+            if absent and active_limits(self._table, key, now_us):
                 return False
-            kept = found, None if life_us is None else now_us + life_us
-            self._table.put(key, kept, lambda _, old: old[1] is not None and old[1] <= now_us)
+            entry = parsed, None if life_us is None else now_us + life_us
+            self._table.put(key, entry, lambda _, old: old[1] is not None and old[1] <= now_us)
             return True
 
     def get(self, key: str) -> str | None:
         with self._engine.lock:
-            limits = of(self._table, checked_key(key), self._clock.now_us())
+            limits = active_limits(self._table, checked_key(key), self._clock.now_us())
         return joined(limits) if limits else None
 
     def unset(self, key: str) -> bool:
         with self._engine.lock:
-            there = bool(of(self._table, checked_key(key), self._clock.now_us()))
-            self._table.forget(key)
-        return there
+            existed = bool(active_limits(self._table, checked_key(key), self._clock.now_us()))
+            self._table.delete(key)
+        return existed
 
     def list(self, limit: int | None = None) -> Iterator[tuple[str, str]]:
         with self._engine.lock:
             keys = tuple(self._table.states)
-        known = ((key, self.get(key)) for key in keys)
-        return islice(((key, text) for key, text in known if text is not None), limit)
+        entries = ((key, self.get(key)) for key in keys)
+        return islice(((key, text) for key, text in entries if text is not None), limit)
 
 
-def of(table: StateTable[Kept], key: str, now_us: int) -> Limits:
-    """The limits that the key has now; none: the rule's. The caller holds the lock."""
-    kept = table.states.get(key)
-    if kept is None or (kept[1] is not None and kept[1] <= now_us):
+def active_limits(table: StateTable[StoredOverride], key: str, now_us: int) -> Limits:
+    """Returns the limits that the key has now; empty: the rule's apply. The caller holds the lock."""
+    entry = table.states.get(key)
+    if entry is None or (entry[1] is not None and entry[1] <= now_us):
         return ()
-    return kept[0]
+    return entry[0]

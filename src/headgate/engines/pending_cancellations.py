@@ -1,14 +1,14 @@
-"""Places in queues that could not be given back yet, because later ones were built on them.
+"""Cancelled places in queues that could not be given back yet, because later ones were built on them.
 
-A cancelled reservation gives back what nobody built on. So of several that are cancelled, only the last one in the
-queue gives its place back at once, unless they are cancelled in the order from the last to the first; and clients
-that hang up keep no order. Hence a place that gave nothing is remembered, and tried again as soon as one behind it
-was given back: from the last to the first, as long as there is something to give.
+A cancelled reservation gives back what no later one was built on. So of several that are cancelled, only the last
+one in the queue gives its place back at once, unless they are cancelled in the order from the last to the first;
+and clients that hang up keep no order. Hence a place that gave nothing back is remembered, and tried again as soon
+as one behind it was given back: from the last to the first, as long as there is something to give.
 
-LAW: when all callers of one event loop, or all threads of one engine, who hold the last places of a queue have
-left, in any order, all of these places are given back. (Each process knows its own places only: between two of
-them the order counts.) No place is given back twice: one that gave anything is never tried again. What is
-remembered is bounded; a place that is forgotten, or whose time has come, is lost as if its process had died.
+LAW: when all callers of one event loop, or all threads of one engine, that hold the last places of a queue have
+left, in any order, all of these places are given back. (Each process knows its own places only: between two
+processes the order counts.) No place is given back twice: one that gave anything is never tried again. Memory is
+bounded; a place that is evicted, or whose time has come, is lost as if its process had died.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from headgate.algorithms.decision import Receipt
 from headgate.algorithms.limit import EXACT
 
-MAX_PLACES = 10_000  # that are remembered
+MAX_PLACES = 10_000
 
 
 class QueuePlace(NamedTuple):
-    """A place in a queue that is cancelled: under which key it is counted, and when it would be served. Of several
-    at one instant the last is the one whose charge ends last."""
+    """A cancelled place in a queue: the key of its count, and when it would be served. Of several at one instant
+    the last is the one whose charge ends last."""
 
     key: Hashable
     served_us: int
@@ -39,7 +39,7 @@ class QueuePlace(NamedTuple):
 
 
 class Cancellation(Protocol):
-    """A cancellation that can be tried again; without a place it is of something else."""
+    """A cancellation that can be tried again; `place` is None if it is not of a reservation."""
 
     @property
     def place(self) -> QueuePlace | None: ...
@@ -49,58 +49,59 @@ C = TypeVar("C", bound=Cancellation)
 
 
 class PendingCancellations(Generic[C]):
-    """Cancellations that gave nothing, count by count, in the order of their places."""
+    """Cancellations that gave nothing back, by count, in the order of their places."""
 
-    def __init__(self, most: int = MAX_PLACES) -> None:
-        self._most = most
-        self._counts: OrderedDict[Hashable, list[C]] = OrderedDict()  # the latest count last
-        self._places = 0
-        self._trying: dict[Hashable, bool] = {}  # counts that are being tried again; whether to begin anew
+    def __init__(self, max_places: int = MAX_PLACES) -> None:
+        self._max_places = max_places
+        self._by_count: OrderedDict[Hashable, list[C]] = OrderedDict()  # the most recent count last
+        self._size = 0
+        self._retrying: dict[Hashable, bool] = {}  # counts that are being retried; whether to start over
 
     def __len__(self) -> int:
-        return self._places
+        return self._size
 
     def note(self, cancellation: C, now_us: int) -> None:
-        """Remember one that gave nothing, unless its time has come."""
+        """Remembers a cancellation that gave nothing back, unless its time has come."""
         place = cancellation.place
         if place is not None and place.served_us > now_us:
-            insort(self._counts.setdefault(place.key, []), cancellation, key=_order)
-            self._counts.move_to_end(place.key)
-            self._places += 1
-            while self._places > self._most:
-                self._places -= len(self._counts.popitem(last=False)[1])
+            insort(self._by_count.setdefault(place.key, []), cancellation, key=_place_order)
+            self._by_count.move_to_end(place.key)
+            self._size += 1
+            while self._size > self._max_places:
+                self._size -= len(self._by_count.popitem(last=False)[1])
 
-    def last(self, count: Hashable, many: int) -> list[C]:
-        """Take so many out, the last place first."""
-        places = self._counts.get(count, [])
-        taken = places[-many:][::-1]
-        del places[-many:]
-        self._places -= len(taken)
-        if not places:
-            self._counts.pop(count, None)
+    def last(self, count: Hashable, limit: int) -> list[C]:
+        """Removes and returns up to `limit` cancellations of a count, the last place first."""
+        pending = self._by_count.get(count, [])
+        taken = pending[-limit:][::-1]
+        del pending[-limit:]
+        self._size -= len(taken)
+        if not pending:
+            self._by_count.pop(count, None)
         return taken
 
     def forget(self, count: Hashable) -> None:
-        """Try none of a count again."""
-        self._places -= len(self._counts.pop(count, ()))
+        """Drops all cancellations of a count."""
+        self._size -= len(self._by_count.pop(count, ()))
 
     def begin(self, count: Hashable) -> bool:
-        """Whether to try the places of a count again: one does, and begins anew for whoever comes meanwhile."""
-        if count not in self._counts and count not in self._trying:
+        """Returns whether the caller should retry the places of a count. One caller does, and starts over for
+        those that come meanwhile."""
+        if count not in self._by_count and count not in self._retrying:
             return False
-        first = count not in self._trying
-        self._trying[count] = True
+        first = count not in self._retrying
+        self._retrying[count] = True
         return first
 
     def again(self, count: Hashable) -> bool:
-        """Whether whoever tries is to begin (anew)."""
-        if self._trying[count]:
-            self._trying[count] = False
+        """Returns whether the retrying caller should start (over)."""
+        if self._retrying[count]:
+            self._retrying[count] = False
             return True
-        del self._trying[count]
+        del self._retrying[count]
         return False
 
 
-def _order(cancellation: Cancellation) -> tuple[int, tuple[int, int]]:
+def _place_order(cancellation: Cancellation) -> tuple[int, tuple[int, int]]:
     place = cancellation.place
     return (place.served_us, place.ends) if place is not None else (0, (0, 0))

@@ -1,13 +1,12 @@
-"""What an engine promises.
+"""The engine port: the protocols that every engine implements.
 
-An Engine hands out a Meter for each limit: its hand on that limit, bound once and asked often. A meter answers
-with Outcome and reads its own clock, once per question. A charge that is denied leaves no trace. Charges given
-together are all committed or none; what is aside by its Terms is decided and kept by itself. Consecutive
-charges with the same Terms and key are one rule's: too often refused, they are locked out together
-(LockedOutcome); and where the key has limits of its own, those decide (OverriddenOutcome).
+An Engine makes a Meter for each limit: the limit bound to the engine, built once and used often. A meter returns
+an Outcome and reads its own clock, once per request. A denied charge leaves no trace. Charges of one decision are
+all committed or none; a shadow (`aside` in its ChargeOptions) is decided and stored by itself. Consecutive charges
+with the same ChargeOptions and key belong to one rule: refused too often, they are locked out together
+(LockedOutcome); and where the key has overrides, those decide (OverriddenOutcome).
 
-Two spellings of one port: Engine answers at once or blocks, AsyncEngine is awaited. Whatever the model decides,
-it decides the same in both.
+The port has two forms: Engine returns at once or blocks, AsyncEngine is awaited. Both decide the same.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from headgate.engines.charge_options import ChargeOptions
 
 
 class Slot(NamedTuple):
-    """An answer about a slot: the facts, and the ticket of one who must wait."""
+    """The answer to a request for a slot: the outcome, and a ticket for a caller that must wait."""
 
     facts: Outcome
     ticket: int | None
 
 
 class Meter(Protocol):
-    """An engine's hand on one limit, on the terms of its rule if it has one."""
+    """A limit bound to an engine, with the charge options of its rule if it has one."""
 
     @property
     def limit(self) -> Limit: ...
@@ -46,7 +45,7 @@ class Meter(Protocol):
 
 
 class SlotMeter(Protocol):
-    """An engine's hand on the slots of one limit: held and released, not charged."""
+    """The slots of one limit bound to an engine: held and released, not charged."""
 
     @property
     def limit(self) -> Limit: ...
@@ -63,7 +62,7 @@ class SlotMeter(Protocol):
 
 
 class Ledger(Protocol):
-    """The parts of one limit that holders may use by themselves, as an engine keeps them (quota_grants.py)."""
+    """The quota ledger of one limit: which holder may use which part of it without asking (quota_grants.py)."""
 
     @property
     def limit(self) -> Limit: ...
@@ -71,52 +70,53 @@ class Ledger(Protocol):
     def name(self) -> str: ...
 
     def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
-        """Note that a holder would have used so many units within that time, and tell it its part. With None, or
-        within no time, it cannot know. The answer is None while parts may be out that nobody remembers: it is told
-        nothing."""
+        """Records that a holder would have used so many units within that time, and returns its grant. With None,
+        or within no time, its demand is unknown. Returns None while grants may be in use that no ledger remembers.
+        """
 
     def leave(self, key: str, holder: str) -> None:
-        """Note that it wants nothing more. What it was told still ends by itself."""
+        """Records that the holder wants nothing more. Its grant still ends by itself."""
 
 
 class Overrides(Protocol):
-    """The limits that keys have of their own, in place of one rule's. They hold from the next call on."""
+    """The overrides of one rule: limits of single keys. They apply from the next call on."""
 
     def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
-        """Give the key these limits, for so many seconds or until they are unset. With `absent` only a key that
-        has none; False: it had some, and keeps them."""
+        """Sets limits for the key, for so many seconds or until they are unset. With `absent` only for a key that
+        has none; returns False if it had some, which then stay."""
 
     def get(self, key: str) -> str | None: ...
     def unset(self, key: str) -> bool:
-        """Whether there were any."""
+        """Removes the limits of the key; returns whether there were any."""
 
     def list(self, limit: int | None = None) -> Iterator[tuple[str, str]]:
-        """Keys and their limits' text, in no order, at most `limit`. A long key is told as it is stored."""
+        """Yields keys and the text of their limits, in no order, at most `limit`. A long key is listed as it is
+        stored."""
 
 
 class Engine(Protocol):
-    """Where decisions are made atomic."""
+    """Makes decisions atomic."""
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Meter: ...
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> SlotMeter: ...
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> Meter: ...
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> SlotMeter: ...
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        """Without `commit` only what would be answered: nothing is kept, no refusal counted."""
+        """Decides charges together. Without `commit` it only previews: nothing is stored, no refusal counted."""
 
     def overrides(self, rule: str) -> Overrides: ...
     def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Ledger:
-        """Parts of the limit, told for a ttl and counted for a grace longer. If the engine does not answer,
-        nothing is told, and what was told runs out: no fallback divides."""
+        """Returns the quota ledger of a limit, whose grants last for a ttl and count for a grace longer. If the
+        engine does not answer, nothing is granted, and grants run out: no fallback divides the limit."""
 
     def shard(self, key: str) -> Hashable:
-        """Which part of the engine answers for the key: parts fail apart."""
+        """Returns which part of the engine decides for the key: parts fail independently."""
 
     def close(self) -> None: ...
 
 
 class AsyncMeter(Protocol):
-    """The same hand, awaited."""
+    """A Meter whose methods are awaited."""
 
     @property
     def limit(self) -> Limit: ...
@@ -125,7 +125,7 @@ class AsyncMeter(Protocol):
     @property
     def terms(self) -> ChargeOptions | None: ...
 
-    # Awaited like the others; not itself a coroutine, because on the busiest way one more of them can be felt.
+    # Awaited like the others; not itself a coroutine, because one more of them is measurable on the hot path.
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Awaitable[Outcome]: ...
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome: ...
     async def retune(self, key: str) -> None: ...
@@ -133,7 +133,7 @@ class AsyncMeter(Protocol):
 
 
 class AsyncSlotMeter(Protocol):
-    """The same, awaited."""
+    """A SlotMeter whose methods are awaited."""
 
     @property
     def limit(self) -> Limit: ...
@@ -150,7 +150,7 @@ class AsyncSlotMeter(Protocol):
 
 
 class AsyncLedger(Protocol):
-    """The same, awaited."""
+    """A Ledger whose methods are awaited."""
 
     @property
     def limit(self) -> Limit: ...
@@ -162,7 +162,7 @@ class AsyncLedger(Protocol):
 
 
 class AsyncOverrides(Protocol):
-    """The same, awaited."""
+    """Overrides whose methods are awaited."""
 
     async def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool: ...
     async def get(self, key: str) -> str | None: ...
@@ -171,10 +171,10 @@ class AsyncOverrides(Protocol):
 
 
 class AsyncEngine(Protocol):
-    """The same place, awaited."""
+    """An Engine whose methods are awaited."""
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncMeter: ...
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncSlotMeter: ...
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> AsyncMeter: ...
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> AsyncSlotMeter: ...
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]: ...

@@ -1,23 +1,22 @@
-"""Assignments, as engines keep them: a ledger for each key, and what is known when a ledger is not there.
+"""Quota ledgers, as engines store them: one for each key, and what is assumed when a ledger is missing.
 
-A ledger says which holder may be using which part of a limit (algorithms/quota_grants.py tells how it divides). It
-lives as long as any part that was told may be in use. So where none is found, either nothing is in use, or it was
-lost:
+A ledger records which holder may be using which part of a limit (algorithms/quota_grants.py divides it). It lives
+as long as any of its grants may be in use. So where none is found, either nothing is in use, or it was lost:
 
     in memory       it is lost with the process. For ttl + grace after an engine began, all its new ledgers listen:
-                    whatever another process told before has run out by then.
-    in Redis        it survives every process. If it was lost there (emptied, restarted without its data), those
-                    know that still live: every process remembers, for each key, until when parts may be in use
-                    that it has told, and says so when it asks. A new ledger then listens until that instant.
+                    every grant of another process has run out by then.
+    in Redis        it survives every process. If it was lost there (emptied, restarted without its data), the
+                    processes that still live know: each remembers, for each key, until when its grants may be in
+                    use, and sends that with its requests. A new ledger then listens until that instant.
 
 Laws (tests/engines/test_quota_ledger.py):
-  - after a restart with the same ttl and grace nothing is told before all that was told earlier has run out;
-  - after Redis lost a ledger, the first process that asks and has told parts which may still be in use makes it
-    listen. If one asks first that has told none, or a replica takes over that lacks the last reports, at most the
-    limit once more is told, and for at most ttl + grace both are out;
-  - an engine that does not answer tells nothing (EngineUnavailable), whatever the fallback is, and what was told
-    runs out. A report whose answer was lost is noted or not: either way no part is told twice;
-  - charges and assignments of one limit do not know each other: a rule is asked, or divided.
+  - after a restart with the same ttl and grace nothing is granted before all earlier grants have run out;
+  - after Redis lost a ledger, the first process that asks and has made grants which may still be in use makes the
+    new ledger listen. If one asks first that has made none, or a replica takes over that lacks the last reports,
+    at most the limit once more is granted, and for at most ttl + grace both are in use;
+  - an engine that does not answer grants nothing (EngineUnavailable), whatever the fallback is, and grants run
+    out. A report whose reply was lost is recorded or not: either way no part is granted twice;
+  - charges and grants of one limit do not know each other: a rule is charged, or divided.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from headgate.algorithms.quota_grants import Assignment
 from headgate.algorithms.quota_units import Division, division
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.memory.state_table import StateTable
-from headgate.engines.overrides import Locked
+from headgate.engines.overrides import LockOwner
 from headgate.errors import InvalidCharge, InvalidRule
 
-_LONGEST_US = DAY
+_MAX_LIFE_US = DAY
 
 
 class Dividing:
-    """What all ledgers have: one limit, divided, and how long its parts are told and counted."""
+    """What all ledgers share: a limit, how it is divided, and how long its grants last and count."""
 
     def __init__(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> None:
-        if ttl_us <= 0 or grace_us < 0 or ttl_us + grace_us > _LONGEST_US:
+        if ttl_us <= 0 or grace_us < 0 or ttl_us + grace_us > _MAX_LIFE_US:
             raise InvalidRule(
                 "An assignment lives for at least a microsecond, and with its grace for at most a day; "
                 f"not for {duration(ttl_us)} and {duration(grace_us)}."
@@ -54,7 +53,7 @@ class Dividing:
         self.live_us: int = ttl_us + grace_us
 
     def wants(self, key: object, holder: object, wanted: int | None, within_us: int) -> int | None:
-        """What a holder reports, in grains, if it can be noted at all."""
+        """Validates what a holder reports and returns its demand in grant units; None if that is unknown."""
         checked(key, holder)
         if (wanted or 0) < 0 or within_us < 0:
             raise InvalidCharge(f"A holder wants 0 units or more, not {wanted} within {within_us} microseconds.")
@@ -62,23 +61,24 @@ class Dividing:
 
 
 def checked(key: object, holder: object) -> None:
-    for what, name in (("key", key), ("holder", holder)):
+    """Validates the key and the holder of a grant."""
+    for field, name in (("key", key), ("holder", holder)):
         if not isinstance(name, str) or not name:
-            raise InvalidCharge(f"The {what} of an assignment is a text and not empty, not {name!r}.")
+            raise InvalidCharge(f"The {field} of an assignment is a text and not empty, not {name!r}.")
 
 
 class Told:
-    """Until when parts may be in use that this process has told, by key."""
+    """Until when the grants of this process may be in use, by key."""
 
     def __init__(self) -> None:
         self._table: StateTable[int] = StateTable()
         self._lock = Lock()
-        on_fork(self.forget)
+        on_fork(self.reset_after_fork)
 
-    def forget(self) -> None:
-        """In a forked child: a new lock. What the parent told may be in use all the same, so it is kept."""
+    def reset_after_fork(self) -> None:
+        """Resets the lock in a forked child. Entries stay: the parent's grants may be in use all the same."""
         self._lock = Lock()
-        self._table.mend()
+        self._table.rebuild_queue()
 
     def until_us(self, key: str) -> int:
         return self._table.states.get(key) or 0
@@ -88,18 +88,18 @@ class Told:
             self._table.put(key, max(until_us, self.until_us(key)), lambda _, end_us: end_us <= now_us)
 
 
-class Begun(Locked, Protocol):
-    """The embedded engine, as a ledger sees it: when it began, too."""
+class LedgerOwner(LockOwner, Protocol):
+    """The in-memory engine, as a ledger sees it: also when it began."""
 
-    born_us: int
+    started_us: int
 
 
 class MemoryLedger(Dividing):
-    """The embedded engine's ledgers of one limit."""
+    """The in-memory engine's quota ledgers of one limit."""
 
     def __init__(
         self,
-        engine: Begun,
+        engine: LedgerOwner,
         table: StateTable[quota_grants.State],
         limit: Limit,
         name: str,
@@ -111,28 +111,28 @@ class MemoryLedger(Dividing):
         self._table = table
 
     def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
-        wants = self.wants(key, holder, wanted, within_us)
+        demand = self.wants(key, holder, wanted, within_us)
         engine = self._engine
         with engine.lock:
             now_us = engine.clock.now_us()
-            engine.born_us = min(engine.born_us, now_us)
-            state = self._living(key, now_us)
-            unknown_us = engine.born_us + self.live_us
-            told, after = quota_grants.assign(
-                self.division, state, now_us, holder, wants, self.ttl_us, self.grace_us, unknown_us
+            engine.started_us = min(engine.started_us, now_us)
+            state = self._live_state(key, now_us)
+            unknown_us = engine.started_us + self.live_us
+            granted, after = quota_grants.assign(
+                self.division, state, now_us, holder, demand, self.ttl_us, self.grace_us, unknown_us
             )
             self._table.put(key, after, lambda _, old: quota_grants.dead_at_us(old) <= now_us)
-        return told
+        return granted
 
     def leave(self, key: str, holder: str) -> None:
         checked(key, holder)
         with self._engine.lock:
             now_us = self._engine.clock.now_us()
-            after = quota_grants.leave(self._living(key, now_us), now_us, holder)
+            after = quota_grants.leave(self._live_state(key, now_us), now_us, holder)
             if after is not None:
                 self._table.put(key, after, lambda _, old: quota_grants.dead_at_us(old) <= now_us)
 
-    def _living(self, key: str, now_us: int) -> quota_grants.State | None:
-        """The ledger, unless it is dead: a server would have dropped it."""
+    def _live_state(self, key: str, now_us: int) -> quota_grants.State | None:
+        """Returns the ledger's state, unless it is dead: a server would have dropped it."""
         state = self._table.states.get(key)
         return None if state is None or quota_grants.dead_at_us(state) <= now_us else state

@@ -1,11 +1,13 @@
-"""Engines by URL: memory://, redis://host:port/db, rediss://, valkey://, unix:///path/to.sock, redis+cluster://,
-redis+sentinel://; with whatever is put around them, by the URL's options or by keywords (see options.py).
+"""Opens engines by URL: memory://, redis://host:port/db, rediss://, valkey://, unix:///path/to.sock,
+redis+cluster://, redis+sentinel://; with layers around them, by options of the URL or by keywords (see
+url_options.py).
 
-The order is fixed: fallback( denial cache( prefetch( the engine ) ) ). What is inside decides, what is around it
-spares a round trip or stands in when there is no answer.
+The order is fixed: fallback( denial cache( prefetch( the engine ) ) ). The innermost engine decides; a layer
+spares a round trip or answers when the engine does not.
 
-`ruled`: whoever asks has a rulebook, and its rules may choose fallback and prefetch each for itself. So both stand
-around a server in any case, and do nothing for a rule that does not want them, unless the URL chooses a fallback.
+`ruled`: the caller has a rulebook, whose rules may choose fallback and prefetch each for itself. So both layers
+are around a server in any case, and do nothing for a rule that does not want them, unless the URL chooses a
+fallback.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from headgate.extras import require
 if TYPE_CHECKING:
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
-_LARGE = 1.0  # seconds that a paper may take at least: it is larger than an answer
+_MIN_VERSION_DEADLINE_S = 1.0  # a version is larger than a decision
 
-# A process is one member of those who share a server's limits, however many engines it opens.
-_members: WeakValueDictionary[tuple[str, str], Membership] = WeakValueDictionary()
-_async_members: WeakValueDictionary[tuple[str, str], AsyncMembership] = WeakValueDictionary()
+# A process is one member among those that share a server's limits, however many engines it opens.
+_memberships: WeakValueDictionary[tuple[str, str], Membership] = WeakValueDictionary()
+_async_memberships: WeakValueDictionary[tuple[str, str], AsyncMembership] = WeakValueDictionary()
 
 
-class Given(NamedTuple):
+class KeywordOptions(NamedTuple):
     """The options that a caller gave as keywords."""
 
     deadline: float | str | None
@@ -74,37 +76,41 @@ def open_engine(
     clock            whose time memory:// counts by; a server has its own, and another one is refused
     ruled            for a limiter that follows a rulebook: rules choose fallback and prefetch
     deadline         how long a decision may take: seconds, or a text such as "50ms"
-    fallback         "allow", "deny" or "local": what is done when no answer comes by then
+    fallback         "allow", "deny" or "local": what happens when no answer comes by then
     denial_cache     answer a refusal again here for at most min(retry_after, 1 s)
     prefetch         how long units of hot keys may be held ahead: seconds, or a text such as "100ms"
     prefetch_units   how many of them at most
     nodes            how many processes share the limits while the server is gone, if that is known
 
-    The last six may stand in the URL instead (?deadline=50ms&fallback=local); a keyword goes first. With memory://
+    The last six may be in the URL instead (?deadline=50ms&fallback=local); a keyword wins. With memory://
     all six are accepted, so that one program runs with either URL; deadline, fallback and nodes change nothing.
     """
-    plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
-    clock = _clock(clock, url)
-    ruled = ruled and plain is not None
+    server_url, options = _parse(
+        url, ruled, KeywordOptions(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes)
+    )
+    clock = _checked_clock(clock, url)
+    ruled = ruled and server_url is not None
     engine: Engine = MemoryEngine(clock)
-    members = Membership(count=chosen.nodes)
-    if plain is not None:
+    members = Membership(count=options.nodes)
+    if server_url is not None:
         from headgate.engines.redis.sync_engine import RedisEngine
 
-        engine = RedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
-        if (ruled or chosen.fallback == "local") and chosen.nodes is None:
-            joined = _members.get((plain, prefix))
-            if joined is None:
-                voice = RedisEngine(plain, prefix=prefix)
-                joined = _members[plain, prefix] = Membership(voice.beat, voice.leave, done=voice.close)
-            members = joined
-    if ruled or chosen.prefetch is not None:
-        engine = PrefetchEngine(engine, hold_us=chosen.hold_us, units=chosen.prefetch_units, clock=clock)
-    if chosen.denial_cache:
+        engine = RedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.patience)
+        if (ruled or options.fallback == "local") and options.nodes is None:
+            shared = _memberships.get((server_url, prefix))
+            if shared is None:
+                heartbeat_engine = RedisEngine(server_url, prefix=prefix)
+                shared = _memberships[server_url, prefix] = Membership(
+                    heartbeat_engine.beat, heartbeat_engine.leave, done=heartbeat_engine.close
+                )
+            members = shared
+    if ruled or options.prefetch is not None:
+        engine = PrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
+    if options.denial_cache:
         engine = DenialCacheEngine(engine, clock=clock)
-    if ruled or chosen.fallback is not None:
+    if ruled or options.fallback is not None:
         engine = FallbackEngine(
-            engine, fallback=chosen.fallback, members=members, clock=clock, deadline=chosen.patience
+            engine, fallback=options.fallback, members=members, clock=clock, deadline=options.patience
         )
     return engine
 
@@ -126,70 +132,74 @@ def open_async_engine(
 
     >>> limiter = AsyncLimiter("3/s", open_async_engine("memory://"))
     """
-    plain, chosen = _read(url, ruled, Given(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes))
-    clock = _clock(clock, url)
-    ruled = ruled and plain is not None
+    server_url, options = _parse(
+        url, ruled, KeywordOptions(deadline, fallback, denial_cache, prefetch, prefetch_units, nodes)
+    )
+    clock = _checked_clock(clock, url)
+    ruled = ruled and server_url is not None
     engine: AsyncEngine = AsyncMemoryEngine(MemoryEngine(clock))
-    members = AsyncMembership(count=chosen.nodes)
-    if plain is not None:
+    members = AsyncMembership(count=options.nodes)
+    if server_url is not None:
         from headgate.engines.redis.async_engine import AsyncRedisEngine
 
-        engine = AsyncRedisEngine(plain, prefix=prefix, clock=clock, deadline=chosen.patience)
-        if (ruled or chosen.fallback == "local") and chosen.nodes is None:
-            joined = _async_members.get((plain, prefix))
-            if joined is None:
-                voice = AsyncRedisEngine(plain, prefix=prefix)
-                joined = _async_members[plain, prefix] = AsyncMembership(voice.beat, voice.leave, done=voice.close)
-            members = joined
-    if ruled or chosen.prefetch is not None:
-        engine = AsyncPrefetchEngine(engine, hold_us=chosen.hold_us, units=chosen.prefetch_units, clock=clock)
-    if chosen.denial_cache:
+        engine = AsyncRedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.patience)
+        if (ruled or options.fallback == "local") and options.nodes is None:
+            shared = _async_memberships.get((server_url, prefix))
+            if shared is None:
+                heartbeat_engine = AsyncRedisEngine(server_url, prefix=prefix)
+                shared = _async_memberships[server_url, prefix] = AsyncMembership(
+                    heartbeat_engine.beat, heartbeat_engine.leave, done=heartbeat_engine.close
+                )
+            members = shared
+    if ruled or options.prefetch is not None:
+        engine = AsyncPrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
+    if options.denial_cache:
         engine = AsyncDenialCacheEngine(engine, clock=clock)
-    if ruled or chosen.fallback is not None:
+    if ruled or options.fallback is not None:
         engine = AsyncFallbackEngine(
-            engine, fallback=chosen.fallback, members=members, clock=clock, deadline=chosen.patience
+            engine, fallback=options.fallback, members=members, clock=clock, deadline=options.patience
         )
     return engine
 
 
 def open_archive(url: str, prefix: str = "hg") -> tuple[RedisVersionStore, Callable[[], None]]:
-    """Where papers lie that all who share a server read, such as published rulebooks; and what closes it."""
-    plain, chosen = _read(url)
-    if plain is None:
+    """Opens the store of published rulebook versions on a server; returns it and a function that closes it."""
+    server_url, options = _parse(url)
+    if server_url is None:
         raise InvalidRule("memory:// is this process alone: nothing can be published there.")
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
     from headgate.engines.redis.sync_engine import RedisEngine
 
-    engine = RedisEngine(plain, prefix=prefix, deadline=max(chosen.deadline or 0, _LARGE))
+    engine = RedisEngine(server_url, prefix=prefix, deadline=max(options.deadline or 0, _MIN_VERSION_DEADLINE_S))
     return RedisVersionStore(engine), engine.close
 
 
-def _clock(clock: Clock | None, url: str) -> Clock:
-    """The clock to sleep by, and for memory:// to count by. A server has its own."""
-    checked = check_clock(clock)
+def _checked_clock(clock: Clock | None, url: str) -> Clock:
+    """Validates the clock: to sleep by, and for memory:// to count by. A server has its own."""
+    valid = check_clock(clock)
     scheme = scheme_of(url)
-    if scheme != MEMORY and not isinstance(checked, SystemClock):
+    if scheme != MEMORY and not isinstance(valid, SystemClock):
         raise InvalidRule(
-            f"{scheme}://… counts by the server's clock, and {type(checked).__name__} would not move it. "
+            f"{scheme}://… counts by the server's clock, and {type(valid).__name__} would not move it. "
             "Leave clock out, or use memory://, which counts by any clock."
         )
-    return checked
+    return valid
 
 
-def _read(url: str, ruled: bool = False, given: Given | None = None) -> tuple[str | None, Options]:
-    """Return the URL of a server, or None for this process; and what is put around it."""
-    plain, chosen = url_options.split_for_rulebook(url) if ruled else url_options.split(url)
-    if given is not None:
-        chosen = chosen.with_given(given._asdict())
-    if chosen.prefetch_units is not None and chosen.prefetch is None:
+def _parse(url: str, ruled: bool = False, keywords: KeywordOptions | None = None) -> tuple[str | None, Options]:
+    """Returns the URL of a server, or None for memory://; and the options of the layers around it."""
+    server_url, options = url_options.split_for_rulebook(url) if ruled else url_options.split(url)
+    if keywords is not None:
+        options = options.with_given(keywords._asdict())
+    if options.prefetch_units is not None and options.prefetch is None:
         raise InvalidRule(
             "prefetch_units has no effect without prefetch. Write prefetch=100ms&prefetch_units=500."
         )
     if scheme_of(url) == MEMORY:
-        return None, chosen
-    if given is not None and not ruled and chosen.nodes is not None and chosen.fallback != "local":
+        return None, options
+    if keywords is not None and not ruled and options.nodes is not None and options.fallback != "local":
         raise InvalidRule(
-            f"nodes has no effect without fallback=local. Write fallback=local&nodes={chosen.nodes}."
+            f"nodes has no effect without fallback=local. Write fallback=local&nodes={options.nodes}."
         )
     require("The Redis engine", "redis", "redis", "hiredis")
-    return plain, chosen
+    return server_url, options

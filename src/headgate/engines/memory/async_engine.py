@@ -1,4 +1,4 @@
-"""An engine that never blocks, in async clothes: the embedded engine for an event loop."""
+"""The in-memory engine for an event loop: it never blocks, so its methods are coroutines that return at once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from headgate.errors import InvalidCharge
 
 
 class AsyncMemoryMeter:
+    """A Meter of the in-memory engine, awaited."""
+
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
         self.limit: Limit = meter.limit
@@ -34,6 +36,8 @@ class AsyncMemoryMeter:
 
 
 class AsyncMemorySlotMeter:
+    """A SlotMeter of the in-memory engine, awaited."""
+
     def __init__(self, meter: SlotMeter) -> None:
         self.meter = meter
         self.limit: Limit = meter.limit
@@ -59,6 +63,8 @@ class AsyncMemorySlotMeter:
 
 
 class AsyncMemoryOverrides:
+    """Overrides of the in-memory engine, awaited."""
+
     def __init__(self, overrides: Overrides) -> None:
         self.overrides = overrides
 
@@ -72,11 +78,13 @@ class AsyncMemoryOverrides:
         return self.overrides.unset(key)
 
     async def list(self, limit: int | None = None) -> AsyncIterator[tuple[str, str]]:
-        for found in self.overrides.list(limit):
-            yield found
+        for entry in self.overrides.list(limit):
+            yield entry
 
 
 class AsyncMemoryLedger:
+    """A quota ledger of the in-memory engine, awaited."""
+
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.limit: Limit = ledger.limit
@@ -90,20 +98,22 @@ class AsyncMemoryLedger:
 
 
 class AsyncMemoryEngine:
+    """The in-memory engine, awaited."""
+
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncMemoryMeter:
-        return AsyncMemoryMeter(self.engine.meter(limit, name, terms))
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> AsyncMemoryMeter:
+        return AsyncMemoryMeter(self.engine.meter(limit, name, options))
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncMemorySlotMeter:
-        return AsyncMemorySlotMeter(self.engine.slots(limit, name, terms))
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> AsyncMemorySlotMeter:
+        return AsyncMemorySlotMeter(self.engine.slots(limit, name, options))
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        own = [(_own(meter), key, cost) for meter, key, cost in charges]
-        return self.engine.decide_all(own, patience_us, commit)
+        sync_charges = [(_sync_meter(meter), key, cost) for meter, key, cost in charges]
+        return self.engine.decide_all(sync_charges, patience_us, commit)
 
     def overrides(self, rule: str) -> AsyncMemoryOverrides:
         return AsyncMemoryOverrides(self.engine.overrides(rule))
@@ -118,7 +128,8 @@ class AsyncMemoryEngine:
         self.engine.close()
 
 
-def _own(meter: AsyncMeter) -> Meter:
+def _sync_meter(meter: AsyncMeter) -> Meter:
+    """Returns the wrapped meter; InvalidCharge if it is another engine's."""
     if not isinstance(meter, AsyncMemoryMeter):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
     return meter.meter

@@ -1,8 +1,8 @@
-"""What is counted in this process: every count of the embedded engine, found without stopping anybody for long.
+"""Lists every counted key of the in-memory engine, without holding its lock for long.
 
-The twin of redis/survey.py. The names of keys are copied, table by table, while the engine's lock is held; whoever
-decides waits for one such copy at most, and `most` keeps that short. A table still holds keys whose state is dead,
-until somebody else's call looks at them: they are told like any other, and stand at nothing.
+The twin of redis/key_scan.py. The names of keys are copied, table by table, while the engine's lock is held; a
+decision waits for one such copy at most, and `most` keeps that short. A table still holds keys whose state is
+dead, until another call examines them: they are listed like any other, with nothing used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.engines.memory.engine import MemoryEngine
 
 
 class MemoryKey(NamedTuple):
-    """One count. When it ends, and how large it is, nobody keeps here."""
+    """One counted key. The in-memory engine stores neither its expiry nor its size."""
 
     algorithm: str
     name: str
@@ -29,50 +29,51 @@ class MemoryKey(NamedTuple):
 
 
 class MemoryKeyScan:
-    """A walk through all counts, or those whose name begins so; `most` of them at most."""
+    """Iterates over all counted keys, or those whose name begins with `begins`; at most `most` of them."""
 
     def __init__(self, engine: MemoryEngine, begins: str = "", most: int = 100_000) -> None:
-        self._engine, self._begins, self._most = engine, begins, most
+        self._engine, self._prefix, self._max_keys = engine, begins, most
         self.found: int = 0
-        self.stopped: bool = False  # before everything was seen
+        self.stopped: bool = False  # before every key was listed
 
     def __iter__(self) -> Iterator[MemoryKey]:
         engine = self._engine
         with engine.lock:
-            families = [(names, family) for names, family in engine._families.items() if self._wanted(names[1])]
-            slots = [(name, table) for name, table in engine._slots.items() if self._wanted(name)]
+            families = [(names, family) for names, family in engine._families.items() if self._matches(names[1])]
+            slots = [(name, table) for name, table in engine._slots.items() if self._matches(name)]
         for (algorithm, name), family in families:
             if self.stopped:
                 return
             with engine.lock:
                 tables = [table.states for table in family.values()]
-                living = (key for states in tables for key in states if states[key] is not None)
-                keys = dict.fromkeys(self._some(living))
-            yield from (MemoryKey(algorithm, name, key) for key in self._told(keys))
+                live_keys = (key for states in tables for key in states if states[key] is not None)
+                keys = dict.fromkeys(self._next_keys(live_keys))
+            yield from (MemoryKey(algorithm, name, key) for key in self._accept(keys))
         for name, table in slots:
             if self.stopped:
                 return
             with engine.lock:
-                keys = dict.fromkeys(self._some(iter(table._keys)))
-            yield from (MemoryKey(Slots.algorithm, name, key) for key in self._told(keys))
+                keys = dict.fromkeys(self._next_keys(iter(table._keys)))
+            yield from (MemoryKey(Slots.algorithm, name, key) for key in self._accept(keys))
 
-    def _wanted(self, name: str) -> bool:
-        return name.startswith(self._begins)
+    def _matches(self, name: str) -> bool:
+        return name.startswith(self._prefix)
 
-    def _some(self, keys: Iterator[str]) -> Iterator[str]:
-        return islice(keys, self._most - self.found + 1)
+    def _next_keys(self, keys: Iterator[str]) -> Iterator[str]:
+        return islice(keys, self._max_keys - self.found + 1)
 
-    def _told(self, keys: dict[str, None]) -> list[str]:
-        told = list(islice(keys, self._most - self.found))
-        self.stopped = self.stopped or len(told) < len(keys)
-        self.found += len(told)
-        return told
+    def _accept(self, keys: dict[str, None]) -> list[str]:
+        """Returns the keys that still fit under the maximum, and counts them."""
+        accepted = list(islice(keys, self._max_keys - self.found))
+        self.stopped = self.stopped or len(accepted) < len(keys)
+        self.found += len(accepted)
+        return accepted
 
     def peek(self, counts: Sequence[tuple[MemoryKey, Limit]]) -> list[Outcome | None]:
-        """How each stands under its limit."""
-        return [self._peeked(count, limit) for count, limit in counts]
+        """Returns the outcome of a peek at each key under its limit."""
+        return [self._peek(count, limit) for count, limit in counts]
 
-    def _peeked(self, count: MemoryKey, limit: Limit) -> Outcome | None:
+    def _peek(self, count: MemoryKey, limit: Limit) -> Outcome | None:
         if count.algorithm != limit.algorithm:
             return None
         if isinstance(limit, Slots):
@@ -80,4 +81,4 @@ class MemoryKeyScan:
         return self._engine.meter(limit, count.name).decide(count.key, 0)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: there is nothing to release."""

@@ -1,9 +1,8 @@
-"""Leases of slots and the lines for them, kept in memory: the twin of lua/commands/slots.lua.
+"""Leases of slots and the queues for them, in memory: the twin of lua/commands/slots.lua.
 
-What a key holds is a sorted list of ends, leases and tickets together, and a sorted list of tickets; both are
-found by bisection. A key that is dead is dropped when its last lease is released, or when a later key
-arrives:
-each new key makes the table look at a few old ones, so no call ever sweeps them all.
+A key has a sorted list of expiries, of leases and tickets together, and a sorted list of tickets; both are
+searched by bisection. A dead key is dropped when its last lease is released, or when a later key arrives: each new
+key makes the table examine a few old ones, so no call ever sweeps them all.
 
 Nothing here locks or reads a clock: the engine does both.
 """
@@ -18,101 +17,107 @@ from headgate.algorithms import slots
 from headgate.algorithms.decision import Outcome
 from headgate.algorithms.slots import Slots
 
-_LOOKED_AT = 2  # old keys examined for each new one
+_SWEEP_SIZE = 2  # old keys examined for each new one
 
 
 class _Key:
-    """Everything about one key."""
+    """The leases and tickets of one key."""
 
-    __slots__ = ("ends", "expires_us", "fresh", "line", "stamp_us")
+    __slots__ = ("expires_us", "expiries", "next_number", "queue", "stamp_us")
 
-    def __init__(self, fresh: int = 0) -> None:
+    def __init__(self, next_number: int = 0) -> None:
         self.expires_us: dict[int, int] = {}  # by number, of leases and tickets alike
-        self.ends: list[tuple[int, int]] = []  # the same as (expires_us, number), the earliest first
-        self.line: list[int] = []  # which of the numbers are tickets
-        self.fresh = fresh
+        self.expiries: list[tuple[int, int]] = []  # the same as (expires_us, number), the earliest first
+        self.queue: list[int] = []  # which of the numbers are tickets
+        self.next_number = next_number
         self.stamp_us = 0
 
-    def settle(self, now_us: int) -> int:
-        """Follow a clock that was set back; the instant that the key is judged as at."""
+    def follow_clock(self, now_us: int) -> int:
+        """Follows a clock that was set back; returns the instant that the key is judged at."""
         stepped_us = slots.stepped_us(self.stamp_us, now_us)
         if stepped_us:
             self.stamp_us = now_us
-            self.ends = [(expires_us - stepped_us, number) for expires_us, number in self.ends]
-            self.expires_us = {number: expires_us for expires_us, number in self.ends}
+            self.expiries = [(expires_us - stepped_us, number) for expires_us, number in self.expiries]
+            self.expires_us = {number: expires_us for expires_us, number in self.expiries}
         return slots.as_at(self.stamp_us, now_us)
 
     def put(self, number: int, expires_us: int, now_us: int) -> None:
+        """Stores a lease or a ticket under its number."""
         self.expires_us[number] = expires_us
-        insort(self.ends, (expires_us, number))
+        insort(self.expiries, (expires_us, number))
         self.stamp_us = now_us
-        self.fresh = max(self.fresh, number + 1)
+        self.next_number = max(self.next_number, number + 1)
 
-    def stand(self, ticket: int | None, now_us: int) -> int:
-        """Stand in line with this ticket, or with a new one."""
-        drawn, expires_us = slots.draw(self.fresh, now_us)
+    def enqueue(self, ticket: int | None, now_us: int) -> int:
+        """Queues with this ticket, or with a new one; returns the ticket."""
+        drawn, expires_us = slots.draw(self.next_number, now_us)
         self.prune(now_us)
         if ticket is None:
-            self.line.append(drawn)
+            self.queue.append(drawn)
             ticket = drawn
         self.put(ticket, expires_us, now_us)
         return ticket
 
     def remove(self, number: int) -> None:
-        end = self.expires_us.pop(number), number
-        del self.ends[bisect_left(self.ends, end)]
+        """Removes a lease or a ticket from the expiries."""
+        expiry = self.expires_us.pop(number), number
+        del self.expiries[bisect_left(self.expiries, expiry)]
 
-    def quit(self, ticket: int) -> None:
-        del self.line[bisect_left(self.line, ticket)]
+    def dequeue(self, ticket: int) -> None:
+        """Removes a ticket from the queue."""
+        del self.queue[bisect_left(self.queue, ticket)]
 
     def prune(self, now_us: int) -> None:
-        """Remove what is dead."""
-        dead = self._dead(now_us)
-        for _, number in self.ends[:dead]:
+        """Removes dead leases and tickets."""
+        dead = self._dead_count(now_us)
+        for _, number in self.expiries[:dead]:
             del self.expires_us[number]
-            if self.waits(number):
-                self.quit(number)
-        del self.ends[:dead]
+            if self.is_waiting(number):
+                self.dequeue(number)
+        del self.expiries[:dead]
 
-    def waits(self, number: int) -> bool:
-        place = bisect_left(self.line, number)
-        return place < len(self.line) and self.line[place] == number
+    def is_waiting(self, number: int) -> bool:
+        index = bisect_left(self.queue, number)
+        return index < len(self.queue) and self.queue[index] == number
 
-    def holds(self, fence: int, now_us: int) -> bool:
-        return self.expires_us.get(fence, 0) > now_us and not self.waits(fence)
+    def is_held(self, fence: int, now_us: int) -> bool:
+        return self.expires_us.get(fence, 0) > now_us and not self.is_waiting(fence)
 
     def judge(
         self, limit: Slots, now_us: int, at_us: int, cost: int, ticket: int | None
     ) -> tuple[Outcome, slots.Held | None]:
-        dead = self._dead(at_us)
-        alive = len(self.ends) - dead
-        behind = 0
+        """Decides a request for `cost` slots; with a ticket, later tickets do not count."""
+        dead = self._dead_count(at_us)
+        alive = len(self.expiries) - dead
+        waiting_behind = 0
         if ticket is not None:
-            others = self.line[bisect_right(self.line, ticket) :]
-            behind = sum(self.expires_us[number] > at_us for number in others)
+            later = self.queue[bisect_right(self.queue, ticket) :]
+            waiting_behind = sum(self.expires_us[number] > at_us for number in later)
         turn = slots.turn(limit, alive)
-        opens_us = 0 if turn is None else self.ends[dead + turn][0]
-        return slots.decide(limit, (alive, behind, opens_us, self.last_us, self.fresh), now_us, cost, at_us)
+        opens_us = 0 if turn is None else self.expiries[dead + turn][0]
+        return slots.decide(
+            limit, (alive, waiting_behind, opens_us, self.last_us, self.next_number), now_us, cost, at_us
+        )
 
     @property
     def last_us(self) -> int:
-        return self.ends[-1][0] if self.ends else 0
+        return self.expiries[-1][0] if self.expiries else 0
 
-    def dead(self, now_us: int) -> bool:
-        return slots.dead_at_us(self.last_us, self.fresh) <= now_us
+    def is_dead(self, now_us: int) -> bool:
+        return slots.dead_at_us(self.last_us, self.next_number) <= now_us
 
-    def _dead(self, at_us: int) -> int:
-        return bisect_right(self.ends, (at_us, inf))
+    def _dead_count(self, at_us: int) -> int:
+        return bisect_right(self.expiries, (at_us, inf))
 
 
 class SlotTable:
-    """The keys of one name. The least number that none of them was ever given outlives them: no fence repeats."""
+    """The keys of one name. The next unused number outlives them, so no fence repeats."""
 
-    __slots__ = ("_fresh", "_keys")
+    __slots__ = ("_keys", "_next_number")
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str, _Key] = OrderedDict()
-        self._fresh = 0
+        self._next_number = 0
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -120,87 +125,87 @@ class SlotTable:
     def acquire(
         self, key: str, limit: Slots, now_us: int, ticket: int | None = None, wait: bool = False
     ) -> tuple[Outcome, int | None]:
-        """Ask for a slot. Allowed, the facts' mark is the fence; denied, who waits gets a ticket.
+        """Requests a slot. Allowed, the outcome's mark is the fence; denied, a waiting caller gets a ticket.
 
-        Asking again with the ticket keeps the place; asking with it and not waiting any more gives it up.
+        Asking again with the ticket keeps the place; asking with it and without `wait` gives it up.
         """
-        kept = self._keys.get(key) or _Key(self._fresh)
-        at_us = kept.settle(now_us)
-        if ticket is not None and kept.waits(ticket) and kept.expires_us[ticket] > at_us:
-            kept.remove(ticket)  # Only the others count.
+        slot_key = self._keys.get(key) or _Key(self._next_number)
+        at_us = slot_key.follow_clock(now_us)
+        if ticket is not None and slot_key.is_waiting(ticket) and slot_key.expires_us[ticket] > at_us:
+            slot_key.remove(ticket)  # Only the others count.
         else:
             ticket = None
-        facts, held = kept.judge(limit, now_us, at_us, 1, ticket)
+        outcome, held = slot_key.judge(limit, now_us, at_us, 1, ticket)
         if ticket is not None and (held or not wait):
-            kept.quit(ticket)
+            slot_key.dequeue(ticket)
         if held is not None:
             ticket = None
-            kept.prune(at_us)
-            kept.put(*held, at_us)
+            slot_key.prune(at_us)
+            slot_key.put(*held, at_us)
         elif wait:
-            ticket = kept.stand(ticket, at_us)
+            ticket = slot_key.enqueue(ticket, at_us)
         else:
-            return facts, None  # Nothing was given, so nothing that is dead is removed: it may live again.
-        self._fresh = max(self._fresh, kept.fresh)
+            return outcome, None  # Nothing was given, so nothing dead is removed: it may live again.
+        self._next_number = max(self._next_number, slot_key.next_number)
         if key not in self._keys:
-            self._keys[key] = kept
+            self._keys[key] = slot_key
             self.sweep(now_us)
-        return facts, ticket
+        return outcome, ticket
 
     def renew(self, key: str, limit: Slots, fence: int, now_us: int) -> int | None:
-        """When the lease expires now; None if it is gone."""
-        kept = self._keys.get(key)
-        if kept is None:
+        """Renews a lease and returns when it expires; None if it is gone."""
+        slot_key = self._keys.get(key)
+        if slot_key is None:
             return None
-        at_us = kept.settle(now_us)
-        if not kept.holds(fence, at_us):
+        at_us = slot_key.follow_clock(now_us)
+        if not slot_key.is_held(fence, at_us):
             return None
-        kept.remove(fence)
+        slot_key.remove(fence)
         expires_us = slots.renewed_us(limit, at_us)
-        kept.put(fence, expires_us, at_us)
+        slot_key.put(fence, expires_us, at_us)
         return expires_us
 
     def release(self, key: str, fence: int, now_us: int) -> bool:
-        """Whether the lease was still held."""
-        kept = self._keys.get(key)
-        if kept is None or not kept.holds(fence, kept.settle(now_us)):
+        """Releases a lease; returns whether it was still held."""
+        slot_key = self._keys.get(key)
+        if slot_key is None or not slot_key.is_held(fence, slot_key.follow_clock(now_us)):
             return False
-        kept.remove(fence)
-        if kept.dead(now_us):
+        slot_key.remove(fence)
+        if slot_key.is_dead(now_us):
             del self._keys[key]
         return True
 
     def leave(self, key: str, ticket: int) -> bool:
-        """Give a ticket up; whether there was one."""
-        kept = self._keys.get(key)
-        if kept is None or not kept.waits(ticket):
+        """Gives a ticket up; returns whether there was one."""
+        slot_key = self._keys.get(key)
+        if slot_key is None or not slot_key.is_waiting(ticket):
             return False
-        kept.remove(ticket)
-        kept.quit(ticket)
+        slot_key.remove(ticket)
+        slot_key.dequeue(ticket)
         return True
 
     def peek(self, key: str, limit: Slots, now_us: int) -> Outcome:
-        """How things stand; allowed says whether a newcomer would get a slot."""
-        kept = self._keys.get(key) or _Key()
-        return kept.judge(limit, now_us, kept.settle(now_us), 0, None)[0]
+        """Returns the outcome of a peek; `allowed` is whether a new caller would get a slot."""
+        slot_key = self._keys.get(key) or _Key()
+        return slot_key.judge(limit, now_us, slot_key.follow_clock(now_us), 0, None)[0]
 
     def reset(self, key: str) -> None:
-        """End all leases and tickets of the key. Its numbers go on, so no fence comes twice."""
-        kept = self._keys.get(key)
-        if kept is not None:
-            kept.expires_us.clear()
-            kept.ends.clear()
-            kept.line.clear()
+        """Ends all leases and tickets of the key. Its numbers go on, so no fence comes twice."""
+        slot_key = self._keys.get(key)
+        if slot_key is not None:
+            slot_key.expires_us.clear()
+            slot_key.expiries.clear()
+            slot_key.queue.clear()
 
     def clear(self) -> None:
-        """End all leases and tickets of all keys. Numbers go on here, too."""
+        """Ends all leases and tickets of all keys. Numbers go on here, too."""
         self._keys.clear()
 
-    def sweep(self, now_us: int, looked_at: int = _LOOKED_AT) -> None:
-        """Look at the keys that were not looked at for longest, and drop those that are dead."""
-        for _ in range(min(looked_at, len(self._keys))):
+    def sweep(self, now_us: int, keys: int = _SWEEP_SIZE) -> None:
+        """Examines the keys that were not examined for longest, and drops the dead ones."""
+        for _ in range(min(keys, len(self._keys))):
             key = next(iter(self._keys))
-            if self._keys[key].dead(now_us):
+            if self._keys[key].is_dead(now_us):
                 del self._keys[key]
             else:
                 self._keys.move_to_end(key)

@@ -1,9 +1,9 @@
-"""States by key, bounded as they go: what the embedded engine keeps of one name.
+"""States by key, in a table that stays bounded: what the in-memory engine stores of one name.
 
-A state is dead once it says no more than "never seen"; each new key that arrives makes the table look at the
-two oldest ones in its queue, drop them if they are dead and queue them again if not. So the queue never holds
-more than about twice the living, no call ever sweeps them all, and ten million different keys through a one-
-second limit stay as many as one second brings.
+A state is dead once it equals that of an unused key. Each new key makes the table examine the two oldest in its
+queue, drop them if they are dead and queue them again if not. So the queue never holds more than about twice the
+live keys, no call ever sweeps them all, and ten million different keys through a one-second limit stay as many as
+one second brings.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 
 S = TypeVar("S")
 
-_LOOKED_AT = 2  # old keys examined for each new one
+_SWEEP_SIZE = 2  # old keys examined for each new one
 
 
 class StateTable(Generic[S]):
-    """The states of one name, and the order in which they are looked at again. The caller holds the lock."""
+    """The states of one name, and the order in which they are examined again. The caller holds the lock."""
 
     __slots__ = ("queue", "states")
 
@@ -26,35 +26,37 @@ class StateTable(Generic[S]):
         self.states: dict[str, S | None] = {}
         self.queue: deque[str] = deque()
 
-    def put(self, key: str, state: S, dead: Callable[[str, S], bool]) -> None:
+    def put(self, key: str, state: S, is_dead: Callable[[str, S], bool]) -> None:
+        """Stores the state of a key. A new key makes the table examine old ones."""
         if key not in self.states:
             self.queue.append(key)
-            self._look_at_old(dead)
+            self._sweep(is_dead)
         self.states[key] = state
 
-    def forget(self, key: str) -> bool:
-        """Never seen; it leaves when its turn in the queue comes. Whether it was there."""
-        there = self.states.get(key) is not None
-        if there:
+    def delete(self, key: str) -> bool:
+        """Deletes the state of a key, whose place in the queue stays until its turn; returns whether there was
+        one."""
+        existed = self.states.get(key) is not None
+        if existed:
             self.states[key] = None
-        return there
+        return existed
 
     def clear(self) -> None:
-        """Never seen, all of them."""
+        """Deletes all states."""
         self.states.clear()
         self.queue.clear()
 
-    def mend(self) -> None:
-        """Look at every state again some time, wherever another thread was interrupted for good."""
+    def rebuild_queue(self) -> None:
+        """Queues every state again, wherever a thread of the parent process was interrupted for good."""
         self.queue.clear()
         self.queue.extend(self.states)
 
-    def _look_at_old(self, dead: Callable[[str, S], bool]) -> None:
+    def _sweep(self, is_dead: Callable[[str, S], bool]) -> None:
         queue, states = self.queue, self.states
-        for _ in range(min(_LOOKED_AT, len(queue) - 1)):
+        for _ in range(min(_SWEEP_SIZE, len(queue) - 1)):
             key = queue.popleft()
             state = states.get(key)
-            if state is None or dead(key, state):
+            if state is None or is_dead(key, state):
                 states.pop(key, None)
             else:
                 queue.append(key)

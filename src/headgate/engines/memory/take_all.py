@@ -1,13 +1,14 @@
-"""Several charges decided together in this process: the twin of lua/commands/take_all.lua.
+"""Decides several charges together in this process: the twin of lua/commands/take_all.lua.
 
-Part by part. A part is one rule's charges, or plain ones. All charges of the live parts are kept, or none; a part
-aside is kept by its own verdict, whatever the others say. First everything is judged, then everything is kept.
+It goes group by group: a group is the charges of one rule, or consecutive charges without options. All charges of
+the live groups are stored, or none; a shadow group is stored by its own verdict, whatever the others decide. First
+everything is judged, then everything is stored.
 
 Laws (tests/parity/test_lockout_together.py, tests/engines/test_charge_options.py):
-  - a part aside changes nothing for the live ones, and they change nothing for it;
-  - a part that its own limits refuse counts one refusal, whatever the others say; a peek counts none;
-  - a part that is locked out is refused without a look at its counts, and so is the call that reaches `after`;
-  - what is only told leaves no trace at all.
+  - a shadow group changes nothing for the live ones, and they change nothing for it;
+  - a group that its own limits refuse counts one refusal, whatever the others decide; a peek counts none;
+  - a group that is locked out is refused without a look at its counts, and so is the call that reaches `after`;
+  - a preview leaves no trace at all.
 """
 
 from __future__ import annotations
@@ -33,126 +34,143 @@ from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, instead
 
 
-class Hand(Protocol):
-    """A meter that can judge without keeping; `own` is a limit that decides in place of its own."""
+class JudgingMeter(Protocol):
+    """A meter that can judge without storing; `override` is a limit that decides in place of its own."""
 
     limit: Limit
     terms: ChargeOptions | None
 
     def judge(
-        self, key: str, now_us: int, cost: int, patience_us: int | None, own: Limit | None = None
+        self, key: str, now_us: int, cost: int, patience_us: int | None, override: Limit | None = None
     ) -> tuple[Outcome, Any]: ...
-    def save(self, key: str, state: Any, now_us: int, own: Limit | None = None) -> None: ...
+    def save(self, key: str, state: Any, now_us: int, override: Limit | None = None) -> None: ...
 
 
-class Desk(Protocol):
-    """What an engine keeps beside its counts."""
+class RuleTables(Protocol):
+    """The tables that an engine stores beside its counts."""
 
     def lockouts(self, rule: str) -> StateTable[lockout.State]: ...
-    def own_limits(self, rule: str, key: str, now_us: int) -> Limits: ...
+    def override_limits(self, rule: str, key: str, now_us: int) -> Limits: ...
 
 
-Charged = tuple[Hand, str, int]
+MeterCharge = tuple[JudgingMeter, str, int]
 
 
 def decide(
-    desk: Desk, charges: Sequence[Charged], now_us: int, patience_us: int | None, commit: bool
+    tables: RuleTables, charges: Sequence[MeterCharge], now_us: int, patience_us: int | None, commit: bool
 ) -> list[Outcome]:
-    """The caller holds the lock."""
+    """Decides the charges and stores the result. The caller holds the lock."""
     if all_silent(charges):
-        return _plain(charges, now_us, patience_us, commit)
-    judged = [_Part(desk, part, now_us, patience_us) for part in parts(charges)]
-    passed = all(part.passed for part in judged if not part.aside)
-    return [facts for part in judged for facts in part.kept(part.passed if part.aside else passed, commit)]
+        return _decide_limits_only(charges, now_us, patience_us, commit)
+    groups = [_RuleCharges(tables, group, now_us, patience_us) for group in parts(charges)]
+    allowed = all(group.allowed for group in groups if not group.aside)
+    return [
+        outcome for group in groups for outcome in group.store(group.allowed if group.aside else allowed, commit)
+    ]
 
 
-def _plain(charges: Sequence[Charged], now_us: int, patience_us: int | None, commit: bool) -> list[Outcome]:
-    """The same for charges that are no more than takes, which are most: in half the time."""
-    judged = [hand.judge(key, now_us, cost, patience_us) for hand, key, cost in charges]
-    taken = commit and all(facts[ALLOWED] for facts, _ in judged)
+def _decide_limits_only(
+    charges: Sequence[MeterCharge], now_us: int, patience_us: int | None, commit: bool
+) -> list[Outcome]:
+    """Decides charges that their limits alone decide, which are most: in half the time."""
+    results = [meter.judge(key, now_us, cost, patience_us) for meter, key, cost in charges]
+    taken = commit and all(outcome[ALLOWED] for outcome, _ in results)
     answers = []
-    for (hand, key, _), (facts, after) in zip(charges, judged, strict=True):
-        if not taken and facts[ALLOWED]:
-            facts, after = _uncharged(hand.judge(key, now_us, 0, None))
+    for (meter, key, _), (outcome, after) in zip(charges, results, strict=True):
+        if not taken and outcome[ALLOWED]:
+            outcome, after = _without_charge(meter.judge(key, now_us, 0, None))
         if commit:
-            hand.save(key, after, now_us)
-        answers.append(facts)
+            meter.save(key, after, now_us)
+        answers.append(outcome)
     return answers
 
 
-class _Part:
-    """One rule's charges, or plain ones: judged when it is made, then kept."""
+class _RuleCharges:
+    """The charges of one rule, or consecutive ones without options: judged when it is made, then stored."""
 
-    def __init__(self, desk: Desk, charges: Sequence[Charged], now_us: int, patience_us: int | None) -> None:
-        hand, key, _ = charges[0]
-        terms = hand.terms
+    def __init__(
+        self, tables: RuleTables, charges: Sequence[MeterCharge], now_us: int, patience_us: int | None
+    ) -> None:
+        meter, key, _ = charges[0]
+        options = meter.terms
         self._charges, self._now_us = charges, now_us
-        self.aside = terms is not None and terms.aside
-        self._lock = None if terms is None or terms.lockout is None else _Lock(desk, terms, key, now_us)
-        self.passed = self._lock is None or not self._lock.left_us
-        if not self.passed:
+        self.aside = options is not None and options.aside
+        self._lockout = (
+            None if options is None or options.lockout is None else _KeyLockout(tables, options, key, now_us)
+        )
+        self.allowed = self._lockout is None or not self._lockout.left_us
+        if not self.allowed:
             return
-        limits = desk.own_limits(terms.rule, key, now_us) if terms is not None and terms.overrides else ()
-        self._own: list[Limit | None] = [None] * len(charges)
-        for place, (limit, (hand, _, _)) in enumerate(zip(limits, charges, strict=False)):
-            self._own[place] = instead(hand.limit, limit)
-        self._judged = [
-            hand.judge(key, now_us, cost, patience_us, own)
-            for (hand, key, cost), own in zip(charges, self._own, strict=True)
+        limits = (
+            tables.override_limits(options.rule, key, now_us) if options is not None and options.overrides else ()
+        )
+        self._overrides: list[Limit | None] = [None] * len(charges)
+        for index, (limit, (meter, _, _)) in enumerate(zip(limits, charges, strict=False)):
+            self._overrides[index] = instead(meter.limit, limit)
+        self._results = [
+            meter.judge(key, now_us, cost, patience_us, override)
+            for (meter, key, cost), override in zip(charges, self._overrides, strict=True)
         ]
-        self.passed = all(facts[ALLOWED] for facts, _ in self._judged)
+        self.allowed = all(outcome[ALLOWED] for outcome, _ in self._results)
 
-    def kept(self, passed: bool, commit: bool) -> list[Outcome]:
-        """The answer, and what was judged is kept, if it is to be."""
-        lock = self._lock
-        answers = [] if lock is not None and lock.left_us else list(self._settled(passed, commit))
-        if lock is None:
+    def store(self, allowed: bool, commit: bool) -> list[Outcome]:
+        """Returns the outcomes, and with `commit` stores what was judged."""
+        key_lockout = self._lockout
+        answers = (
+            [] if key_lockout is not None and key_lockout.left_us else list(self._store_results(allowed, commit))
+        )
+        if key_lockout is None:
             return answers
         if commit:
-            lock.keep(refused=any(cost and not facts[ALLOWED] for (_, _, cost), facts in self._with(answers)))
-        return [lock.facts] * len(self._charges) if lock.left_us else answers
+            key_lockout.store(
+                refused=any(cost and not outcome[ALLOWED] for (_, _, cost), outcome in self._paired(answers))
+            )
+        return [key_lockout.outcome] * len(self._charges) if key_lockout.left_us else answers
 
-    def _with(self, answers: Sequence[Outcome]) -> Sequence[tuple[Charged, Outcome]]:
+    def _paired(self, answers: Sequence[Outcome]) -> Sequence[tuple[MeterCharge, Outcome]]:
         return list(zip(self._charges, answers, strict=False))
 
-    def _settled(self, passed: bool, commit: bool) -> Sequence[Outcome]:
+    def _store_results(self, allowed: bool, commit: bool) -> Sequence[Outcome]:
         answers: list[Outcome] = []
-        for (hand, key, _), own, (facts, after) in zip(self._charges, self._own, self._judged, strict=True):
-            if not (passed and commit) and facts[ALLOWED]:
-                facts, after = _uncharged(hand.judge(key, self._now_us, 0, None, own))
+        for (meter, key, _), override, (outcome, after) in zip(
+            self._charges, self._overrides, self._results, strict=True
+        ):
+            if not (allowed and commit) and outcome[ALLOWED]:
+                outcome, after = _without_charge(meter.judge(key, self._now_us, 0, None, override))
             if commit:
-                hand.save(key, after, self._now_us, own)
-            if own is not None:
-                facts = OverriddenOutcome(facts)
-                facts.limit = own
-            answers.append(facts)
+                meter.save(key, after, self._now_us, override)
+            if override is not None:
+                outcome = OverriddenOutcome(outcome)
+                outcome.limit = override
+            answers.append(outcome)
         return answers
 
 
-class _Lock:
-    """A rule's lockout of one key, as it stands."""
+class _KeyLockout:
+    """The current lockout of one key by a rule."""
 
-    def __init__(self, desk: Desk, terms: ChargeOptions, key: str, now_us: int) -> None:
-        assert terms.lockout is not None
-        self._numbers, self._key, self._now_us = terms.lockout, key, now_us
-        self._table = desk.lockouts(terms.rule)
-        self._state = lockout.settled(self._numbers, self._table.states.get(key), now_us)
+    def __init__(self, tables: RuleTables, options: ChargeOptions, key: str, now_us: int) -> None:
+        assert options.lockout is not None
+        self._settings, self._key, self._now_us = options.lockout, key, now_us
+        self._table = tables.lockouts(options.rule)
+        self._state = lockout.settled(self._settings, self._table.states.get(key), now_us)
         self.left_us = lockout.left_us(self._state, now_us)
 
-    def keep(self, refused: bool) -> None:
+    def store(self, refused: bool) -> None:
         if refused:
-            self._state = lockout.refused(self._numbers, self._state, self._now_us)
+            self._state = lockout.refused(self._settings, self._state, self._now_us)
             self.left_us = lockout.left_us(self._state, self._now_us)
         if self._state is not None:
             self._table.put(self._key, self._state, lambda _, old: lockout.dead_at_us(old) <= self._now_us)
 
     @property
-    def facts(self) -> Outcome:
+    def outcome(self) -> Outcome:
         return LockedOutcome((False, 0, self.left_us, self.left_us, 0, self._now_us, 0))
 
 
-def _uncharged(judged: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
-    """A charge that would have passed had not another one refused: nothing was taken."""
-    facts, after = judged
-    as_it_stands = facts[REMAINING], 0, facts[RESET_AFTER_US], facts[DELAY_US], facts[AT_US], facts[MARK]
-    return (True, *as_it_stands), after
+def _without_charge(result: tuple[Outcome, Any]) -> tuple[Outcome, Any]:
+    """Returns the result of a charge that would have passed, had not another one been refused: nothing is
+    taken."""
+    outcome, after = result
+    unchanged = outcome[REMAINING], 0, outcome[RESET_AFTER_US], outcome[DELAY_US], outcome[AT_US], outcome[MARK]
+    return (True, *unchanged), after
