@@ -32,7 +32,7 @@ from headgate.algorithms.decision import (
 from headgate.algorithms.limit import Limit
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.denial_cache.denial_table import _ERAS, LONGEST_US, DenialTable
+from headgate.engines.layers.denial_cache.denial_table import _GENERATION_SLOTS, MAX_REPEAT_US, DenialTable
 from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine, MemoryMeter
@@ -136,7 +136,9 @@ def of_different_eras(*names: str) -> list[str]:
     keys: dict[int, str] = {}
     for name in names:
         place, key = next(
-            (i, key) for key in map(f"{name} {{}}".format, range(9)) if (i := hash(key) % _ERAS) not in keys
+            (i, key)
+            for key in map(f"{name} {{}}".format, range(9))
+            if (i := hash(key) % _GENERATION_SLOTS) not in keys
         )
         keys[place] = key
     return list(keys.values())
@@ -162,10 +164,10 @@ def test_a_refusal_is_repeated_and_grows_old(room: Room) -> None:
     assert limiter.take("key").facts == (False, 0, 1_000_000, 5_000_000, 0, start_us, 0)
     room.clock.advance(0.4)
     assert limiter.take("key").facts == (False, 0, 600_000, 4_600_000, 0, start_us + 400_000, 0)
-    assert (room.questions, memo_of(limiter).answered) == (2, 1)
+    assert (room.questions, memo_of(limiter).hits) == (2, 1)
     room.clock.advance(0.599999)
     assert limiter.take("key").facts[RETRY_AFTER_US] == 1
-    assert (room.questions, memo_of(limiter).answered) == (2, 2)
+    assert (room.questions, memo_of(limiter).hits) == (2, 2)
     room.clock.advance(0.000001)
     assert limiter.take("key")
 
@@ -189,7 +191,7 @@ def test_what_can_never_fit_is_refused_for_a_second_at_a_time(room: Room) -> Non
         room.clock.advance(0.5)
         assert limiter.take("key", 7).retry_after is None
         room.clock.advance(0.5)
-    assert (room.questions, memo_of(limiter).answered) == (2, 2)
+    assert (room.questions, memo_of(limiter).hits) == (2, 2)
     assert limiter.take("key", 5)
 
 
@@ -232,7 +234,7 @@ def test_another_key_and_another_name_are_asked(room: Room) -> None:
     for _ in range(3):
         assert not limiter.take_all([Charge("key", "5/s log", 6, DRY)])  # a count of its own
         assert not limiter.take("key")
-    assert (room.questions, memo_of(limiter).answered) == (5, 5)
+    assert (room.questions, memo_of(limiter).hits) == (5, 5)
 
 
 @pytest.mark.parametrize("text", ["5/s fixed", "5/s sliding", "5/s log", "5/s queue 3", "5/s smooth", "5/s"])
@@ -243,7 +245,7 @@ def test_a_flood_asks_once_for_each_refusal_that_ended(text: str) -> None:
     for _ in range(10_000):
         assert limiter.take("key").allowed == alone.take("key").allowed
         room.clock.advance(0.001)
-    assert memo_of(limiter).answered == 10_000 - room.questions > 9_800
+    assert memo_of(limiter).hits == 10_000 - room.questions > 9_800
     for before, after in pairwise(room.engine.asked):
         assert before.facts[0] or after.at_us - before.at_us >= held_us(before.facts)
 
@@ -254,7 +256,7 @@ def test_a_flood_on_a_dry_bucket_asks_once_a_second(room: Room) -> None:
     for _ in range(10_000):
         assert not limiter.take("key")
         room.clock.advance(0.001)
-    assert (room.questions, memo_of(limiter).answered) == (1 + 10, 9_990)
+    assert (room.questions, memo_of(limiter).hits) == (1 + 10, 9_990)
 
 
 # What ends it.
@@ -278,7 +280,7 @@ def test_what_this_process_gives_back_can_be_taken_at_once(room: Room) -> None:
     limiter.set_limit(DRY, "key")  # the same limit, retuned
     assert not limiter.take("key")
     assert room.questions == before + 1
-    assert memo_of(limiter).answered == 0
+    assert memo_of(limiter).hits == 0
 
 
 def test_a_refund_that_failed_ends_it_for_it_may_have_been_done(room: Room) -> None:
@@ -358,7 +360,7 @@ def test_peeks_and_reservations_are_always_asked(room: Room, more: str) -> None:
     assert not limiter.peek("key")
     assert not limiter.reserve("key", timeout=0.5)
     assert limiter.reserve("key").delay == 1
-    assert (room.questions, memo_of(limiter).answered) == (before + 3, 0)
+    assert (room.questions, memo_of(limiter).hits) == (before + 3, 0)
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
@@ -369,7 +371,7 @@ def test_what_a_fallback_decided_is_not_remembered(room: Room, more: str) -> Non
     assert limiter.take("key").degraded
     room.engine.spoken = lambda facts: facts
     assert not limiter.take("key").degraded
-    assert memo_of(limiter).answered == 0
+    assert memo_of(limiter).hits == 0
 
 
 def test_a_refusal_that_ends_at_once_is_not_remembered(room: Room) -> None:
@@ -398,7 +400,7 @@ def test_a_joint_refusal_is_repeated_as_a_whole(room: Room) -> None:
     refused = limiter.take("key", 2)
     room.clock.advance(0.5)
     again = limiter.take("key", 2)
-    assert (room.questions, memo_of(limiter).answered) == (2, 1)
+    assert (room.questions, memo_of(limiter).hits) == (2, 1)
     assert (again.retry_after, again.atomic) == (599.5, True)
     for before, after in zip(refused.verdicts, again.verdicts, strict=True):
         assert (after.allowed, after.remaining, after.limit) == (before.allowed, before.remaining, before.limit)
@@ -424,7 +426,7 @@ def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(room: Room) 
     limiter.reset(free)
     room.clock.advance(0.9)
     assert limiter.take_all(charges).retry_after == 0.1
-    assert memo_of(limiter).answered == 1
+    assert memo_of(limiter).hits == 1
     limiter.refund(taken)
     assert limiter.take_all(charges)
 
@@ -436,7 +438,7 @@ def test_what_can_never_fit_refuses_longest(room: Room) -> None:
     for _ in range(2):
         assert limiter.take_all([Charge(key, cost=2), Charge(other, cost=6)]).retry_after is None
         limiter.reset(key)
-    assert memo_of(limiter).answered == 1
+    assert memo_of(limiter).hits == 1
 
 
 def test_the_same_charges_only(room: Room) -> None:
@@ -448,7 +450,7 @@ def test_the_same_charges_only(room: Room) -> None:
     assert take(a=4, b=2)
     assert not take(a=2, b=2)
     assert not take(a=2, b=3)
-    assert memo_of(limiter).answered == 1
+    assert memo_of(limiter).hits == 1
     assert limiter.take_all([Charge("a", DRY, 2, "other"), Charge("b", DRY, 2, "other")])
     assert not take(b=2, a=2)
     assert not take(a=2, b=2, c=1)
@@ -456,7 +458,7 @@ def test_the_same_charges_only(room: Room) -> None:
     assert not take(a=2, b=0)
     assert not take(a=3, b=1)
     assert take(a=1, b=2)
-    assert memo_of(limiter).answered == 1
+    assert memo_of(limiter).hits == 1
 
 
 def test_one_count_shared_by_many_is_remembered_for_each(room: Room) -> None:
@@ -465,11 +467,11 @@ def test_one_count_shared_by_many_is_remembered_for_each(room: Room) -> None:
     for _ in range(3):
         for person in people:
             limiter.take_all([person, everybody])
-    assert (room.questions, memo_of(limiter).answered) == (8, 10)  # two passed at first, and asked once more
+    assert (room.questions, memo_of(limiter).hits) == (8, 10)  # two passed at first, and asked once more
     limiter.reset(everybody.key)
     for person in people:
         assert limiter.take_all([person, everybody]).allowed == (person in people[:2])
-    assert (room.questions, memo_of(limiter).answered) == (14, 10)
+    assert (room.questions, memo_of(limiter).hits) == (14, 10)
 
 
 def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(room: Room) -> None:
@@ -477,7 +479,7 @@ def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(room
     limiter.take("dry", 5)
     assert not limiter.take("dry")
     assert not limiter.take_all([Charge("dry"), Charge("key")])
-    assert (room.questions, memo_of(limiter).answered) == (3, 0)
+    assert (room.questions, memo_of(limiter).hits) == (3, 0)
     assert limiter.take("key")  # it was only rolled back
 
 
@@ -488,7 +490,7 @@ def test_a_joint_refusal_decided_apart_stays_apart(room: Room) -> None:
     assert not limiter.take("key").atomic
     room.clock.advance(0.5)
     again = limiter.take("key")
-    assert (memo_of(limiter).answered, again.atomic, again.retry_after) == (1, False, 0.5)
+    assert (memo_of(limiter).hits, again.atomic, again.retry_after) == (1, False, 0.5)
 
 
 async def test_a_charge_of_another_engine_is_refused_with_a_sentence() -> None:
@@ -515,7 +517,7 @@ def test_it_holds_a_fixed_number_and_the_oldest_go_first(room: Room) -> None:
     assert not limiter.take(keys[-101], 2)
     assert room.questions == before + 1
     denials = memo_of(limiter).denials
-    assert len(denials) == sum(map(len, denials._drawers.values())) == 100
+    assert len(denials) == sum(map(len, denials._indexes.values())) == 100
 
 
 def test_the_dead_leave_as_new_ones_come(room: Room) -> None:
@@ -526,8 +528,8 @@ def test_the_dead_leave_as_new_ones_come(room: Room) -> None:
     for i in range(300):
         limiter.take_all([Charge(f"key {i}", cost=2), Charge("other", DRY)])
         room.clock.advance(0.1)
-    assert len(denials) == len(denials.together) == 10  # what one second brings
-    assert sum(map(len, denials._drawers.values())) == 0
+    assert len(denials) == len(denials.combined) == 10  # what one second brings
+    assert sum(map(len, denials._indexes.values())) == 0
 
 
 def test_a_key_refused_again_and_again_takes_one_place(room: Room) -> None:
@@ -547,14 +549,14 @@ def test_a_refusal_that_has_ended_is_gone_when_it_is_met(room: Room) -> None:
     limiter.take("key")
     room.clock.advance(1)
     assert limiter.take("key")
-    assert not any(memo_of(limiter).denials._drawers.values())
+    assert not any(memo_of(limiter).denials._indexes.values())
 
 
 def test_names_that_nobody_uses_any_more_leave_nothing_behind() -> None:
     memo = DenialCacheEngine(MemoryEngine())
     for i in range(100):
         memo.meter(parse(DRY), f"name {i}").decide("key", 1)
-    assert len(memo.denials._drawers) == 0
+    assert len(memo.denials._indexes) == 0
 
 
 def test_the_number_is_checked() -> None:
@@ -599,7 +601,7 @@ walks = st.lists(event, min_size=5, max_size=60)
 
 def held_us(facts: Outcome) -> int:
     wait_us = facts[RETRY_AFTER_US]
-    return LONGEST_US if wait_us is None else min(wait_us, LONGEST_US)
+    return MAX_REPEAT_US if wait_us is None else min(wait_us, MAX_REPEAT_US)
 
 
 @given(walks, st.sampled_from(TEXTS))
@@ -618,9 +620,9 @@ def test_the_law_on_random_walks_of_two_processes(walk: list[Event], text: str) 
         limiter, now_us, known = processes[who], room.clock.now_us(), refused[who]
         if verb in ("take", "take_all"):
             keys = (key,) if verb == "take" else (key, "third")
-            questions, answered = room.questions, memo_of(limiter).answered
+            questions, answered = room.questions, memo_of(limiter).hits
             told = limiter.take_all([Charge(each, cost=cost) for each in keys])
-            from_memory = memo_of(limiter).answered - answered
+            from_memory = memo_of(limiter).hits - answered
             assert room.questions - questions + from_memory == 1
             if from_memory:
                 assert not told
@@ -692,7 +694,7 @@ def test_threads_are_admitted_exactly_and_counted_exactly() -> None:
         passed = [done.result() for done in [pool.submit(work) for _ in range(4)]]
     sys.setswitchinterval(before)
     assert sum(passed) == 50 * 40
-    assert memo_of(limiter).answered == 4 * 6000 - room.questions > 0
+    assert memo_of(limiter).hits == 4 * 6000 - room.questions > 0
     assert len(memo_of(limiter).denials) <= 20
 
 
@@ -713,7 +715,7 @@ async def test_a_task_that_is_cancelled_while_it_resets_ends_it() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await meter.decide("key", 1)
-    assert (room.questions, memo.answered) == (3, 0)
+    assert (room.questions, memo.hits) == (3, 0)
 
 
 def test_a_forked_child_forgets_and_its_parent_does_not(room: Room) -> None:
@@ -722,15 +724,15 @@ def test_a_forked_child_forgets_and_its_parent_does_not(room: Room) -> None:
     both = (single, joint, single, joint)
     memo = memo_of(single)
     assert not any(limiter.take("key", 6) for limiter in both)
-    assert (memo.answered, len(memo.denials)) == (2, 2)
+    assert (memo.hits, len(memo.denials)) == (2, 2)
     fork = multiprocessing.get_context("fork")
     answers = fork.SimpleQueue()
 
     def child() -> None:
-        empty = memo.answered, len(memo.denials), len(memo.denials.together)
+        empty = memo.hits, len(memo.denials), len(memo.denials.combined)
         before = room.questions
         told = [limiter.take("key", 6).allowed for limiter in both]
-        answers.put((empty, told, room.questions - before, memo.answered))
+        answers.put((empty, told, room.questions - before, memo.hits))
         os._exit(0)
 
     with memo.denials._lock:  # as if by a thread, that the child does not have
@@ -739,7 +741,7 @@ def test_a_forked_child_forgets_and_its_parent_does_not(room: Room) -> None:
     assert answers.get() == ((0, 0, 0), [False] * 4, 2, 2)
     process.join(10)
     assert not any(limiter.take("key", 6) for limiter in both)
-    assert memo.answered == 6
+    assert memo.hits == 6
 
 
 def test_a_flood_of_two_processes_on_a_real_server(server: RedisServer) -> None:
@@ -749,7 +751,7 @@ def test_a_flood_of_two_processes_on_a_real_server(server: RedisServer) -> None:
     before = scripts_run(server)
     answers = [limiter.take("key") for limiter in (ours, theirs) for _ in range(200)]
     asked = scripts_run(server) - before
-    assert asked == 400 - sum(memo.answered for memo in memos)
+    assert asked == 400 - sum(memo.hits for memo in memos)
     assert asked < 40  # twice, and once more for each second that this took
     assert not any(answers)
     assert all(600 < (answer.retry_after or 0) <= 720 for answer in answers)

@@ -10,8 +10,8 @@ import pytest
 
 from headgate.algorithms.decision import Receipt
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.engines import PrefetchEngine, bound, law
-from headgate.engines.layers.prefetch.prefetched_units import Shelf
+from headgate.engines.layers.prefetch.engines import PrefetchEngine, guarantee, max_prefetch
+from headgate.engines.layers.prefetch.prefetched_units import PrefetchTable
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.flow import run
@@ -61,7 +61,7 @@ def test_no_more_is_held_than_the_bound() -> None:
     for units, most in ((None, 100), (7, 7)):
         kiosk = Kiosk(units=units)
         kiosk.takes(300)
-        assert max(kiosk.warehouse.costs) == 1 + most == 1 + bound(parse("1000/day fixed"), units)
+        assert max(kiosk.warehouse.costs) == 1 + most == 1 + max_prefetch(parse("1000/day fixed"), units)
         kiosk.engine.close()
 
 
@@ -197,8 +197,8 @@ def test_no_more_returns_into_a_stock_than_was_taken_from_it(kiosk: Kiosk) -> No
     meter: Any = decision.source
     for _ in range(20):  # a caller that forgets what it gave back
         meter.refund("k", 1, Receipt.of(decision.facts, 1))
-    stock = meter.shelf.stocks["k"]
-    assert (stock.left, stock.receipt.cost) == (5, 5)  # the rest went to the inner engine, to judge
+    batch = meter.table.batches["k"]
+    assert (batch.unready, batch.receipt.cost) == (5, 5)  # the rest went to the inner engine, to judge
 
 
 def test_a_reset_forgets_what_is_held(kiosk: Kiosk) -> None:
@@ -227,11 +227,11 @@ def test_one_lease_at_a_time_is_on_its_way(kiosk: Kiosk) -> None:
 
 def test_no_lease_is_asked_for_while_another_is_on_its_way_back(kiosk: Kiosk) -> None:
     kiosk.takes(50)
-    stock = kiosk.engine._leases.ended(kiosk.clock.now_us(), closing=True)[0]
+    batch = kiosk.engine._hot_keys.remove_expired(kiosk.clock.now_us(), closing=True)[0]
     kiosk.warehouse.costs.clear()
     kiosk.takes(5)
     assert kiosk.warehouse.costs == [1] * 5
-    run(kiosk.engine._leases.give_back(stock))
+    run(kiosk.engine._hot_keys.give_back(batch))
     kiosk.takes(1)
     assert kiosk.warehouse.costs[-1] > 1
 
@@ -262,7 +262,7 @@ def test_what_paces_its_calls_is_passed_through() -> None:
         kiosk = Kiosk(text)
         kiosk.takes(20)
         assert kiosk.warehouse.costs == [1] * 20
-        assert law(parse(text), nodes=3).endswith("decided by the engine itself.")
+        assert guarantee(parse(text), nodes=3).endswith("decided by the engine itself.")
 
 
 def test_reservations_and_several_limits_are_decided_inside(kiosk: Kiosk) -> None:
@@ -290,7 +290,7 @@ def test_units_that_cannot_be_given_back_are_counted_and_raise_nothing(kiosk: Ki
 def test_a_forked_child_forgets_without_giving_back(kiosk: Kiosk) -> None:
     kiosk.takes(50)
     counted = kiosk.counted()
-    kiosk.engine.forget()
+    kiosk.engine.reset_after_fork()
     kiosk.engine.close()
     assert (kiosk.counted(), kiosk.engine.prefetched) == (counted, 0)
 
@@ -305,12 +305,12 @@ def test_a_clock_that_steps_back_ends_what_is_held(kiosk: Kiosk) -> None:
 def test_demand_is_remembered_for_some_thousands_of_keys(kiosk: Kiosk) -> None:
     kiosk.takes(5, "held")
     meter: Any = kiosk.engine.meter(parse("1000/day fixed"), "n")
-    shelf: Shelf = meter.shelf
+    table: PrefetchTable = meter.table
     for number in range(10_000):
         kiosk.takes(1, f"key {number}")
-    assert len(shelf.demands) <= 4096 + 1
-    assert "held" in shelf.stocks
-    assert "held" in shelf.demands
+    assert len(table.demand_by_key) <= 4096 + 1
+    assert "held" in table.batches
+    assert "held" in table.demand_by_key
 
 
 def test_options_that_cannot_be_are_refused() -> None:
@@ -321,8 +321,8 @@ def test_options_that_cannot_be_are_refused() -> None:
 
 
 def test_the_law_is_printed_with_its_numbers() -> None:
-    assert law(parse("1000/s"), nodes=4) == (
+    assert guarantee(parse("1000/s"), nodes=4) == (
         "1000/s, prefetched by 4 processes, at most 100 units each: over any span at most 400 units more are "
         "admitted than the limit alone admits, and at most 400 units are kept from others, for at most 100 ms."
     )
-    assert "in any window not one unit more is admitted" in law(parse("1000/s fixed"), units=5, nodes=2)
+    assert "in any window not one unit more is admitted" in guarantee(parse("1000/s fixed"), units=5, nodes=2)

@@ -82,13 +82,13 @@ def test_units_are_held_for_as_long_as_the_rule_says() -> None:
     for meter in (long, short, long, short):
         for _ in range(20):
             meter.decide("k", 1)
-    leases = room.inside._leases
-    assert leases.due_us(room.clock.now_us()) == 50_000
+    hot_keys = room.inside._hot_keys
+    assert hot_keys.due_us(room.clock.now_us()) == 50_000
     room.clock.advance(0.05)
-    assert len(leases.ended(room.clock.now_us())) == 1
-    assert leases.due_us(room.clock.now_us()) == 350_000
+    assert len(hot_keys.remove_expired(room.clock.now_us())) == 1
+    assert hot_keys.due_us(room.clock.now_us()) == 350_000
     room.clock.advance(-100)
-    assert leases.due_us(room.clock.now_us()) == 400_000  # a clock that stepped back makes nobody wait for it
+    assert hot_keys.due_us(room.clock.now_us()) == 400_000  # a clock that stepped back makes nobody wait for it
     room.engine.close()
 
 

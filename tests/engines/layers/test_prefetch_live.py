@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine, bound, law
+from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine, guarantee, max_prefetch
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -114,7 +114,7 @@ async def test_leases_that_are_used_up_before_their_time_do_not_pile_up() -> Non
             await limiter.take("k")
         await asyncio.sleep(0.001)
     leases = sum(cost > 1 for cost in warehouse.costs)
-    assert engine._leases.held < leases / 2
+    assert engine._hot_keys.pending_count < leases / 2
     await limiter.close()
 
 
@@ -160,8 +160,8 @@ def test_four_processes_keep_the_law(text: str, processes: Crew, redis_server: R
     shifts = processes.work(redis_server.unix_url, text, 2)
     limit = parse(text)
     admitted = sorted(at_us for shift in shifts for at_us in shift.admitted_us)
-    more = PROCESSES * bound(limit)
-    assert f"at most {more} units" in law(limit, nodes=PROCESSES)
+    more = PROCESSES * max_prefetch(limit)
+    assert f"at most {more} units" in guarantee(limit, nodes=PROCESSES)
     # An instant is written down after its decision: each process may bring one call from before a span into it.
     late = PROCESSES
     if text.endswith("fixed"):

@@ -105,7 +105,7 @@ def test_a_sweep_looks_at_a_few_keys_only() -> None:
     table, limit = SlotTable(), Slots(1, ttl=1)
     for number in range(10):
         table.acquire(f"key {number}", limit, BASE_US)
-    table.sweep(BASE_US + 60 * SECOND, looked_at=3)
+    table.sweep(BASE_US + 60 * SECOND, keys=3)
     assert len(table) == 7
 
 

@@ -11,7 +11,7 @@ from headgate.algorithms.decision import MARK, RESET_AFTER_US
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engines.layers.prefetch.prefetched_units import Demand, PrefetchedUnits, Shelf, bound
+from headgate.engines.layers.prefetch.prefetched_units import Demand, PrefetchedUnits, PrefetchTable, max_prefetch
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 from tests.engines.layers.test_limit_share import LIMITS
@@ -34,7 +34,7 @@ def lua() -> Iterator[Lua]:
 @given(limit=LIMITS, units=st.none() | st.integers(1, 2**50))
 def test_how_much_is_held_at_most(lua: Lua, limit: Limit, units: int | None) -> None:
     told = {} if units is None else {"units": units}
-    assert lua.ask("bound", limit=entry(limit), **told) == min(MOST, bound(limit, units))
+    assert lua.ask("bound", limit=entry(limit), **told) == min(MOST, max_prefetch(limit, units))
 
 
 @given(
@@ -45,18 +45,18 @@ def test_how_much_is_held_at_most(lua: Lua, limit: Limit, units: int | None) -> 
 )
 def test_a_receipt_is_pythons(lua: Lua, limit: Limit, before: int, extra: int, data: st.DataObject) -> None:
     """Where a product is rounded, it is a microsecond or two less: to the safe side."""
-    assume(bound(limit) > 0)
-    extra = min(extra, bound(limit))
+    assume(max_prefetch(limit) > 0)
+    extra = min(extra, max_prefetch(limit))
     meter = MemoryEngine(ManualClock()).meter(limit, "limit")
     meter.decide("ada", before)
     facts = meter.decide("ada", 1 + extra)
     assume(facts[0])
     lefts = sorted({0, extra, data.draw(st.integers(0, extra))})
-    stock = PrefetchedUnits(meter, "ada", facts, 1, extra, Shelf(), Demand(0))
+    batch = PrefetchedUnits(meter, "ada", facts, 1, extra, PrefetchTable(), Demand(0))
     words = [int(word or 0) for word in facts]
     found = lua.ask("receipts", limit=entry(limit), facts=words, extra=extra, lefts=lefts)
     for left, receipt in zip(lefts, found, strict=True):
-        told = stock.facts(left)
+        told = batch.outcome(left)
         assert receipt[1] == told[1]
         assert receipt[MARK] == told[MARK]
         rounded = isinstance(limit, TokenBucket) and left * limit.period_us >= EXACT
@@ -69,11 +69,11 @@ def test_no_unit_outlasts_its_water(lua: Lua) -> None:
     limit = parse("99991/year burst 1000000")
     meter = MemoryEngine(ManualClock()).meter(limit, "limit")
     facts = meter.decide("ada", 100_001)
-    stock = PrefetchedUnits(meter, "ada", facts, 1, 100_000, Shelf(), Demand(0))
+    batch = PrefetchedUnits(meter, "ada", facts, 1, 100_000, PrefetchTable(), Demand(0))
     lefts = list(range(0, 100_000, 7))
     words = [int(word or 0) for word in facts]
     found = lua.ask("receipts", limit=entry(limit), facts=words, extra=100_000, lefts=lefts)
     less = {
-        stock.facts(left)[RESET_AFTER_US] - one[RESET_AFTER_US] for left, one in zip(lefts, found, strict=True)
+        batch.outcome(left)[RESET_AFTER_US] - one[RESET_AFTER_US] for left, one in zip(lefts, found, strict=True)
     }
     assert less <= {0, 1, 2}

@@ -1,5 +1,5 @@
-"""The denial cache: repeats a refusal without asking again, for at most a second.
+"""The denial cache: repeats a refusal without a request to the engine, for at most a second.
 
 engines         the layer, sync and async
-denial_table    the refusals that are remembered; pure
+denial_table    the cached refusals; pure
 """

@@ -1,7 +1,7 @@
-"""Refusals that are remembered: the denial cache's table. Pure: what time it is, it is told.
+"""The table of the denial cache: refusals that can be repeated. Pure: the caller passes the time.
 
-Refusals never change, dict.get and the reading and setting of a list's item are atomic: what may pass takes no
-lock. Keeping and repeating a refusal takes a short one.
+Refusals are immutable, and dict.get and reading or setting a list item are atomic: a call that may pass takes no
+lock. Storing and repeating a refusal takes a short one.
 """
 
 from __future__ import annotations
@@ -30,152 +30,169 @@ from headgate.algorithms.decision import (
 )
 from headgate.algorithms.limit import EXACT, SECOND, Limit, whole
 
-LONGEST_US = SECOND  # that a refusal is repeated without asking
-_LOOKED_AT = 2  # old refusals examined for each new one
-_ERAS = 4096  # a power of two
+MAX_REPEAT_US = SECOND  # how long a refusal is repeated
+_SWEEP_SIZE = 2  # old refusals examined for each new one
+_GENERATION_SLOTS = 4096  # a power of two
 
 
 class Denial(NamedTuple):
-    """A refusal as it was given: one charge, or several together."""
+    """A cached refusal, of one charge or of several decided together."""
 
     limits: tuple[Limit, ...]
     costs: tuple[int, ...]
-    facts: tuple[Outcome, ...]
-    asked_us: int
+    outcomes: tuple[Outcome, ...]
+    requested_us: int
     until_us: int
-    key: str  # of the count that refuses longest: what is given back to it ends the refusal
-    era: object
+    key: str  # of the count that refuses longest: units given back to it end the refusal
+    generation: object
 
 
-class Drawer(dict[Any, Denial]):
+class DenialIndex(dict[Any, Denial]):
     """The refusals of one name by key, or those of charges decided together by all their counts."""
 
     __slots__ = ("__weakref__",)
 
 
 class DenialTable:
-    """The table.
+    """The cached refusals of one process.
 
-    Whatever is given back to a key begins a new era for it, and a refusal holds only in the era in which it was
-    asked for. So to end refusals is to set one item, and one that was still on its way is ended too. Keys share a
-    few thousand eras: sometimes a refusal ends for another key's sake, which costs one more question.
+    Units given back to a key begin a new generation for it, and a refusal is valid only in the generation in which
+    it was requested. So one assignment to a list item ends refusals, also one that was still on its way. Keys
+    share a few thousand generations: sometimes a refusal ends because of another key, which costs one more
+    request.
     """
 
     def __init__(self, entries: int = 10_000) -> None:
         self.entries: int = whole("The number of refusals to remember", entries)
-        self.answered: int = 0
-        self.together: Drawer = Drawer()
-        self.eras: list[object] = [object()] * _ERAS
-        self._drawers: WeakValueDictionary[tuple[str, str, bool], Drawer] = WeakValueDictionary()
-        self._oldest_first: deque[tuple[Drawer, Hashable, Denial]] = deque()
+        self.hits: int = 0
+        self.combined: DenialIndex = DenialIndex()
+        self.generations: list[object] = [object()] * _GENERATION_SLOTS
+        self._indexes: WeakValueDictionary[tuple[str, str, bool], DenialIndex] = WeakValueDictionary()
+        self._oldest_first: deque[tuple[DenialIndex, Hashable, Denial]] = deque()
         self._lock = Lock()
 
-    def drawer(self, limit: Limit, name: str, locks: bool = False) -> Drawer:
-        """Where the refusals of this name lie. Those of a rule with a lockout lie apart: what others may repeat,
-        it may not."""
+    def index_for(self, limit: Limit, name: str, locks: bool = False) -> DenialIndex:
+        """Returns the index of refusals of this name. A rule with a lockout has its own: it may not repeat what
+        others may."""
         with self._lock:
-            return self._drawers.setdefault((limit.algorithm, name, locks), Drawer())
+            return self._indexes.setdefault((limit.algorithm, name, locks), DenialIndex())
 
-    def era(self, key: str) -> object:
-        return self.eras[hash(key) % _ERAS]
+    def generation(self, key: str) -> object:
+        return self.generations[hash(key) % _GENERATION_SLOTS]
 
-    def drop(self, key: str) -> None:
-        """End every refusal that is filed under this key."""
-        self.eras[hash(key) % _ERAS] = object()
+    def invalidate(self, key: str) -> None:
+        """Ends every refusal that is filed under this key."""
+        self.generations[hash(key) % _GENERATION_SLOTS] = object()
 
     @contextmanager
-    def ends(self, key: str) -> Iterator[None]:
-        """Around what gives back to a key: even where it fails, it may have been done."""
+    def invalidating(self, key: str) -> Iterator[None]:
+        """Ends the refusals of a key after a change to it: even a change that failed may have been made."""
         try:
             yield
         finally:
-            self.drop(key)
+            self.invalidate(key)
 
-    def recall(
-        self, drawer: Drawer, place: Hashable, limits: tuple[Limit, ...], costs: tuple[int, ...], now_us: int
-    ) -> list[Outcome] | None:
-        """The refusal of these charges as it stands now, if one holds."""
-        held = drawer.get(place)
-        if held is None:
-            return None
-        if held.limits != limits:
-            self.drop(held.key)
-        if held.until_us <= now_us or self.era(held.key) is not held.era:
-            with self._lock:
-                _discard(drawer, place, held)
-            return None
-        if now_us < held.asked_us or any(map(lt, costs, held.costs)):
-            return None
-        with self._lock:
-            self.answered += 1
-        return [_aged(facts, now_us - held.asked_us) for facts in held.facts]
-
-    def remember(
+    def lookup(
         self,
-        drawer: Drawer,
-        place: Hashable,
-        charges: Sequence[tuple[Limit, str, int]],
-        facts: Sequence[Outcome],
-        asked_us: int,
-        eras: Sequence[object],
-    ) -> None:
-        """Keep a refusal, if it is one; the eras are those of the charges' keys before they were asked."""
-        refused = [i for i, one in enumerate(facts) if not one[ALLOWED]]
-        if not refused or any(isinstance(one, DegradedOutcome) for one in facts):
-            return
-        longest = max(refused, key=lambda i: _wait_us(facts[i]))
-        limits, keys, costs = zip(*charges, strict=True)
-        until_us = asked_us + min(_wait_us(facts[longest]), LONGEST_US)
-        if until_us <= asked_us:
-            return
-        denial = Denial(limits, costs, tuple(facts), asked_us, until_us, keys[longest], eras[longest])
+        index: DenialIndex,
+        index_key: Hashable,
+        limits: tuple[Limit, ...],
+        costs: tuple[int, ...],
+        now_us: int,
+    ) -> list[Outcome] | None:
+        """Returns the refusal of these charges, aged to now, if a valid one is cached."""
+        denial = index.get(index_key)
+        if denial is None:
+            return None
+        if denial.limits != limits:
+            self.invalidate(denial.key)
+        if denial.until_us <= now_us or self.generation(denial.key) is not denial.generation:
+            with self._lock:
+                _discard(index, index_key, denial)
+            return None
+        if now_us < denial.requested_us or any(map(lt, costs, denial.costs)):
+            return None
         with self._lock:
-            self._oldest_first.append((drawer, place, denial))
-            drawer[place] = denial
-            self._let_go(asked_us)
+            self.hits += 1
+        return [_aged(outcome, now_us - denial.requested_us) for outcome in denial.outcomes]
 
-    def _let_go(self, now_us: int) -> None:
+    def store(
+        self,
+        index: DenialIndex,
+        index_key: Hashable,
+        charges: Sequence[tuple[Limit, str, int]],
+        outcomes: Sequence[Outcome],
+        requested_us: int,
+        generations: Sequence[object],
+    ) -> None:
+        """Caches the outcomes if they are a refusal; the generations are those of the keys before the request."""
+        refusals = [position for position, outcome in enumerate(outcomes) if not outcome[ALLOWED]]
+        if not refusals or any(isinstance(outcome, DegradedOutcome) for outcome in outcomes):
+            return
+        longest = max(refusals, key=lambda position: _wait_us(outcomes[position]))
+        limits, keys, costs = zip(*charges, strict=True)
+        until_us = requested_us + min(_wait_us(outcomes[longest]), MAX_REPEAT_US)
+        if until_us <= requested_us:
+            return
+        denial = Denial(
+            limits, costs, tuple(outcomes), requested_us, until_us, keys[longest], generations[longest]
+        )
+        with self._lock:
+            self._oldest_first.append((index, index_key, denial))
+            index[index_key] = denial
+            self._evict(requested_us)
+
+    def _evict(self, now_us: int) -> None:
+        """Drops the oldest refusals that are dead or too many."""
         queue = self._oldest_first
-        for _ in range(_LOOKED_AT):
-            drawer, place, denial = queue[0]
-            if len(queue) <= self.entries and drawer.get(place) is denial and now_us < denial.until_us:
+        for _ in range(_SWEEP_SIZE):
+            index, index_key, denial = queue[0]
+            if len(queue) <= self.entries and index.get(index_key) is denial and now_us < denial.until_us:
                 break
-            _discard(drawer, place, denial)
+            _discard(index, index_key, denial)
             queue.popleft()
 
-    def forget(self) -> None:
-        """As new, with a lock that nobody holds."""
+    def reset(self) -> None:
+        """Drops everything, and makes a new lock."""
         self._lock = Lock()
         self._oldest_first.clear()
-        for drawer in (self.together, *self._drawers.values()):
-            drawer.clear()
-        self.eras[:] = [object()] * _ERAS
-        self.answered = 0
+        for index in (self.combined, *self._indexes.values()):
+            index.clear()
+        self.generations[:] = [object()] * _GENERATION_SLOTS
+        self.hits = 0
 
     def __len__(self) -> int:
-        """How many refusals are kept, dead ones that have not left yet among them."""
+        """Returns how many refusals are stored, including dead ones that have not been evicted yet."""
         return len(self._oldest_first)
 
 
-def _wait_us(facts: Outcome) -> int:
-    wait_us = facts[RETRY_AFTER_US]
+def _wait_us(outcome: Outcome) -> int:
+    wait_us = outcome[RETRY_AFTER_US]
     return EXACT if wait_us is None else wait_us
 
 
-def _aged(facts: Outcome, by_us: int) -> Outcome:
-    """The same facts some time later."""
-    wait_us = facts[RETRY_AFTER_US]
-    if wait_us is not None and not facts[ALLOWED]:
-        wait_us = max(1, wait_us - by_us)
-    reset_us = max(0, facts[RESET_AFTER_US] - by_us)
-    later = facts[ALLOWED], facts[REMAINING], wait_us, reset_us, facts[DELAY_US], facts[AT_US] + by_us, facts[MARK]
-    if isinstance(facts, OverriddenOutcome):
-        told = OverriddenOutcome(later)
-        told.limit = facts.limit
-        return told
-    return type(facts)(later) if isinstance(facts, CrossSlotOutcome | LockedOutcome) else later
+def _aged(outcome: Outcome, elapsed_us: int) -> Outcome:
+    """Returns the same outcome some time later."""
+    wait_us = outcome[RETRY_AFTER_US]
+    if wait_us is not None and not outcome[ALLOWED]:
+        wait_us = max(1, wait_us - elapsed_us)
+    reset_us = max(0, outcome[RESET_AFTER_US] - elapsed_us)
+    later = (
+        outcome[ALLOWED],
+        outcome[REMAINING],
+        wait_us,
+        reset_us,
+        outcome[DELAY_US],
+        outcome[AT_US] + elapsed_us,
+        outcome[MARK],
+    )
+    if isinstance(outcome, OverriddenOutcome):
+        aged = OverriddenOutcome(later)
+        aged.limit = outcome.limit
+        return aged
+    return type(outcome)(later) if isinstance(outcome, CrossSlotOutcome | LockedOutcome) else later
 
 
-def _discard(drawer: Drawer, place: Hashable, denial: Denial) -> None:
-    if drawer.get(place) is denial:
-        del drawer[place]
+def _discard(index: DenialIndex, index_key: Hashable, denial: Denial) -> None:
+    if index.get(index_key) is denial:
+        del index[index_key]

@@ -2,6 +2,6 @@
 
 engines             the layer, sync and async
 hot_keys            which keys are hot, how much is fetched for them, and when it goes back
-prefetched_units    units that are held here, and what is left of them
-return_thread       gives back in time what nobody asks for
+prefetched_units    units that are held here, and how many are left
+return_thread       gives back in time what was not used
 """

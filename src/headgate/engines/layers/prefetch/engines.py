@@ -1,44 +1,47 @@
-"""Prefetching: units of hot keys are fetched ahead, and handed out here without asking.
+"""Prefetching: fetches units of hot keys ahead, and hands them out without a request to the engine.
 
 Picture a kiosk that orders from a warehouse. What sells is ordered ahead, as much as was sold lately, and sold
-over the counter; what does not sell goes back before it spoils. Such an order is a take of the call's
-cost and some extra, one charge on the inner engine, of which the extra stays here as a stock.
+over the counter; what does not sell goes back before it spoils. Such an order is a fetch: one charge on the inner
+engine of the call's cost and some extra, of which the extra stays here as a batch.
 
-Sizing. A key that was asked fewer than HOT times during the last hold time prefetches nothing. A hot one
-prefetches what was asked for during that time: at most U units (a tenth of what the limit holds at once, unless
-given), and at most half of what the last answer left. So near the edge every call is a single take, decided
-exactly, and no order is refused for nothing; one that is refused all the same is asked again for the call alone.
+Sizing. A key with fewer than HOT_CALLS calls during the last hold time prefetches nothing. A hot one prefetches as
+many units as were taken during that time: at most U (by default a tenth of what the limit holds at once), and at
+most half of what the last answer left. So near the edge every call is a single take, decided exactly, and no fetch
+is refused for nothing; one that is refused all the same is repeated for the call alone.
 
-A stock lasts `hold`, never longer than the count it was charged to, reckoned from the moment before it was asked
-for. What is left then, on close, or when a call wants more than is left, is given back by the order's receipt. As
-taking 3 is taking 1 three times at the same instant, each call gets the receipt of its own units, and may give
-them back: into the stock they came from while it lasts, into the count after that.
+A batch lasts `hold`, never longer than the count it was charged to, reckoned from the moment before the fetch.
+What is left then, on close, or when a call wants more than is left, is given back by the fetch's receipt. As
+taking 3 is taking 1 three times at the same instant, each call gets the receipt of its own units, and may refund
+them: into the batch they came from while it lasts, into the count after that.
 
 LAW. Let N processes use a key, each holding at most U of its units, on the way out and on the way back included:
   - over any span, at most N * U units more are admitted than the limit alone admits;
   - at most N * U units are kept from others, for at most `hold`.
-Proof, by what the inner count says less what is held (between 0 and N * U):
+
+Proof, by the inner count less what is held (between 0 and N * U):
   - token bucket: the water less what is held rises by what is admitted, falls by no more than the hole drains
-    (giving back lowers both), is never above the burst and never below -N * U. So over a span of t at most
-    burst + rate * t + N * U units pass, whatever was given back meanwhile;
+    (giving back lowers both), is never above the burst and never below -N * U. So over a span of t at most burst +
+    rate * t + N * U units pass, whatever was given back meanwhile;
   - sliding window, sliding log: what was charged within the frame and not given back is at most the amount; all
     else that is admitted in it was held when it began;
-  - fixed window: a stock ends with its window, so all that a window admits was charged in it: not one unit more.
-A process that dies, a give-back that fails (`lost_units`) and an order that arrives after a reset keep their units
-from others until the limit refills. A reset is known to the process that makes it: the others hand out or give
-back what they hold of the forgotten count, at most U each. "For at most hold" is by the process's own clock.
+  - fixed window: a batch expires with its window, so all that a window admits was charged in it: not one unit
+    more.
 
-Not prefetched: leaky bucket and smooth, because they say when each call goes and a stock would let calls go
+A process that dies, a return that fails (`lost_units`) and a fetch that arrives after a reset keep their units
+from others until the limit refills. Only the process that makes a reset knows of it: the others hand out or give
+back what they hold of the deleted count, at most U each. "For at most hold" is by the process's own clock.
+
+Not prefetched: leaky bucket and smooth, because they decide when each call goes and a batch would let calls go
 together; slots, which are held and not spent; reservations, peeks, and several limits at once, which the inner
-engine decides as ever. (What is in stock here adds to what a peek shows.)
+engine decides as ever. (Units held here add to what a peek shows.)
 
-A thread gives back in time what was not asked for. Where none can be started, nothing is fetched ahead: every call
-asks for its own cost alone, and tries to start the thread again.
+A thread gives back in time what was not used. Where none can be started, nothing is fetched ahead: every call
+takes its own cost alone, and tries to start the thread again.
 
-Whether, for how long and how much is the rule's to say, where there is one: U and `hold` are then those of its
-Terms, and terms that say nothing are exact. Nor is a rule prefetched that has a lockout, because each of its
-refusals must be counted, or overrides, because only the engine knows them. Who is not prefetched asks the inner
-meter itself: nothing is counted here, and no time is lost.
+A rule decides by its ChargeOptions whether, for how long and how much is prefetched: U and `hold` are then those
+of the options, and options without prefetch are exact. Nor is a rule prefetched that has a lockout, because each
+of its refusals must be counted, or overrides, because only the engine knows them. A meter that is not prefetched
+is the inner meter itself: nothing is counted here, and no time is lost.
 """
 
 from __future__ import annotations
@@ -58,72 +61,76 @@ from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.prefetch.hot_keys import Counter, Hold, HotKeys
-from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits, Shelf, bound
-from headgate.engines.layers.prefetch.return_thread import LEAST_US, ReturnThread
+from headgate.engines.layers.prefetch.hot_keys import Hold, HotKeys, PrefetchFlows
+from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits, PrefetchTable, max_prefetch
+from headgate.engines.layers.prefetch.return_thread import MIN_WAKE_INTERVAL_US, ReturnThread
 from headgate.engines.memory.engine import Decide
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow, arun, run
 
-__all__ = ["AsyncPrefetchEngine", "PrefetchEngine", "bound", "law"]
+__all__ = ["AsyncPrefetchEngine", "PrefetchEngine", "guarantee", "max_prefetch"]
 
 HOLD_US = 100_000
 _log = logging.getLogger("headgate")
 T = TypeVar("T")
 
 
-def law(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None, nodes: int) -> str:
-    """States in a sentence, with its numbers, what prefetching costs at most."""
-    most = bound(limit, units)
-    if not most:
+def guarantee(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None, nodes: int) -> str:
+    """Returns a sentence, with its numbers, on what prefetching costs at most."""
+    max_units = max_prefetch(limit, units)
+    if not max_units:
         return f"{limit} is never prefetched: every call is decided by the engine itself."
-    total = whole("The number of processes", nodes) * most
-    more = "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total} units more are"
-    where = "in any window" if isinstance(limit, FixedWindow) else "over any span"
+    total_units = whole("The number of processes", nodes) * max_units
+    admitted = (
+        "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total_units} units more are"
+    )
+    span = "in any window" if isinstance(limit, FixedWindow) else "over any span"
     return (
-        f"{limit}, prefetched by {nodes} processes, at most {most} units each: {where} {more} admitted than the "
-        f"limit alone admits, and at most {total} units are kept from others, for at most {hold_us / 1000:g} ms."
+        f"{limit}, prefetched by {nodes} processes, at most {max_units} units each: {span} {admitted} admitted "
+        f"than the limit alone admits, and at most {total_units} units are kept from others, "
+        f"for at most {hold_us / 1000:g} ms."
     )
 
 
-class _Lending:
-    """What both engines have: what is held, on whose terms, and what becomes of it."""
+class _PrefetchBase:
+    """What the sync and the async engine share: the batches they hold, and the options that allow them."""
 
     inner: Any
 
     def __init__(self, hold_us: int | None, units: int | None, clock: Clock | None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self._hold = None if hold_us is None else Hold.checked(hold_us, units)
-        self._leases = HotKeys()
+        self._hold = None if hold_us is None else Hold.validated(hold_us, units)
+        self._hot_keys = HotKeys()
 
-    def _held(self, limit: Limit, terms: ChargeOptions | None) -> Hold | None:
-        """How units of this limit are held; None if they are not."""
-        return self._said(terms) if bound(limit) and (terms is None or terms.plain) else None
+    def _hold_for(self, limit: Limit, options: ChargeOptions | None) -> Hold | None:
+        """Returns how units of this limit are held; None if they are not."""
+        return self._chosen_hold(options) if max_prefetch(limit) and (options is None or options.plain) else None
 
-    def _said(self, terms: ChargeOptions | None) -> Hold | None:
-        if terms is None:
+    def _chosen_hold(self, options: ChargeOptions | None) -> Hold | None:
+        """Returns the hold that the rule or the engine chose."""
+        if options is None:
             return self._hold
-        return None if terms.prefetch is None else Hold.checked(*terms.prefetch)
+        return None if options.prefetch is None else Hold.validated(*options.prefetch)
 
-    def laws(self, limit: Limit, nodes: int, terms: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
-        said = self._said(terms)
-        if said is None:
+    def laws(self, limit: Limit, nodes: int, options: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
+        hold = self._chosen_hold(options)
+        if hold is None:
             return
-        if terms is not None and not terms.plain:
+        if options is not None and not options.plain:
             yield "prefetch", f"{limit} is never prefetched, because its rule has a lockout or overrides."
         else:
-            yield "prefetch", law(limit, hold_us=said.us, units=said.units, nodes=nodes)
+            yield "prefetch", guarantee(limit, hold_us=hold.us, units=hold.units, nodes=nodes)
 
     @property
     def prefetched(self) -> int:
-        """Units that were handed out of those fetched ahead."""
-        return self._leases.leased
+        """How many prefetched units were handed out."""
+        return self._hot_keys.prefetched_total
 
     @property
     def lost_units(self) -> int:
-        """Units that could not be given back; the limit refills them by itself."""
-        return self._leases.lost
+        """How many units could not be given back; the limit refills them by itself."""
+        return self._hot_keys.lost_units
 
     def shard(self, key: str) -> Hashable:
         return cast(Hashable, self.inner.shard(key))
@@ -139,12 +146,12 @@ class _Lending:
 
 
 class ExactMeter:
-    """A hand on a limit that is not prefetched, in either spelling: the verbs are those of the inner meter."""
+    """A meter that is not prefetched, sync or async: its methods are those of the inner meter."""
 
-    def __init__(self, meter: Any, terms: ChargeOptions | None) -> None:
+    def __init__(self, meter: Any, options: ChargeOptions | None) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = terms
+        self.terms = options
         self.meter: Any = meter
         self.decide: Any = meter.decide
         self.refund: Any = meter.refund
@@ -152,11 +159,11 @@ class ExactMeter:
         self.reset: Any = meter.reset
 
 
-class PrefetchEngine(_Lending):
-    """Around an engine: hands out units of hot keys that were fetched ahead. Thread-safe.
+class PrefetchEngine(_PrefetchBase):
+    """A layer that hands out units of hot keys that were fetched ahead. Thread-safe.
 
-    hold_us   how long units may be held; None: not at all, unless a rule's terms say so
-    units     how many of a key at most; a tenth of what its limit holds at once unless given
+    hold_us   how long units may be held; None: not at all, unless a rule's options allow it
+    units     how many of a key at most; by default a tenth of what its limit holds at once
     """
 
     inner: Engine
@@ -167,115 +174,116 @@ class PrefetchEngine(_Lending):
         super().__init__(hold_us, units, clock)
         self.inner = inner
         self._meters: WeakValueDictionary[tuple[str, str], PrefetchMeter] = WeakValueDictionary()
-        self._watcher: ReturnThread | None = None
-        self._warned = False
-        on_fork(self.forget)
+        self._thread: ReturnThread | None = None
+        self._has_warned = False
+        on_fork(self.reset_after_fork)
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> Meter:
-        hold = self._held(limit, terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> Meter:
+        hold = self._hold_for(limit, options)
         if hold is None:
-            return ExactMeter(self.inner.meter(limit, name, terms), terms)
-        with self._leases.lock:
+            return ExactMeter(self.inner.meter(limit, name, options), options)
+        with self._hot_keys.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text or latest.terms is not terms:
-                shelf = latest.shelf if latest else self._leases.shelf()
-                latest = PrefetchMeter(self, self.inner.meter(limit, name, terms), terms, shelf, hold)
+            if latest is None or latest.limit.text != limit.text or latest.terms is not options:
+                table = latest.table if latest else self._hot_keys.new_table()
+                latest = PrefetchMeter(self, self.inner.meter(limit, name, options), options, table, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def counter(self, meter: Meter, shelf: Shelf, hold: Hold) -> Counter:
-        return Counter(self._leases, shelf, meter, hold, self.clock, self._ready, self._watch, run)
+    def flows(self, meter: Meter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
+        return PrefetchFlows(self._hot_keys, table, meter, hold, self.clock, self._ready, self._watch, run)
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> SlotMeter:
-        return self.inner.slots(limit, name, terms)
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> SlotMeter:
+        return self.inner.slots(limit, name, options)
 
     def decide_all(
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        return self.inner.decide_all(_inside(charges, PrefetchMeter), patience_us, commit)
+        return self.inner.decide_all(_inner_charges(charges, PrefetchMeter), patience_us, commit)
 
     def give_back_expired(self) -> int | None:
-        """Give back what has expired; how many microseconds until there is more to do, if anything is held."""
-        for stock in self._leases.ended(self.clock.now_us()):
-            run(self._leases.give_back(stock))
-        return self._leases.due_us(self.clock.now_us())
+        """Gives back expired batches; returns how many microseconds until the next, None if nothing is held."""
+        for batch in self._hot_keys.remove_expired(self.clock.now_us()):
+            run(self._hot_keys.give_back(batch))
+        return self._hot_keys.due_us(self.clock.now_us())
 
     def _ready(self) -> bool:
-        """Whether a thread can give back in time what is fetched now; started if there is none."""
+        """Returns whether a thread can give back in time what is fetched now; starts one if there is none."""
         try:
-            with self._leases.lock:
-                if self._watcher is None or not self._watcher.is_alive():
-                    watcher = ReturnThread(self)
-                    watcher.start()
-                    self._watcher, self._warned = watcher, False
-        except RuntimeError as error:  # the process has as many as it may have
-            if not self._warned:
-                self._warned = True
+            with self._hot_keys.lock:
+                if self._thread is None or not self._thread.is_alive():
+                    thread = ReturnThread(self)
+                    thread.start()
+                    self._thread, self._has_warned = thread, False
+        except RuntimeError as error:  # the process has as many threads as it may have
+            if not self._has_warned:
+                self._has_warned = True
                 _log.warning("headgate: nothing is fetched ahead, because no thread could be started: %s", error)
             return False
         return True
 
-    def _watch(self, stock: PrefetchedUnits) -> None:
-        """If no thread can be started by now, later calls for the key give back what is left, or close does."""
+    def _watch(self, batch: PrefetchedUnits) -> None:
+        """Wakes the thread for a batch. If none can be started by now, later calls for the key give it back, or
+        close does."""
         if self._ready():
-            with self._leases.lock:
-                if self._watcher is not None and self._leases.next_is(stock):
-                    self._watcher.wake.set()
+            with self._hot_keys.lock:
+                if self._thread is not None and self._hot_keys.next_is(batch):
+                    self._thread.wake.set()
 
-    def watched_by(self, watcher: ReturnThread, leaving: bool = False) -> bool:
-        """Whether that thread is to go on; one that leaves is let go only if nothing is held."""
-        with self._leases.lock:
-            if leaving and self._watcher is watcher and not self._leases.held:
-                self._watcher = None
-            return self._watcher is watcher
+    def keeps_thread(self, thread: ReturnThread, leaving: bool = False) -> bool:
+        """Returns whether that thread is to go on; one that wants to end may, if nothing is held."""
+        with self._hot_keys.lock:
+            if leaving and self._thread is thread and not self._hot_keys.pending_count:
+                self._thread = None
+            return self._thread is thread
 
-    def forget(self) -> None:
-        """Drop all that is held without giving it back: after a fork it is the parent's."""
-        self._watcher = None
-        self._leases.forget()
+    def reset_after_fork(self) -> None:
+        """Drops all batches without giving them back: in a forked child they are the parent's."""
+        self._thread = None
+        self._hot_keys.reset()
 
     def close(self) -> None:
-        """Give back all that is held, and close the inner engine."""
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None and watcher is not current_thread():
-            watcher.wake.set()
-            watcher.join()
-        for stock in self._leases.ended(self.clock.now_us(), closing=True):
-            run(self._leases.give_back(stock))
+        """Gives back all batches, and closes the inner engine."""
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not current_thread():
+            thread.wake.set()
+            thread.join()
+        for batch in self._hot_keys.remove_expired(self.clock.now_us(), closing=True):
+            run(self._hot_keys.give_back(batch))
         self.inner.close()
 
 
 class PrefetchMeter:
-    """The prefetching engine's hand on one limit."""
+    """A limit bound to the prefetch engine."""
 
     def __init__(
-        self, engine: PrefetchEngine, meter: Meter, terms: ChargeOptions | None, shelf: Shelf, hold: Hold
+        self, engine: PrefetchEngine, meter: Meter, options: ChargeOptions | None, table: PrefetchTable, hold: Hold
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = terms
+        self.terms = options
         self.meter = meter
-        self.shelf = shelf
-        self._counter = engine.counter(meter, shelf, hold)
-        self.decide: Decide = self._counter.or_else(self._ask)
+        self.table = table
+        self._flows = engine.flows(meter, table, hold)
+        self.decide: Decide = self._flows.fast_decide(self._decide_slowly)
 
-    def _ask(self, key: str, cost: int, patience_us: int | None) -> Outcome:
+    def _decide_slowly(self, key: str, cost: int, patience_us: int | None) -> Outcome:
         if patience_us is not None:
             return self.meter.decide(key, cost, patience_us)
-        return run(self._counter.take(key, cost) if cost else self._counter.peek(key))
+        return run(self._flows.take(key, cost) if cost else self._flows.peek(key))
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
-        return run(self._counter.refund(key, units, receipt, cancel))
+        return run(self._flows.refund(key, units, receipt, cancel))
 
     def retune(self, key: str) -> None:
-        run(self._counter.retune(key))
+        run(self._flows.retune(key))
 
     def reset(self, key: str) -> None:
-        run(self._counter.reset(key))
+        run(self._flows.reset(key))
 
 
-class AsyncPrefetchEngine(_Lending):
-    """The same, awaited. Works from several event loops."""
+class AsyncPrefetchEngine(_PrefetchBase):
+    """A PrefetchEngine whose methods are awaited. Works from several event loops."""
 
     inner: AsyncEngine
 
@@ -290,109 +298,120 @@ class AsyncPrefetchEngine(_Lending):
         super().__init__(hold_us, units, clock)
         self.inner = inner
         self._meters: WeakValueDictionary[tuple[str, str], AsyncPrefetchMeter] = WeakValueDictionary()
-        self._under_way: set[asyncio.Task[Any]] = set()  # whoever waits for it, it is not broken off
-        on_fork(self.forget)
+        self._tasks: set[asyncio.Task[Any]] = set()  # they go on if their caller is cancelled
+        on_fork(self.reset_after_fork)
 
-    def meter(self, limit: Limit, name: str, terms: ChargeOptions | None = None) -> AsyncMeter:
-        hold = self._held(limit, terms)
+    def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> AsyncMeter:
+        hold = self._hold_for(limit, options)
         if hold is None:
-            return ExactMeter(self.inner.meter(limit, name, terms), terms)
-        with self._leases.lock:
+            return ExactMeter(self.inner.meter(limit, name, options), options)
+        with self._hot_keys.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text or latest.terms is not terms:
-                shelf = latest.shelf if latest else self._leases.shelf()
-                latest = AsyncPrefetchMeter(self, self.inner.meter(limit, name, terms), terms, shelf, hold)
+            if latest is None or latest.limit.text != limit.text or latest.terms is not options:
+                table = latest.table if latest else self._hot_keys.new_table()
+                latest = AsyncPrefetchMeter(self, self.inner.meter(limit, name, options), options, table, hold)
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def counter(self, meter: AsyncMeter, shelf: Shelf, hold: Hold) -> Counter:
-        return Counter(self._leases, shelf, meter, hold, self.clock, lambda: True, self._watch, self._unbroken)
+    def flows(self, meter: AsyncMeter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
+        return PrefetchFlows(
+            self._hot_keys, table, meter, hold, self.clock, lambda: True, self._watch, self._to_completion
+        )
 
-    def slots(self, limit: Slots, name: str, terms: ChargeOptions | None = None) -> AsyncSlotMeter:
-        return self.inner.slots(limit, name, terms)
+    def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> AsyncSlotMeter:
+        return self.inner.slots(limit, name, options)
 
     async def decide_all(
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
-        return await self.inner.decide_all(_inside(charges, AsyncPrefetchMeter), patience_us, commit)
+        return await self.inner.decide_all(_inner_charges(charges, AsyncPrefetchMeter), patience_us, commit)
 
     async def give_back_expired(self) -> None:
-        for stock in self._leases.ended(self.clock.now_us()):
-            await arun(self._leases.give_back(stock))
+        for batch in self._hot_keys.remove_expired(self.clock.now_us()):
+            await arun(self._hot_keys.give_back(batch))
 
-    async def _watch(self, stock: PrefetchedUnits) -> None:
-        self._look_at(stock, asyncio.get_running_loop())
+    async def _watch(self, batch: PrefetchedUnits) -> None:
+        self._schedule_return(batch, asyncio.get_running_loop())
 
-    def _look_at(self, stock: PrefetchedUnits, loop: asyncio.AbstractEventLoop) -> None:
-        """A timer for each stock, on the loop that ordered it; what a loop that ended has left is found by
-        the next. A timer may be early by the wall clock: then it is set again."""
+    def _schedule_return(self, batch: PrefetchedUnits, loop: asyncio.AbstractEventLoop) -> None:
+        """Sets a timer for a batch, on the loop that fetched it; the next loop finds what a finished loop has
+        left. A timer may be early by the wall clock: then it is set again."""
         now_us = self.clock.now_us()
-        if stock.on_shelf and stock.lasts(now_us):
-            loop.call_later(max(stock.until_us - now_us, LEAST_US) / SECOND, self._look_at, stock, loop)
-        elif self._leases.due_us(now_us) == 0:
-            self._in_background(loop.create_task(self.give_back_expired()))
+        if batch.is_held and batch.is_valid(now_us):
+            loop.call_later(
+                max(batch.until_us - now_us, MIN_WAKE_INTERVAL_US) / SECOND, self._schedule_return, batch, loop
+            )
+        elif self._hot_keys.due_us(now_us) == 0:
+            self._track(loop.create_task(self.give_back_expired()))
 
-    async def _unbroken(self, flow: Flow[Outcome]) -> Outcome:
-        """Finish the flow even if its caller is cancelled, so that fetched units reach the shelf."""
-        return await asyncio.shield(self._in_background(asyncio.create_task(arun(flow))))
+    async def _to_completion(self, flow: Flow[Outcome]) -> Outcome:
+        """Finishes the flow even if its caller is cancelled, so that fetched units are stored."""
+        return await asyncio.shield(self._track(asyncio.create_task(arun(flow))))
 
-    def _in_background(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it
+    def _track(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
+        """Keeps a task alive until it is done."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # its caller may be gone
         return task
 
-    def forget(self) -> None:
-        """Drop all that is held without giving it back: after a fork it is the parent's."""
-        self._under_way.clear()
-        self._leases.forget()
+    def reset_after_fork(self) -> None:
+        """Drops all batches without giving them back: in a forked child they are the parent's."""
+        self._tasks.clear()
+        self._hot_keys.reset()
 
     async def close(self) -> None:
-        """Give back all that is held, and close the inner engine."""
-        ours = [task for task in self._under_way if task.get_loop() is asyncio.get_running_loop()]
-        await asyncio.gather(*ours, return_exceptions=True)
-        for stock in self._leases.ended(self.clock.now_us(), closing=True):
-            await arun(self._leases.give_back(stock))
+        """Gives back all batches, and closes the inner engine."""
+        own_tasks = [task for task in self._tasks if task.get_loop() is asyncio.get_running_loop()]
+        await asyncio.gather(*own_tasks, return_exceptions=True)
+        for batch in self._hot_keys.remove_expired(self.clock.now_us(), closing=True):
+            await arun(self._hot_keys.give_back(batch))
         await self.inner.close()
 
 
 class AsyncPrefetchMeter:
-    """The same hand, awaited."""
+    """A PrefetchMeter whose methods are awaited."""
 
     def __init__(
-        self, engine: AsyncPrefetchEngine, meter: AsyncMeter, terms: ChargeOptions | None, shelf: Shelf, hold: Hold
+        self,
+        engine: AsyncPrefetchEngine,
+        meter: AsyncMeter,
+        options: ChargeOptions | None,
+        table: PrefetchTable,
+        hold: Hold,
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = terms
+        self.terms = options
         self.meter = meter
-        self.shelf = shelf
-        self._counter = engine.counter(meter, shelf, hold)
-        self._decide = self._counter.or_else(self._ask)
+        self.table = table
+        self._flows = engine.flows(meter, table, hold)
+        self._decide = self._flows.fast_decide(self._decide_slowly)
 
     async def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         answer = self._decide(key, cost, patience_us)
-        facts: Outcome = answer if answer.__class__ is tuple else await answer
-        return facts
+        outcome: Outcome = answer if answer.__class__ is tuple else await answer
+        return outcome
 
-    async def _ask(self, key: str, cost: int, patience_us: int | None) -> Outcome:
+    async def _decide_slowly(self, key: str, cost: int, patience_us: int | None) -> Outcome:
         if patience_us is not None:
             return await self.meter.decide(key, cost, patience_us)
-        return await arun(self._counter.take(key, cost) if cost else self._counter.peek(key))
+        return await arun(self._flows.take(key, cost) if cost else self._flows.peek(key))
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
-        return await arun(self._counter.refund(key, units, receipt, cancel))
+        return await arun(self._flows.refund(key, units, receipt, cancel))
 
     async def retune(self, key: str) -> None:
-        await arun(self._counter.retune(key))
+        await arun(self._flows.retune(key))
 
     async def reset(self, key: str) -> None:
-        await arun(self._counter.reset(key))
+        await arun(self._flows.reset(key))
 
 
-def _inside(charges: Sequence[tuple[Any, str, int]], leased: type[Any]) -> list[tuple[Any, str, int]]:
-    ours = leased, ExactMeter
-    inside = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, ours)]
-    if len(inside) != len(charges):
+def _inner_charges(charges: Sequence[tuple[Any, str, int]], kind: type[Any]) -> list[tuple[Any, str, int]]:
+    """Returns the charges with the inner meters; InvalidCharge if one is another engine's."""
+    kinds = kind, ExactMeter
+    inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, kinds)]
+    if len(inner) != len(charges):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
-    return inside
+    return inner

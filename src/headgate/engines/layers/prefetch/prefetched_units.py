@@ -1,4 +1,4 @@
-"""What a process holds of hot keys: how they are asked, and what is left of what was fetched ahead."""
+"""The units of hot keys that a process holds: the recent demand for each key, and what is left of each fetch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.sliding_window import SlidingWindow
 from headgate.algorithms.token_bucket import TokenBucket
 
-HOT = 4  # asked so often during one hold time, a key is hot
+HOT_CALLS = 4  # a key with so many calls during one hold time is hot
 
-_REMEMBERED = 4096  # keys of a name whose demand is known
-_TRAY = 64  # units laid out at once
-_LOOKED_AT = 2  # old keys examined for each new one
+_MAX_DEMANDS = 4096  # keys of a name whose demand is tracked
+_READY_BATCH = 64  # units prepared at once
+_SWEEP_SIZE = 2  # old keys examined for each new one
 
 
-def bound(limit: Limit, units: int | None = None) -> int:
-    """How many units of a key one process holds at most: U. None are held of a limit that paces its calls."""
+def max_prefetch(limit: Limit, units: int | None = None) -> int:
+    """Returns how many units of a key one process holds at most: U. It is 0 for a limit that paces its calls."""
     if isinstance(limit, TokenBucket):
         capacity = limit.burst
     elif isinstance(limit, FixedWindow | SlidingWindow | SlidingLog):
@@ -32,12 +32,21 @@ def bound(limit: Limit, units: int | None = None) -> int:
 
 
 class Demand:
-    """How a key was asked lately: this hold time, the one before it, and what the last answer left."""
+    """The recent demand for a key: this hold time, the one before it, and what the last answer left."""
 
-    __slots__ = ("calls", "moving", "past_calls", "past_units", "remaining", "seen_us", "start_us", "units")
+    __slots__ = (
+        "calls",
+        "in_transit",
+        "last_call_us",
+        "past_calls",
+        "past_units",
+        "remaining",
+        "start_us",
+        "units",
+    )
 
     start_us: int
-    seen_us: int
+    last_call_us: int
     calls: int
     units: int
     past_calls: int
@@ -45,12 +54,13 @@ class Demand:
     remaining: int
 
     def __init__(self, now_us: int) -> None:
-        self.start_us = self.seen_us = now_us
+        self.start_us = self.last_call_us = now_us
         self.calls = self.units = self.past_calls = self.past_units = self.remaining = 0
-        self.moving: int = 0  # orders on their way out or back
+        self.in_transit: int = 0  # fetches and returns on their way
 
     def note(self, now_us: int, hold_us: int, units: int) -> None:
-        if not 0 <= now_us - self.seen_us < hold_us:  # quiet for so long, or the clock stepped back
+        """Counts a call that was not served from prefetched units."""
+        if not 0 <= now_us - self.last_call_us < hold_us:  # quiet for so long, or the clock stepped back
             self.start_us = now_us
             self.calls = self.units = self.past_calls = self.past_units = 0
         elif (elapsed_us := now_us - self.start_us) >= hold_us:
@@ -58,36 +68,36 @@ class Demand:
             self.past_calls = self.calls * hold_us // elapsed_us
             self.past_units = self.units * hold_us // elapsed_us
             self.calls = self.units = 0
-        self.seen_us = now_us
+        self.last_call_us = now_us
         self.calls += 1
         self.units += units
 
     def add(self, calls: int, units: int, until_us: int) -> None:
-        """Calls that were handed out from stock until then."""
+        """Adds calls that prefetched units served until then."""
         if calls:
             self.calls += calls
             self.units += units
-            self.seen_us = max(self.seen_us, until_us)
+            self.last_call_us = max(self.last_call_us, until_us)
 
-    def lately(self, hold_us: int) -> tuple[int, int]:
-        """Calls and units of the last hold time, as of the call that was noted last."""
-        share_us = max(0, hold_us - (self.seen_us - self.start_us))
+    def recent(self, hold_us: int) -> tuple[int, int]:
+        """Returns the calls and units of the last hold time, as of the last call noted."""
+        past_us = max(0, hold_us - (self.last_call_us - self.start_us))
         return (
-            self.calls + self.past_calls * share_us // hold_us,
-            self.units + self.past_units * share_us // hold_us,
+            self.calls + self.past_calls * past_us // hold_us,
+            self.units + self.past_units * past_us // hold_us,
         )
 
 
 class PrefetchedUnits:
-    """The extra units of one order, and what is left of them.
+    """The extra units of one fetch, and what is left of them.
 
-    Some are laid out on a tray, each as the facts of the call that will take it. list.pop is atomic, so whoever
-    takes one unit takes it without a lock; all else about a stock is done under the lock of `leases`.
+    Some are prepared in `ready`, each as the outcome of the call that will take it. list.pop is atomic, so a call
+    takes one unit without a lock; everything else is done under the lock of HotKeys.
     """
 
     __slots__ = (
-        *("at_us", "calls", "demand", "end_us", "extra", "key", "left", "mark", "meter", "rate"),
-        *("receipt", "shelf", "since_ns", "since_us", "spread", "told", "tray", "until_ns", "until_us"),
+        *("at_us", "calls", "demand", "end_us", "extra", "key", "unready", "mark", "meter", "rate"),
+        *("receipt", "table", "since_ns", "since_us", "spread", "base_remaining", "ready", "until_ns", "until_us"),
     )
 
     since_us: int
@@ -95,8 +105,9 @@ class PrefetchedUnits:
     since_ns: int
     until_ns: int
     extra: int
-    left: int
-    told: int
+
+    unready: int
+    base_remaining: int
     at_us: int
     end_us: int
     mark: int
@@ -104,87 +115,98 @@ class PrefetchedUnits:
     rate: int
 
     def __init__(
-        self, meter: Any, key: str, facts: Outcome, cost: int, extra: int, shelf: Shelf, demand: Demand
+        self, meter: Any, key: str, outcome: Outcome, cost: int, extra: int, table: PrefetchTable, demand: Demand
     ) -> None:
         self.meter: Any = meter
         self.key: str = key
-        self.shelf: Shelf = shelf
+        self.table: PrefetchTable = table
         self.demand: Demand = demand
         self.since_us = self.until_us = self.since_ns = self.until_ns = 0
-        self.extra = self.left = extra  # left: those on the tray are not
-        self.tray: list[Outcome] = []
+        self.extra = self.unready = extra  # unready: those in `ready` are not counted
+        self.ready: list[Outcome] = []
         self.calls: int = 0
-        self.receipt: Receipt = Receipt.of(facts, cost + extra)
-        self.told, self.at_us = facts[REMAINING], facts[AT_US]
-        self.end_us, self.mark = facts[RESET_AFTER_US], facts[MARK]
+        self.receipt: Receipt = Receipt.of(outcome, cost + extra)
+        self.base_remaining, self.at_us = outcome[REMAINING], outcome[AT_US]
+        self.end_us, self.mark = outcome[RESET_AFTER_US], outcome[MARK]
         self.spread, self.rate = 0, 1
         if isinstance(meter.limit, TokenBucket):
             # A unit's water ends where that of the units after it begins. The part of a microsecond in the mark is
-            # left out: that is to the safe side.
+            # left out, which errs on the safe side.
             self.spread, self.rate = meter.limit.period_us, meter.limit.amount
             part = self.mark % self.rate
             self.end_us, self.mark = self.end_us - (part > 0), self.mark - part
 
     @property
-    def on_shelf(self) -> bool:
-        return self.shelf.stocks.get(self.key) is self
+    def is_held(self) -> bool:
+        return self.table.batches.get(self.key) is self
 
-    def last(self, since_us: int, until_us: int) -> None:
+    def set_lifetime(self, since_us: int, until_us: int) -> None:
+        """Sets the time for which the units may be used."""
         self.since_us, self.until_us = since_us, until_us
         self.since_ns, self.until_ns = since_us * 1000, until_us * 1000
 
-    def lasts(self, now_us: int) -> bool:
-        return self.since_us <= now_us < self.until_us  # a clock that stepped back behind a stock ends it
+    def is_valid(self, now_us: int) -> bool:
+        """Returns whether the units may be used now. A clock that stepped back to before the fetch ends them."""
+        return self.since_us <= now_us < self.until_us
 
     @property
-    def held(self) -> int:
-        return self.left + len(self.tray)
+    def units_held(self) -> int:
+        return self.unready + len(self.ready)
 
-    def lay_out(self) -> None:
-        """Units onto the tray, which is empty."""
-        count = min(_TRAY, self.left)
-        self.left -= count
+    def fill_ready(self) -> None:
+        """Prepares outcomes of single units. The caller has emptied `ready`."""
+        count = min(_READY_BATCH, self.unready)
+        self.unready -= count
         self.calls += count
-        told, at_us, mark = self.told, self.at_us, self.mark
+        base_remaining, at_us, mark = self.base_remaining, self.at_us, self.mark
         end_us, spread, rate = self.end_us, self.spread, self.rate
-        # As facts() has them, without so many calls.
-        self.tray += [
-            (True, told + left, 0, end_us + -left * spread // rate, 0, at_us, mark)
-            for left in range(self.left, self.left + count)
+        # As outcome() has them, without so many calls.
+        self.ready += [
+            (True, base_remaining + units_left, 0, end_us + -units_left * spread // rate, 0, at_us, mark)
+            for units_left in range(self.unready, self.unready + count)
         ]
 
-    def clear(self) -> None:
-        """What is on the tray goes back."""
-        with suppress(IndexError):  # the tray is empty
+    def take_back_ready(self) -> None:
+        """Empties `ready` and counts its units as unready again."""
+        with suppress(IndexError):  # it is empty
             while True:
-                self.tray.pop()
-                self.left += 1
+                self.ready.pop()
+                self.unready += 1
                 self.calls -= 1
 
-    def facts(self, left: int) -> Outcome:
-        """The facts of the call after which so many units are left."""
-        return True, self.told + left, 0, self.end_us + -left * self.spread // self.rate, 0, self.at_us, self.mark
+    def outcome(self, units_left: int) -> Outcome:
+        """Returns the outcome of the call after which so many units are left."""
+        return (
+            True,
+            self.base_remaining + units_left,
+            0,
+            self.end_us + -units_left * self.spread // self.rate,
+            0,
+            self.at_us,
+            self.mark,
+        )
 
 
-class Shelf:
-    """What is known and held of the keys of one name."""
+class PrefetchTable:
+    """The demand and the prefetched units of the keys of one name."""
 
-    __slots__ = ("__weakref__", "demands", "stocks")
+    __slots__ = ("__weakref__", "batches", "demand_by_key")
 
     def __init__(self) -> None:
-        self.stocks: dict[str, PrefetchedUnits] = {}
-        self.demands: OrderedDict[str, Demand] = OrderedDict()
+        self.batches: dict[str, PrefetchedUnits] = {}
+        self.demand_by_key: OrderedDict[str, Demand] = OrderedDict()
 
     def demand(self, key: str, now_us: int) -> Demand:
-        """The key's, newest last. A new one makes the shelf look at the two oldest, once it is full."""
-        demands = self.demands
-        known = demands.get(key)
-        if known is not None:
-            demands.move_to_end(key)
-            return known
-        for _ in range(min(_LOOKED_AT, len(demands) - _REMEMBERED + 1)):
-            old, quiet = demands.popitem(last=False)
-            if quiet.moving or old in self.stocks:
-                demands[old] = quiet
-        known = demands[key] = Demand(now_us)
-        return known
+        """Returns the demand for a key, newest last. Once the table is full, a new key makes it examine the two
+        oldest."""
+        demand_by_key = self.demand_by_key
+        demand = demand_by_key.get(key)
+        if demand is not None:
+            demand_by_key.move_to_end(key)
+            return demand
+        for _ in range(min(_SWEEP_SIZE, len(demand_by_key) - _MAX_DEMANDS + 1)):
+            old, idle_demand = demand_by_key.popitem(last=False)
+            if idle_demand.in_transit or old in self.batches:
+                demand_by_key[old] = idle_demand
+        demand = demand_by_key[key] = Demand(now_us)
+        return demand

@@ -1,4 +1,4 @@
-"""The lease engine's thread: gives back in time what was fetched ahead and nobody asks for."""
+"""The prefetch engine's thread: gives back in time what was fetched ahead and not used."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headgate.algorithms.limit import SECOND
 if TYPE_CHECKING:
     from headgate.engines.layers.prefetch.engines import PrefetchEngine
 
-LEAST_US = 1000  # nobody is woken more often
+MIN_WAKE_INTERVAL_US = 1000
 IDLE_S = 5.0  # the thread ends when nothing was held for so long
 
 
 class ReturnThread(Thread):
-    """Gives back in time what nobody asks for. It does not keep its engine alive."""
+    """Gives back prefetched units in time. It does not keep its engine alive."""
 
     def __init__(self, engine: PrefetchEngine) -> None:
         super().__init__(name="headgate-prefetch", daemon=True)
@@ -29,9 +29,9 @@ class ReturnThread(Thread):
         while True:
             self.wake.clear()  # before looking, so that no call is missed
             engine = self._engine()
-            if engine is None or not engine.watched_by(self, leaving=idle):
+            if engine is None or not engine.keeps_thread(self, leaving=idle):
                 return
             due_us = engine.give_back_expired()
             del engine
-            woken = self.wake.wait(IDLE_S if due_us is None else max(due_us, LEAST_US) / SECOND)
+            woken = self.wake.wait(IDLE_S if due_us is None else max(due_us, MIN_WAKE_INTERVAL_US) / SECOND)
             idle = due_us is None and not woken
