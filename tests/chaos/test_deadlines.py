@@ -36,7 +36,7 @@ class Noted(FallbackEngine):
 
     owing: Shard | None = None
 
-    def in_background(self, shard: Shard) -> None:
+    def settle_in_background(self, shard: Shard) -> None:
         self.owing = shard
 
 
@@ -60,7 +60,7 @@ def test_a_caller_tells_only_if_there_is_time_for_it(seconds: float, asked: int)
 
     assert engine.owing is not None or asked > 1
     if engine.owing is not None:
-        run(engine.settling(engine.owing))
+        run(engine.settle_shard(engine.owing))
     clock.advance(2)
     before = wire.asked
     assert meter.decide("key", 1)[:2] == (True, 4)  # four, one and one

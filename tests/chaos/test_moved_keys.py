@@ -46,7 +46,7 @@ def test_the_heir_is_told_what_was_admitted_meanwhile(clock: ManualClock) -> Non
     wire.down_parts = {"old"}
     assert sum(meter.decide("key", 1)[0] for _ in range(6)) == 6
     wire.part = "new"
-    run(engine.waking())  # with the next beat
+    run(engine.heartbeat_flow())  # with the next beat
     assert sum(meter.decide("key", 1)[0] for _ in range(20)) == 4
 
 

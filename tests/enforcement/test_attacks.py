@@ -18,7 +18,7 @@ from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedOutcome, Ou
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import deadline_of
-from headgate.engines.layers.fallback.breaker import FAILURES, OPEN, PROBE
+from headgate.engines.layers.fallback.breaker import FAILURES_TO_OPEN, OPEN, PROBE
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
 from headgate.engines.redis import cross_slot
@@ -148,7 +148,7 @@ def test_a_shadow_that_nobody_waited_for_tells_nothing_of_its_server() -> None:
     live = engine.meter(DAY, "live", ChargeOptions("live"))
     shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
     wire.down_parts = {"b"}
-    for _ in range(FAILURES):
+    for _ in range(FAILURES_TO_OPEN):
         assert engine.decide_all([(live, "ann", 1), (shadow, "beth", 1)])[0][ALLOWED]
         assert not live.decide("bob", 1)[ALLOWED]
     assert engine.state("b") is OPEN
@@ -160,7 +160,7 @@ def test_a_server_that_answers_the_living_is_there_though_it_let_a_shadow_wait()
     engine = Settled(wire, fallback="deny", clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live"))
     shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", aside=True))
-    for _ in range(FAILURES):
+    for _ in range(FAILURES_TO_OPEN):
         wire.down_parts = {"b"}
         assert not live.decide("bob", 1)[ALLOWED]
         wire.down_parts = {"beth"}
@@ -178,7 +178,7 @@ def test_while_a_part_of_a_cluster_is_probed_its_shadows_bring_no_fallback_upon_
     while engine.state("b") is not OPEN:
         assert not live.decide("bob", 1)[ALLOWED]
     clock.set_us(clock.now_us() + 1_000_000)
-    assert engine.shards["b"].asked(clock.now_us()) is PROBE  # somebody is on the way
+    assert engine.shards["b"].choose_route(clock.now_us()) is PROBE  # somebody is on the way
     told, _ = engine.decide_all([(live, "ann", 1), (shadow, "beth", 1)])
     assert told[:2] == (True, 4)
 

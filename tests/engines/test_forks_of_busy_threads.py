@@ -242,7 +242,7 @@ def test_told_knows_what_its_parent_told() -> None:
 
 
 def test_a_child_is_one_member_however_many_engines_share_it() -> None:
-    members = Membership(lambda _: (1, 0), lambda _: None, every=60)
+    members = Membership(lambda _: (1, 0), lambda _: None, interval_s=60)
     engines = [FallbackEngine(MemoryEngine(), members=members) for _ in range(3)]
 
     def look() -> list[int]:

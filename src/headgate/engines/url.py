@@ -101,7 +101,7 @@ def open_engine(
             if shared is None:
                 heartbeat_engine = RedisEngine(server_url, prefix=prefix)
                 shared = _memberships[server_url, prefix] = Membership(
-                    heartbeat_engine.beat, heartbeat_engine.leave, done=heartbeat_engine.close
+                    heartbeat_engine.beat, heartbeat_engine.leave, on_close=heartbeat_engine.close
                 )
             members = shared
     if ruled or options.prefetch is not None:
@@ -148,7 +148,7 @@ def open_async_engine(
             if shared is None:
                 heartbeat_engine = AsyncRedisEngine(server_url, prefix=prefix)
                 shared = _async_memberships[server_url, prefix] = AsyncMembership(
-                    heartbeat_engine.beat, heartbeat_engine.leave, done=heartbeat_engine.close
+                    heartbeat_engine.beat, heartbeat_engine.leave, on_close=heartbeat_engine.close
                 )
             members = shared
     if ruled or options.prefetch is not None:

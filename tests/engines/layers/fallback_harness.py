@@ -30,13 +30,13 @@ class Room:
         self.inside: Any
         if awaited:
             members = AsyncMembership()
-            members.heard(2, 0)
+            members.note_reply(2, 0)
             inner = AsyncMemoryEngine(self.wire)
             self.inside = AsyncFallbackEngine(inner, fallback=own, members=members, clock=self.clock)
             self.engine = SyncAdapter(self.inside)
         else:
             known = Membership()
-            known.heard(2, 0)
+            known.note_reply(2, 0)
             self.engine = self.inside = Settled(self.wire, fallback=own, members=known, clock=self.clock)
 
     def rule(self, name: str, fallback: Instead | None = None, **terms: Any) -> Any:

@@ -89,8 +89,8 @@ class Faulty:
 class Settled(FallbackEngine):
     """A fallback whose background is now."""
 
-    def in_background(self, shard: Shard) -> None:
-        run(self.settling(shard))
+    def settle_in_background(self, shard: Shard) -> None:
+        run(self.settle_shard(shard))
 
 
 def faulty(clock: ManualClock, parts: bool = False) -> Faulty:

@@ -12,7 +12,7 @@ from headgate.engines.layers.fallback.breaker import (
     PROBING,
     SETTLING,
     Breaker,
-    Way,
+    Route,
 )
 
 NOW = 1_700_000_000_000_000
@@ -23,36 +23,36 @@ SETTLE_US = 1_000_000
 def opened(now_us: int = NOW) -> Breaker:
     breaker = Breaker()
     for _ in range(3):
-        breaker = breaker.failed(ASK, now_us)
+        breaker = breaker.on_failure(ASK, now_us)
     return breaker
 
 
-def way(breaker: Breaker, now_us: int) -> Way:
-    return breaker.asked(now_us)[0]
+def route(breaker: Breaker, now_us: int) -> Route:
+    return breaker.choose_route(now_us)[0]
 
 
 def test_three_failures_in_a_row_open_it() -> None:
-    breaker = Breaker().failed(ASK, NOW).failed(ASK, NOW)
-    assert way(breaker, NOW) is ASK
-    breaker = breaker.failed(ASK, NOW)
+    breaker = Breaker().on_failure(ASK, NOW).on_failure(ASK, NOW)
+    assert route(breaker, NOW) is ASK
+    breaker = breaker.on_failure(ASK, NOW)
     assert breaker.phase is OPEN
-    assert way(breaker, NOW) is FALL_BACK
+    assert route(breaker, NOW) is FALL_BACK
     assert breaker.pause_left_us(NOW + 40 * MS) == 60 * MS
 
 
 def test_a_slow_trickle_does_not_open_it() -> None:
     breaker = Breaker()
     for _ in range(100):
-        breaker = breaker.failed(ASK, NOW).failed(ASK, NOW).succeeded(ASK, NOW, SETTLE_US)
+        breaker = breaker.on_failure(ASK, NOW).on_failure(ASK, NOW).on_success(ASK, NOW, SETTLE_US)
         assert (breaker.phase, breaker.failures) == (CLOSED, 0)
 
 
 def test_exactly_one_call_probes() -> None:
     at = NOW + 100 * MS
-    assert way(opened(), at - 1) is FALL_BACK
-    first, breaker = opened().asked(at)
+    assert route(opened(), at - 1) is FALL_BACK
+    first, breaker = opened().choose_route(at)
     assert (first, breaker.phase) == (PROBE, PROBING)
-    assert [way(breaker, at + later) for later in (0, 1, 400 * MS)] == [FALL_BACK] * 3
+    assert [route(breaker, at + later) for later in (0, 1, 400 * MS)] == [FALL_BACK] * 3
 
 
 def test_pauses_double_up_to_half_a_second() -> None:
@@ -60,62 +60,62 @@ def test_pauses_double_up_to_half_a_second() -> None:
     for _ in range(5):
         pauses.append(breaker.pause_left_us(at) // MS)
         at += pauses[-1] * MS
-        asked, breaker = breaker.asked(at)
+        asked, breaker = breaker.choose_route(at)
         assert asked is PROBE
-        breaker = breaker.failed(PROBE, at)
+        breaker = breaker.on_failure(PROBE, at)
     assert pauses == [100, 200, 400, 500, 500]
 
 
 def test_a_probe_that_succeeds_begins_the_settling() -> None:
     at = NOW + 100 * MS
-    breaker = opened().asked(at)[1].succeeded(PROBE, at, SETTLE_US)
+    breaker = opened().choose_route(at)[1].on_success(PROBE, at, SETTLE_US)
     assert breaker.phase is SETTLING
-    assert breaker.asked(at + SETTLE_US - 1) == (ASK, breaker)
-    asked, breaker = breaker.asked(at + SETTLE_US)
+    assert breaker.choose_route(at + SETTLE_US - 1) == (ASK, breaker)
+    asked, breaker = breaker.choose_route(at + SETTLE_US)
     assert (asked, breaker.phase) == (ASK, CLOSED)
-    assert breaker.failed(ASK, at).failed(ASK, at).phase is CLOSED  # it counts from nothing
+    assert breaker.on_failure(ASK, at).on_failure(ASK, at).phase is CLOSED  # it counts from nothing
 
 
 def test_with_nothing_to_settle_it_is_closed_at_once() -> None:
-    assert opened().asked(NOW + 100 * MS)[1].succeeded(PROBE, NOW + 100 * MS, 0) == Breaker()
+    assert opened().choose_route(NOW + 100 * MS)[1].on_success(PROBE, NOW + 100 * MS, 0) == Breaker()
 
 
 def test_three_failures_while_settling_open_it_again() -> None:
     at = NOW + 100 * MS
-    breaker = opened().asked(at)[1].succeeded(PROBE, at, SETTLE_US)
-    breaker = breaker.failed(ASK, at).failed(ASK, at)
+    breaker = opened().choose_route(at)[1].on_success(PROBE, at, SETTLE_US)
+    breaker = breaker.on_failure(ASK, at).on_failure(ASK, at)
     assert breaker.phase is SETTLING
-    assert breaker.failed(ASK, at).pause_left_us(at) == 100 * MS
+    assert breaker.on_failure(ASK, at).pause_left_us(at) == 100 * MS
 
 
 def test_what_was_under_way_since_before_moves_nothing() -> None:
-    for breaker in (opened(), opened().asked(NOW + 100 * MS)[1]):
-        assert breaker.failed(ASK, NOW + 100 * MS) is breaker
-        assert breaker.succeeded(ASK, NOW + 100 * MS, SETTLE_US) is breaker
+    for breaker in (opened(), opened().choose_route(NOW + 100 * MS)[1]):
+        assert breaker.on_failure(ASK, NOW + 100 * MS) is breaker
+        assert breaker.on_success(ASK, NOW + 100 * MS, SETTLE_US) is breaker
 
 
 def test_a_probe_that_never_asked_leaves_its_place() -> None:
     at = NOW + 100 * MS
-    breaker = opened().asked(at)[1].withdrawn(PROBE, at)
-    assert way(breaker, at) is PROBE
-    assert Breaker().withdrawn(ASK, at) == Breaker()
+    breaker = opened().choose_route(at)[1].on_withdrawal(PROBE, at)
+    assert route(breaker, at) is PROBE
+    assert Breaker().on_withdrawal(ASK, at) == Breaker()
 
 
 def test_a_probe_that_is_never_heard_of_again_is_given_up() -> None:
-    breaker = opened().asked(NOW + 100 * MS)[1]
-    assert way(breaker, NOW + 5_100 * MS) is PROBE
+    breaker = opened().choose_route(NOW + 100 * MS)[1]
+    assert route(breaker, NOW + 5_100 * MS) is PROBE
 
 
 def test_whoever_heard_the_engine_ends_the_pause() -> None:
-    assert way(opened().heard(NOW + 1), NOW + 1) is PROBE
-    assert Breaker().heard(NOW) == Breaker()
+    assert route(opened().on_contact(NOW + 1), NOW + 1) is PROBE
+    assert Breaker().on_contact(NOW) == Breaker()
 
 
 def test_a_clock_that_steps_back_ends_any_pause() -> None:
-    assert way(opened(), NOW - 3_600_000 * MS) is PROBE
+    assert route(opened(), NOW - 3_600_000 * MS) is PROBE
     assert opened().pause_left_us(NOW - 1) == 0
-    settling = opened().asked(NOW + 100 * MS)[1].succeeded(PROBE, NOW + 100 * MS, SETTLE_US)
-    assert settling.asked(NOW)[1].phase is CLOSED
+    settling = opened().choose_route(NOW + 100 * MS)[1].on_success(PROBE, NOW + 100 * MS, SETTLE_US)
+    assert settling.choose_route(NOW)[1].phase is CLOSED
 
 
 @given(st.lists(st.tuples(st.integers(0, 700), st.booleans()), max_size=60))
@@ -124,12 +124,12 @@ def test_there_is_never_more_than_one_probe(events: list[tuple[int, bool]]) -> N
     breaker, at, probing = opened(), NOW, False
     for after_ms, succeeds in events:
         at += after_ms * MS
-        asked, breaker = breaker.asked(at)
+        asked, breaker = breaker.choose_route(at)
         assert not (probing and asked is PROBE)
         assert probing == (breaker.phase is PROBING and asked is not PROBE)
         probing = probing or asked is PROBE
         if probing and after_ms % 2:
-            breaker = breaker.succeeded(PROBE, at, SETTLE_US) if succeeds else breaker.failed(PROBE, at)
+            breaker = breaker.on_success(PROBE, at, SETTLE_US) if succeeds else breaker.on_failure(PROBE, at)
             probing = False
             assert breaker.phase is (SETTLING if succeeds else OPEN)
         if at - NOW > 4_000 * MS:

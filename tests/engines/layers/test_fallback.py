@@ -21,7 +21,7 @@ DAY = "100/day fixed"
 
 def members(count: int, rank: int) -> Membership:
     known = Membership()
-    known.heard(count, rank)
+    known.note_reply(count, rank)
     return known
 
 
@@ -128,7 +128,7 @@ def test_a_trickle_is_answered_by_the_share_and_told_at_once(clock: ManualClock)
         assert not isinstance(meter.decide("key", 1), DegradedOutcome)
     assert (engine.state(), engine.opened, engine.degraded) == (CLOSED, 0, 20)
     assert meter.decide("key", 0)[1] == 60
-    assert engine.shard_of("key").straight
+    assert engine.shard_of("key").is_healthy
     assert not engine.shard_of("key").counts
 
 
@@ -158,7 +158,7 @@ def test_a_limit_smaller_than_the_number_of_members(clock: ManualClock) -> None:
 
 
 def test_only_so_many_counts_are_remembered(clock: ManualClock) -> None:
-    engine = Settled(faulty(clock), fallback="local", clock=clock, remembered=10)
+    engine = Settled(faulty(clock), fallback="local", clock=clock, max_recent=10)
     meter = engine.meter(parse(DAY), "limit")
     for number in range(100):
         meter.decide(f"key {number}", 1)
@@ -228,14 +228,14 @@ def test_a_lost_answer_is_not_asked_for_again(clock: ManualClock) -> None:
 
 def test_an_idle_member_is_woken_by_its_beat(clock: ManualClock) -> None:
     wire = faulty(clock)
-    beats = Membership(beat=lambda _: (1, 0), every=3600)
+    beats = Membership(heartbeat=lambda _: (1, 0), interval_s=3600)
     engine = Settled(wire, fallback="local", clock=clock, members=beats)
     meter = engine.meter(parse(DAY), "limit")
     wire.down = True
     for _ in range(5):
         meter.decide("key", 1)
     wire.down = False
-    beats.beat_once()
+    beats.heartbeat_once()
     assert engine.state() is SETTLING
     assert wire.engine.meter(parse(DAY), "limit").decide("key", 0)[1] == 95
     engine.close()
@@ -369,7 +369,7 @@ def test_a_fork_forgets(clock: ManualClock) -> None:
     wire.down = True
     for _ in range(5):
         meter.decide("key", 1)
-    engine.forget()
-    engine.members.forget()
-    assert (engine.state(), len(engine.recent), engine.members.place) == (CLOSED, 0, (3, None))
+    engine.reset_after_fork()
+    engine.members.reset_after_fork()
+    assert (engine.state(), len(engine.recent), engine.members.position) == (CLOSED, 0, (3, None))
     assert meter.decide("key", 1)[0]

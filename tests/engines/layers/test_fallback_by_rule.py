@@ -42,7 +42,7 @@ def test_what_a_rule_does_not_say_the_engine_does(own: Instead | None) -> None:
     spoken = room.rule("spoken", "deny")
     room.outage()
     for meter in (silent, bare):
-        assert meter.instead == own
+        assert meter.fallback == own
         if own is None:
             fails(lambda meter=meter: meter.decide("k", 1))  # type: ignore[misc]
         else:
@@ -105,7 +105,7 @@ def test_one_that_is_denied_refuses_for_all_and_no_share_is_charged(room: Room) 
         answers = room.together((local, "k", 1), (deny, "k", 1), (empty, "k", 1))
         assert list(map(told, answers)) == [(True, 5), (False, 0), (False, 0)]
     assert room.left(local) == 5
-    assert {tag[0]: count.owed for tag, count in room.inside.shards[0].owing.items()} == {
+    assert {tag[0]: count.unsettled_units for tag, count in room.inside.shards[0].unsettled.items()} == {
         "k": 5
     }  # the empty one's
 
@@ -121,7 +121,7 @@ def test_one_without_a_fallback_fails_for_all(room: Room) -> None:
         room.together((allow, "k", 1), (none, "k", 1))
     assert room.wire.asked == asked
     assert room.left(local) == 5
-    assert not room.inside.shards[0].owing
+    assert not room.inside.shards[0].unsettled
 
 
 def test_what_is_aside_stands_in_nobodys_way(room: Room) -> None:
@@ -144,7 +144,7 @@ def test_what_is_aside_stands_in_nobodys_way(room: Room) -> None:
     for _ in range(4):  # nothing but the engine can answer for what is not aside
         fails(lambda: room.together((aside, "k", 1), (none, "k", 1)))
     assert room.wire.asked >= asked + 4
-    assert len(room.inside.shards[0].owing) == 1
+    assert len(room.inside.shards[0].unsettled) == 1
 
 
 def test_what_is_aside_owes_nothing_even_under_the_same_name() -> None:
@@ -156,7 +156,7 @@ def test_what_is_aside_owes_nothing_even_under_the_same_name() -> None:
     shadow.decide("k", 3)
     free.decide("k", 3)
     room.together((shadow, "k", 1), (free, "k", 1))
-    assert [count.owed for count in room.inside.shards[0].owing.values()] == [2]
+    assert [count.unsettled_units for count in room.inside.shards[0].unsettled.values()] == [2]
 
 
 def test_a_question_that_commits_nothing_charges_nothing(room: Room) -> None:
@@ -175,7 +175,7 @@ def test_a_question_that_commits_nothing_charges_nothing(room: Room) -> None:
             (False, 0),
         ]
         fails(lambda: room.together((local, "k", 1), (none, "k", 1), commit=False))
-    assert not room.inside.shards[0].owing
+    assert not room.inside.shards[0].unsettled
     local.decide("k", 1)
     room.back()
     assert room.together((local, "k", 1), commit=False)[0][:2] == (True, 8)  # it was told before

@@ -54,7 +54,7 @@ class Fleet:
 
     def _member(self, wire: Faulty, rank: int) -> Settled:
         members = Membership()
-        members.heard(len(self.wires), rank)
+        members.note_reply(len(self.wires), rank)
         return Settled(wire, fallback="local", members=members, clock=self.clock)
 
     @property
@@ -89,7 +89,7 @@ class Fleet:
             self._look()
             for wire, engine in zip(self.wires, self.engines, strict=True):
                 if not wire.down and not wire.deaf:
-                    engine.woken()
+                    engine.on_heartbeat()
         self.clock.set_us(until_us)
 
     def _look(self) -> None:

@@ -25,7 +25,7 @@ DAY = "100/day fixed"
 
 def members(count: int, rank: int) -> Membership:
     known = Membership()
-    known.heard(count, rank)
+    known.note_reply(count, rank)
     return known
 
 
@@ -105,7 +105,7 @@ def test_many_threads_and_one_probe(clock: ManualClock) -> None:
     assert engine.degraded == 800
     assert wire.asked <= 6  # three in a row, and what was under way with them
     count = engine.shard_of("key").counts[meter.tag("key")]
-    assert count.owed == 800
+    assert count.unsettled_units == 800
 
 
 def test_a_server_that_is_killed_and_comes_back() -> None:

@@ -18,7 +18,7 @@ TTL = 30
 
 def stands(instead: Instead, clock: ManualClock, count: int = 1, rank: int = 0) -> tuple[Settled, Faulty]:
     wire, known = faulty(clock), Membership()
-    known.heard(count, rank)
+    known.note_reply(count, rank)
     return Settled(wire, fallback=instead, members=known, clock=clock), wire
 
 
@@ -127,7 +127,7 @@ def test_a_lease_of_a_share_moves_to_the_engine_when_that_is_back(clock: ManualC
     inner = wire.engine.slots(Slots(2, TTL), "slots")
     assert meter.renew("key", first) == clock.now_us() + TTL * 1_000_000
     assert inner.free("key")[1] == 1
-    assert engine.local.slots(Slots(2, TTL), "slots").free("key")[1] == 1  # here it is free again
+    assert engine.local_engine.slots(Slots(2, TTL), "slots").free("key")[1] == 1  # here it is free again
     inner.acquire("key")  # by somebody else: there is none left for the second
     assert meter.renew("key", second) == ends_us
     clock.advance(20)

@@ -15,7 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.engines.layers.fallback import FallbackEngine
-from headgate.engines.layers.fallback.membership import BELIEVED, TTL_US, AsyncMembership, Membership, Roll
+from headgate.engines.layers.fallback.membership import (
+    REMEMBERED_HEARTBEATS,
+    TTL_US,
+    AsyncMembership,
+    Membership,
+    MembershipState,
+)
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable
 from tests.servers import RedisServer
@@ -89,20 +95,20 @@ def test_it_calls_nothing_that_the_documented_rights_do_not_grant() -> None:
 
 
 def test_a_member_that_has_heard_nothing_is_alone_or_one_of_the_number_it_was_given() -> None:
-    assert Roll().place == (1, 0)
-    assert Roll(4).place == (4, None)
+    assert MembershipState().position == (1, 0)
+    assert MembershipState(4).position == (4, None)
 
 
 def test_a_count_that_falls_is_believed_later() -> None:
-    roll = Roll()
-    roll.heard(4, 2)
-    for _ in range(BELIEVED - 1):
-        roll.heard(1, 0)
-        assert roll.place == (4, 2)
-    roll.heard(2, 1)
-    assert roll.place == (2, 1)
-    roll.heard(3, 0)
-    assert roll.place == (3, 0)
+    state = MembershipState()
+    state.note_reply(4, 2)
+    for _ in range(REMEMBERED_HEARTBEATS - 1):
+        state.note_reply(1, 0)
+        assert state.position == (4, 2)
+    state.note_reply(2, 1)
+    assert state.position == (2, 1)
+    state.note_reply(3, 0)
+    assert state.position == (3, 0)
 
 
 def test_a_beat_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -115,20 +121,20 @@ def test_a_beat_that_fails_changes_nothing_and_is_told_once(caplog: pytest.LogCa
         return answer
 
     members = Membership(beat)
-    woken: list[int] = []
+    notified: list[int] = []
 
     class Listener:
-        def woken(self) -> None:
-            woken.append(members.count)
+        def on_heartbeat(self) -> None:
+            notified.append(members.count)
 
     listener = Listener()
-    members.joined.add(listener)
+    members.engines.add(listener)
     for _ in range(5):
-        members.beat_once()
-    assert members.place == (3, 1)
-    assert woken == [3, 3]
+        members.heartbeat_once()
+    assert members.position == (3, 1)
+    assert notified == [3, 3]
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    Membership().beat_once()  # nobody to ask
+    Membership().heartbeat_once()  # nobody to ask
 
 
 def test_it_beats_until_it_is_closed_and_takes_itself_out() -> None:
@@ -139,11 +145,11 @@ def test_it_beats_until_it_is_closed_and_takes_itself_out() -> None:
         beats.append(member)
         return 2, 1
 
-    members = Membership(beat, left.append, every=0.01)
+    members = Membership(beat, left.append, interval_s=0.01)
     members.start()
     members.start()
     eventually(lambda: len(beats) > 3)
-    assert members.place == (2, 1)
+    assert members.position == (2, 1)
     members.close()
     members.close()
     assert left == [members.id] == list(set(beats))
@@ -151,7 +157,7 @@ def test_it_beats_until_it_is_closed_and_takes_itself_out() -> None:
 
 
 def test_it_ends_with_its_owner() -> None:
-    engine = FallbackEngine(MemoryEngine(), members=Membership(lambda _: (1, 0), every=0.01))
+    engine = FallbackEngine(MemoryEngine(), members=Membership(lambda _: (1, 0), interval_s=0.01))
     thread = next(each for each in threading.enumerate() if each.name == "headgate-members")
     del engine
     gc.collect()
@@ -172,7 +178,7 @@ def test_a_forked_child_is_a_member_of_its_own() -> None:
         beats.put((os.getpid(), member))
         return 2, 0
 
-    engine = FallbackEngine(MemoryEngine(), members=Membership(beat, every=0.05))
+    engine = FallbackEngine(MemoryEngine(), members=Membership(beat, interval_s=0.05))
     eventually(lambda: engine.members.count == 2)
     child = fork.Process(target=time.sleep, args=(1,))
     child.start()
@@ -199,12 +205,12 @@ async def test_awaited_it_beats_on_the_loop_where_it_is_used() -> None:
     async def leave(member: str) -> None:
         left.append(member)
 
-    members = AsyncMembership(beat, leave, every=0.01)
+    members = AsyncMembership(beat, leave, interval_s=0.01)
     members.start()
     members.start()
     await asyncio.wait_for(thrice.wait(), 10)
     assert set(beats) == {asyncio.get_running_loop()}
-    assert members.place == (3, 2)
+    assert members.position == (3, 2)
     await members.close()
     await members.close()
     count = len(beats)
@@ -221,7 +227,7 @@ def test_awaited_it_moves_on_when_its_loop_is_gone() -> None:
             raise EngineUnavailable("Nobody is there.")
         return 3, 2
 
-    members = AsyncMembership(beat, every=3600)
+    members = AsyncMembership(beat, interval_s=3600)
 
     async def use() -> None:
         members.start()
@@ -230,7 +236,7 @@ def test_awaited_it_moves_on_when_its_loop_is_gone() -> None:
     for loops in (1, 2, 3):
         asyncio.run(use())
         assert len(beats) == loops
-    members.forget()
-    assert members.place == (4, None)
+    members.reset_after_fork()
+    assert members.position == (4, None)
     asyncio.run(use())
     assert len(beats) == 4

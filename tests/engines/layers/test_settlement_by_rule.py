@@ -43,7 +43,7 @@ def test_what_a_share_let_pass_is_given_back_if_another_fails_or_is_denied() -> 
         else:
             assert list(map(told, room.together((local, "k", 1), (other, "k", 1)))) == [(True, held), (False, 0)]
         assert room.share(local).decide("k", 0)[REMAINING] == held
-        assert not room.inside.shards[0].owing
+        assert not room.inside.shards[0].unsettled
 
 
 def test_when_accounts_are_settled_a_refusal_aside_gives_nothing_back() -> None:
@@ -125,7 +125,7 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
         beats.append(member)
         return 2, 0
 
-    known = Membership(beat, every=0.01)
+    known = Membership(beat, interval_s=0.01)
     clock = ManualClock()
     wire = faulty(clock)
     engine = FallbackEngine(wire, fallback=None, members=known, clock=clock)
@@ -133,10 +133,10 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
     allow = engine.meter(DAY, "allow", ChargeOptions("allow", fallback="allow"))
     engine.meter(DAY, "aside", ChargeOptions("aside", fallback="local", aside=True))
     allow.decide("k", 1)
-    assert not known.joined
-    assert not engine.shares
+    assert not known.engines
+    assert not engine.uses_shares
     engine.meter(DAY, "local", ChargeOptions("local", fallback="local"))
-    assert set(known.joined) == {engine}
+    assert set(known.engines) == {engine}
     wire.down = True
     for _ in range(3):
         allow.decide("k", 1)
@@ -145,7 +145,7 @@ def test_members_are_joined_when_the_first_rule_is_local() -> None:
     allow.decide("k", 1)
     assert engine.state() is SETTLING  # also for a part that was known before
     engine.close()
-    assert not known.joined
+    assert not known.engines
     assert len(set(beats)) <= 1
 
 

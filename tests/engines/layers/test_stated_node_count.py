@@ -95,12 +95,12 @@ def test_a_share_starts_used_where_the_limit_was() -> None:
 
 def test_they_know_no_rank_and_a_fork_does_not_change_their_number() -> None:
     for members in (Membership(count=4), AsyncMembership(count=4)):
-        assert members.place == (4, None)
-        members.forget()
-        assert members.place == (4, None)
+        assert members.position == (4, None)
+        members.reset_after_fork()
+        assert members.position == (4, None)
     for engine in (open_engine(f"{NOBODY}&nodes=3"), open_async_engine(f"{NOBODY}&nodes=3")):
         assert isinstance(engine, FallbackEngine | AsyncFallbackEngine)
-        assert engine.members.place == (3, None)
+        assert engine.members.position == (3, None)
 
 
 def test_children_that_have_heard_nothing_still_admit() -> None:
@@ -110,8 +110,8 @@ def test_children_that_have_heard_nothing_still_admit() -> None:
     wire.down = True
     members = Membership()
     engine = Settled(wire, fallback="local", members=members, clock=clock)
-    engine.forget()
-    members.forget()
-    assert members.place == (2, None)
+    engine.reset_after_fork()
+    members.reset_after_fork()
+    assert members.position == (2, None)
     meter = engine.meter(parse("10/s burst 1"), "limit")
     assert [meter.decide("key", 1)[0] for _ in range(2)] == [True, False]

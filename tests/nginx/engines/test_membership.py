@@ -141,7 +141,7 @@ def test_gates_and_python_count_each_other(server: RedisServer) -> None:
             ranks = {
                 id_of(first): place(first)[1],
                 id_of(second): place(second)[1],
-                engine.members.id: engine.members.place[1] or 0,
+                engine.members.id: engine.members.position[1] or 0,
             }
             assert sorted(ranks, key=lambda name: ranks[name]) == ids(server)
             assert sorted(ranks.values()) == [0, 1, 2]

@@ -1,14 +1,15 @@
-"""The fallback: an answer for every call, also when the engine gives none.
+"""The fallback layer: answers every call, also when the engine does not.
 
-engines   the two engines, sync and async: a straight way, and the long one, which is a flow
-flows     what is done instead, step by step, and the laws
-answers   what each charge is answered without the engine, by its own rule
-breaker   when to stop asking, and when to ask again
-share     a limit, divided among those who must do without each other
-members   who they are
-shard     one part of the engine: its breaker, what this process counts in its place, what it owes
-shares    where a share starts, and how accounts are settled when the engine is back
-slots     the same for slots
+engines             the layer, sync and async: a fast path, and flows for the rest
+flows               what happens instead, step by step, and the laws
+degraded_answers    the answer to each charge without the engine, by the fallback of its rule
+degraded_slots      the same for slots
+breaker             when to stop calling the engine, and when to try again
+limit_share         a limit, divided among processes that cannot reach each other
+description         states in words how processes share a limit
+membership          how many processes share the limits
+shard               one part of the engine: its breaker, the local counts, what is unsettled
+settlement          where a share starts, and how accounts are settled when the engine is back
 """
 
 from headgate.engines.layers.fallback.engines import AsyncFallbackEngine, FallbackEngine

@@ -1,18 +1,18 @@
-"""What a charge is answered when the engine does not: by its rule's own fallback, or by that of the whole engine.
+"""Answers charges when the engine does not: by the fallback of their rule, or by that of the whole engine.
 
     allow   it passes, with nothing remaining
     deny    it is refused, until the breaker's pause is over
-    local   it is judged by this process's share of the limit (share.py)
-    None    it has no fallback: the call fails, as if nothing stood around the engine
+    local   it is decided by this process's share of the limit (limit_share.py)
+    None    it has no fallback: the call fails, as if this layer were not there
 
-Charges that are decided together have each its own. Those with local are judged together by their shares, and one
-that refuses, by its share or because it is to be denied, refuses for all: no share is charged then, and a share
-that would have passed says so. If one of them has no fallback there is no answer: EngineUnavailable is raised.
-What is decided aside stands in nobody's way: it passes here, and is not counted.
+Charges of one decision have each its own fallback. Those with local are decided together by their shares, and one
+refusal, by a share or by deny, refuses all: no share is charged then, and a share that would have passed reports
+so. If one of them has no fallback there is no answer: EngineUnavailable is raised. A shadow never affects the
+others: it passes here, and is not counted.
 
-What only the engine can do is left undone meanwhile: no refusal is counted towards a lockout, and nobody is locked
-out. Of a key with an override the share is one of the limit that the engine last decided it by; of a key that it
-has not been asked about lately, of the rule's.
+Some things only the engine can do, and they stop meanwhile: no refusal is counted towards a lockout, and no key is
+locked out. For a key with an override the share is one of the limit that the engine last decided by; for a key
+that it has not decided about lately, one of the rule's.
 """
 
 from __future__ import annotations
@@ -24,149 +24,155 @@ from headgate.algorithms.decision import ALLOWED, MARK, DegradedOutcome, Outcome
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.fallback.description import local_law
+from headgate.engines.layers.fallback.description import describe_share
 from headgate.engines.layers.fallback.limit_share import Place
-from headgate.engines.layers.fallback.membership import Roll
-from headgate.engines.layers.fallback.settlement import Asked, Settlement
+from headgate.engines.layers.fallback.membership import MembershipState
+from headgate.engines.layers.fallback.settlement import MeterCharge, Settlement
 from headgate.engines.url_options import FALLBACKS, Instead
 from headgate.errors import EngineUnavailable, InvalidRule
 
-OURS = -(2**60)  # marks of a fallback's facts are this and below
+FALLBACK_MARK = -(2**60)  # marks of a fallback's outcomes are this and below
 
 
-class Answers(Settlement):
+class DegradedAnswers(Settlement):
     """The answers without an engine."""
 
-    members: Any  # of one spelling or the other
+    members: Any  # Membership or AsyncMembership
 
     def __init__(
         self,
         inner: Any,
         fallback: Instead | None,
-        members: Roll,
+        members: MembershipState,
         clock: Clock | None,
         settle_us: int,
         deadline: float,
-        remembered: int,
+        max_recent: int,
     ) -> None:
         if fallback is not None and fallback not in FALLBACKS:
             raise InvalidRule(f'A fallback is "allow", "deny" or "local", not {fallback!r}.')
         self.fallback = fallback
-        self.shares: bool = False  # whether anybody decides by a share
-        self.counts: bool = False  # whether it must know how many share
-        self._chosen: set[Instead | None] = {fallback} - {None}
+        self.uses_shares: bool = False  # whether any charge is decided by a share
+        self.is_member: bool = False  # whether it has joined the membership
+        self._modes: set[Instead | None] = {fallback} - {None}
         self._settle_us = settle_us
-        super().__init__(inner, members, clock or SystemClock(), round(deadline * SECOND), remembered)
+        super().__init__(inner, members, clock or SystemClock(), round(deadline * SECOND), max_recent)
 
-    def instead_of(self, terms: ChargeOptions | None) -> Instead | None:
-        """What is done for charges on these terms. Members are joined when the first of them is local."""
-        if terms is not None and terms.aside:
+    def fallback_for(self, options: ChargeOptions | None) -> Instead | None:
+        """Returns the fallback of charges with these options. The first local one joins the membership."""
+        if options is not None and options.aside:
             return "allow"
-        chosen = self.fallback if terms is None or terms.fallback is None else terms.fallback
-        self._chosen.add(chosen)
-        if chosen == "local":
-            self.share_from_now_on()
-        return chosen
+        mode = self.fallback if options is None or options.fallback is None else options.fallback
+        self._modes.add(mode)
+        if mode == "local":
+            self.start_sharing()
+        return mode
 
-    def share_from_now_on(self) -> None:
-        if not self.shares:
-            self.shares = True
+    def start_sharing(self) -> None:
+        """Decides by shares from now on."""
+        if not self.uses_shares:
+            self.uses_shares = True
             self.settle_us: int = self._settle_us
             for shard in tuple(self.shards.values()):
                 shard.settle_us = self._settle_us
             self.count_members()
 
     def count_members(self) -> None:
-        """Be one of those who share the limits, and hear of the others, from now on."""
-        if not self.counts:
-            self.counts = True
+        """Joins the processes that share the limits, and counts them from now on."""
+        if not self.is_member:
+            self.is_member = True
             self.members.join(self)
 
-    def used(self) -> None:
-        """Somebody asks: whoever beats only where it is used begins now."""
+    def on_use(self) -> None:
+        """Starts what runs only while the engine is used, such as heartbeats."""
 
     def place(self) -> Place:
-        """How many share the limits, as far as it is known, and the rank among them."""
-        self.used()
-        place: Place = self.members.place
+        """Returns how many processes share the limits, as far as it is known, and the rank among them."""
+        self.on_use()
+        place: Place = self.members.position
         return place
 
-    def laws(self, limit: Limit, nodes: int, terms: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
-        chosen = self.fallback if terms is None or terms.fallback is None else terms.fallback
-        if chosen is None or (terms is not None and terms.aside):
+    def laws(self, limit: Limit, nodes: int, options: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
+        mode = self.fallback if options is None or options.fallback is None else options.fallback
+        if mode is None or (options is not None and options.aside):
             return
-        words = {
+        text = {
             "allow": "every call passes while the engine gives no answer",
             "deny": "every call is refused while the engine gives no answer",
-            "local": local_law(limit, nodes, None if self.members.counted else self.members.count),
-        }[chosen]
-        uncounted = "; meanwhile nobody is locked out" if terms is not None and terms.lockout else ""
-        yield "fallback", words + uncounted
+            "local": describe_share(limit, nodes, None if self.members.is_counted else self.members.count),
+        }[mode]
+        lockout_note = "; meanwhile nobody is locked out" if options is not None and options.lockout else ""
+        yield "fallback", text + lockout_note
 
-    def instead(
+    def answer_without_engine(
         self,
-        asked: Sequence[Asked],
+        charges: Sequence[MeterCharge],
         patience_us: int | None,
         commit: bool = True,
-        why: EngineUnavailable | None = None,
+        error: EngineUnavailable | None = None,
     ) -> list[Outcome]:
-        """The fallback's own answer; the failure itself, if a charge has no fallback."""
-        for meter, _, _ in asked:
-            if meter.instead is None:
-                raise why or EngineUnavailable(
+        """Returns the fallback's own answers; raises the failure if a charge has no fallback."""
+        for meter, _, _ in charges:
+            if meter.fallback is None:
+                raise error or EngineUnavailable(
                     "The engine gave no answer lately and is not asked again before a short pause is over, and "
                     f'"{meter.name}" has no fallback for that.'
                 )
-        answers = self._undegraded(asked, patience_us, commit)
-        if commit and all_pass(answers):
-            self.owe(asked)
-        return self.degraded_by(asked, answers)
+        answers = self._answers(charges, patience_us, commit)
+        if commit and all_allowed(answers):
+            self.note_unsettled(charges)
+        return self.tally_degraded(charges, answers)
 
-    def as_it_stands(self, meter: Any, key: str) -> Outcome:
-        """A peek without the engine."""
-        return ours(self._undegraded([(meter, key, 0)], None)[0])
+    def peek_without_engine(self, meter: Any, key: str) -> Outcome:
+        """Peeks at a count without the engine."""
+        return as_degraded(self._answers([(meter, key, 0)], None)[0])
 
-    def _undegraded(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Outcome]:
-        shared = [each for each in asked if each[0].shares]
-        charged = commit and self.others_pass(asked)
-        return self.beside(asked, self.by_share(shared, patience_us, charged))
+    def _answers(
+        self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool = True
+    ) -> list[Outcome]:
+        shared = [charge for charge in charges if charge[0].uses_share]
+        charges_shares = commit and self.others_allow(charges)
+        return self.merge_answers(charges, self.decide_by_share(shared, patience_us, charges_shares))
 
-    def others_pass(self, asked: Sequence[Asked]) -> bool:
-        """Whether a call that its shares let pass does pass."""
-        return all(meter.shares or meter.instead == "allow" for meter, _, _ in asked)
+    def others_allow(self, charges: Sequence[MeterCharge]) -> bool:
+        """Returns whether the charges that use no share all pass."""
+        return all(meter.uses_share or meter.fallback == "allow" for meter, _, _ in charges)
 
-    def beside(self, asked: Sequence[Asked], shared: Sequence[Outcome]) -> list[Outcome]:
-        """The answers to all charges, given those of the shares: for charges that are local, in their order."""
-        now_us, judged = self.clock.now_us(), iter(shared)
-        passes: Outcome = (True, 0, 0, 0, 0, now_us, 0)
+    def merge_answers(self, charges: Sequence[MeterCharge], shared: Sequence[Outcome]) -> list[Outcome]:
+        """Returns the answers to all charges, given those of the shares: for the local charges, in their order."""
+        now_us, by_share = self.clock.now_us(), iter(shared)
+        allowed: Outcome = (True, 0, 0, 0, 0, now_us, 0)
         return [
-            next(judged, passes)
-            if meter.shares
-            else self.refusal(self.shard_of(key), now_us)
-            if meter.instead == "deny"
-            else passes
-            for meter, key, _ in asked
+            next(by_share, allowed)
+            if meter.uses_share
+            else self.degraded_refusal(self.shard_of(key), now_us)
+            if meter.fallback == "deny"
+            else allowed
+            for meter, key, _ in charges
         ]
 
-    def degraded_by(self, asked: Sequence[Asked], answers: Sequence[Outcome]) -> list[Outcome]:
-        self.shard_of(asked[0][1]).tally("degraded")
-        return [ours(facts) for facts in answers]
+    def tally_degraded(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> list[Outcome]:
+        """Counts a degraded decision, and returns its outcomes marked as degraded."""
+        self.shard_of(charges[0][1]).tally("degraded")
+        return [as_degraded(outcome) for outcome in answers]
 
-    def in_words(self) -> str:
-        """What is done while the engine is gone."""
-        count, rank = self.members.place
-        words: dict[Instead | None, str] = {
+    def describe_mode(self) -> str:
+        """Returns what happens while the engine is gone, for the log."""
+        count, rank = self.members.position
+        texts: dict[Instead | None, str] = {
             "allow": "Allowing every call",
             "deny": "Refusing every call",
             "local": f"Deciding locally by a share of 1/{count}" + ("" if rank is None else f" (rank {rank})"),
         }
-        only = next(iter(self._chosen)) if len(self._chosen) == 1 else None
-        return words.get(only, "Doing what each rule says")
+        mode = next(iter(self._modes)) if len(self._modes) == 1 else None
+        return texts.get(mode, "Doing what each rule says")
 
 
-def all_pass(answers: Sequence[Outcome]) -> bool:
-    return all(facts[ALLOWED] for facts in answers)
+def all_allowed(answers: Sequence[Outcome]) -> bool:
+    """Returns whether all outcomes are allowed."""
+    return all(outcome[ALLOWED] for outcome in answers)
 
 
-def ours(facts: Outcome) -> Outcome:
-    return DegradedOutcome((*facts[:MARK], OURS - facts[MARK]))
+def as_degraded(outcome: Outcome) -> Outcome:
+    """Returns the outcome marked as the fallback's."""
+    return DegradedOutcome((*outcome[:MARK], FALLBACK_MARK - outcome[MARK]))

@@ -1,17 +1,17 @@
-"""Slots when the engine does not answer: what a holder is told.
+"""Slots when the engine does not answer: what a holder gets.
 
-A lease belongs to whoever gave it, and only the giver can prolong it. While the giver is not there, the lease
-lasts for as long as it was given and no longer: renewing it answers the end that it had, and once that may have
-passed by our own clock, None. So nobody is told to hold a slot that somebody else may hold.
+A lease belongs to the engine or the share that gave it, and only the giver can prolong it. While the giver is not
+there, the lease lasts for as long as it was given and no longer: renewing it returns the end that it had, and once
+that may have passed by the local clock, None. So no caller believes it holds a slot that another may hold.
 
-    allow   gives leases of its own, with the clock's microseconds for fences, and renews them at any time
-    deny    gives none; whoever waits may ask again
+    allow   gives its own leases, with the clock's microseconds for fences, and renews them at any time
+    deny    gives none; a waiting caller may ask again
     local   gives leases of this member's share of the slots. When the engine is back, renewing such a lease takes
             a slot of the engine for it; the holder keeps its fence. If there is none, it lasts to its end.
 
 In the second of settling, a slot must be free in the share and in the engine.
 
-Laws (tests/engines/layers/test_fallback_slots.py): as told; fences of a fallback grow and never repeat.
+Laws (tests/engines/layers/test_fallback_slots.py): as stated; fences of a fallback grow and never repeat.
 """
 
 from __future__ import annotations
@@ -31,127 +31,140 @@ from headgate.flow import Flow
 
 
 class FallbackSlots:
-    """The flows of one limit's slots. `meter` is the engine's own."""
+    """The flows of one limit's slots. `meter` is the engine's."""
 
-    def __init__(self, engine: Fallback, meter: Any, instead: Instead) -> None:
+    def __init__(self, engine: Fallback, meter: Any, fallback: Instead) -> None:
         self.meter = meter
-        self.instead = instead
+        self.fallback = fallback
         self.limit: Slots = meter.limit
         self.name: str = meter.name
         self._engine = engine
         self._number = engine.number(self.limit, self.name)
         self._now_us = engine.clock.now_us
 
-    def freeing(self, key: str) -> Flow[Outcome]:
-        self._engine.used()
-        facts: Outcome | None = yield from self._engine.trying(key, partial(self.meter.free, key))
-        return self._free_here(key) if facts is None else facts
+    def free_flow(self, key: str) -> Flow[Outcome]:
+        """Peeks at the slots of a key."""
+        self._engine.on_use()
+        outcome: Outcome | None = yield from self._engine.try_engine(key, partial(self.meter.free, key))
+        return self._free_locally(key) if outcome is None else outcome
 
-    def acquiring(self, key: str, ticket: int | None, wait: bool) -> Flow[Slot]:
-        engine, asked_us = self._engine, self._now_us()
-        engine.used()
+    def acquire_flow(self, key: str, ticket: int | None, wait: bool) -> Flow[Slot]:
+        """Requests a slot of the engine, or of the share."""
+        engine, requested_us = self._engine, self._now_us()
+        engine.on_use()
         shard = engine.shard_of(key)
-        if self.instead == "local" and shard.phase(asked_us) is SETTLING and not self._free_here(key)[ALLOWED]:
-            return self._acquire_here(key, ticket, wait)
-        slot: Slot | None = yield from engine.trying(key, partial(self.meter.acquire, key, ticket, wait))
+        if (
+            self.fallback == "local"
+            and shard.phase(requested_us) is SETTLING
+            and not self._free_locally(key)[ALLOWED]
+        ):
+            return self._acquire_locally(key, ticket, wait)
+        slot: Slot | None = yield from engine.try_engine(key, partial(self.meter.acquire, key, ticket, wait))
         if slot is None:
-            return self._acquire_here(key, ticket, wait)
+            return self._acquire_locally(key, ticket, wait)
         if slot.facts[ALLOWED]:
             expires_us = renewed_us(self.limit, slot.facts[AT_US])
-            engine.leases.keep((key, self._number, slot.facts[MARK]), (asked_us, expires_us, slot.facts[MARK]))
+            engine.known_leases.put(
+                (key, self._number, slot.facts[MARK]), (requested_us, expires_us, slot.facts[MARK])
+            )
         return slot
 
-    def renewing(self, key: str, fence: int) -> Flow[int | None]:
-        engine, tag, asked_us = self._engine, (key, self._number, fence), self._now_us()
-        given_us, expires_us, theirs = engine.leases.find(tag) or (0, 0, fence)
-        if theirs is None:
-            renewed, theirs = yield from self._renewing_ours(key, fence, asked_us)
+    def renew_flow(self, key: str, fence: int) -> Flow[int | None]:
+        """Renews a lease; returns when it expires, None if it is gone."""
+        engine, tag, requested_us = self._engine, (key, self._number, fence), self._now_us()
+        granted_us, expires_us, engine_fence = engine.known_leases.get(tag) or (0, 0, fence)
+        if engine_fence is None:
+            renewed, engine_fence = yield from self._renew_local(key, fence, requested_us)
         else:
-            renewed = yield from engine.trying(key, partial(self.meter.renew, key, theirs), boxed=True)
-        if renewed is None:  # whoever gave it is not there
-            return expires_us if given_us <= asked_us < renewed_us(self.limit, given_us) else None
+            renewed = yield from engine.try_engine(key, partial(self.meter.renew, key, engine_fence), boxed=True)
+        if renewed is None:  # its giver is not there
+            return expires_us if granted_us <= requested_us < renewed_us(self.limit, granted_us) else None
         (ends_us,) = renewed
         if ends_us is None:
-            engine.leases.drop(tag)
+            engine.known_leases.drop(tag)
         else:
-            engine.leases.keep(tag, (asked_us, ends_us, theirs))
+            engine.known_leases.put(tag, (requested_us, ends_us, engine_fence))
         return ends_us
 
-    def _renewing_ours(
-        self, key: str, fence: int, now_us: int
-    ) -> Flow[tuple[tuple[int | None] | None, int | None]]:
-        """Its new end in a box, or None if it is no longer prolonged; and its fence in the engine, if it moved."""
-        engine, here = self._engine, self._here()
-        if here is None:
-            return ((renewed_us(self.limit, now_us),) if self.instead == "allow" else None), None
+    def _renew_local(self, key: str, fence: int, now_us: int) -> Flow[tuple[tuple[int | None] | None, int | None]]:
+        """Renews a lease of the fallback. Returns its new end as a 1-tuple, or None if it is not prolonged any
+        more; and its fence in the engine, if it moved there."""
+        engine, local_meter = self._engine, self._local_meter()
+        if local_meter is None:
+            return ((renewed_us(self.limit, now_us),) if self.fallback == "allow" else None), None
         if engine.shard_of(key).phase(now_us) is CLOSED:
-            slot: Slot | None = yield from engine.trying(key, partial(self.meter.acquire, key))
+            slot: Slot | None = yield from engine.try_engine(key, partial(self.meter.acquire, key))
             if slot is not None:
                 if not slot.facts[ALLOWED]:
                     return None, None
-                here.release(key, fence)
+                local_meter.release(key, fence)
                 return (renewed_us(self.limit, slot.facts[AT_US]),), slot.facts[MARK]
-        return (here.renew(key, fence),), None
+        return (local_meter.renew(key, fence),), None
 
-    def releasing(self, key: str, fence: int) -> Flow[bool]:
-        tag, asked_us = (key, self._number, fence), self._now_us()
-        given_us, _, theirs = self._engine.leases.find(tag) or (0, 0, fence)
-        self._engine.leases.drop(tag)
-        if theirs is None:
-            here = self._here()
-            return here.release(key, fence) if here is not None else self.instead == "allow"
-        released = yield from self._engine.trying(key, partial(self.meter.release, key, theirs), boxed=True)
-        if released is None:  # whoever gave it is not there: until it ends by itself, nobody else has it
-            return given_us <= asked_us < renewed_us(self.limit, given_us)
+    def release_flow(self, key: str, fence: int) -> Flow[bool]:
+        """Releases a lease; returns whether it was still held."""
+        tag, requested_us = (key, self._number, fence), self._now_us()
+        granted_us, _, engine_fence = self._engine.known_leases.get(tag) or (0, 0, fence)
+        self._engine.known_leases.drop(tag)
+        if engine_fence is None:
+            local_meter = self._local_meter()
+            return local_meter.release(key, fence) if local_meter is not None else self.fallback == "allow"
+        released = yield from self._engine.try_engine(
+            key, partial(self.meter.release, key, engine_fence), boxed=True
+        )
+        if released is None:  # its giver is not there: until it ends by itself, no other caller has it
+            return granted_us <= requested_us < renewed_us(self.limit, granted_us)
         return bool(released[0])
 
-    def leaving(self, key: str, ticket: int) -> Flow[None]:
-        here = self._here()
-        if here is not None:
-            here.leave(key, ticket)
-        yield from self._engine.trying(key, partial(self.meter.leave, key, ticket))
+    def leave_flow(self, key: str, ticket: int) -> Flow[None]:
+        """Gives a ticket up."""
+        local_meter = self._local_meter()
+        if local_meter is not None:
+            local_meter.leave(key, ticket)
+        yield from self._engine.try_engine(key, partial(self.meter.leave, key, ticket))
 
-    def resetting(self, key: str) -> Flow[None]:
-        here = self._here()
-        if here is not None:
-            here.reset(key)
-        done = yield from self._engine.trying(key, partial(self.meter.reset, key), boxed=True)
+    def reset_flow(self, key: str) -> Flow[None]:
+        """Ends all leases and tickets of a key."""
+        local_meter = self._local_meter()
+        if local_meter is not None:
+            local_meter.reset(key)
+        done = yield from self._engine.try_engine(key, partial(self.meter.reset, key), boxed=True)
         if done is None:
             self._engine.shard_of(key).tally("lost_resets")
 
-    def _here(self) -> MemorySlotMeter | None:
-        """The share of these slots; None if this member has none."""
-        if self.instead != "local":
+    def _local_meter(self) -> MemorySlotMeter | None:
+        """Returns the share of these slots; None if this member has none."""
+        if self.fallback != "local":
             return None
-        part = share(self.limit, *self._engine.members.place)
-        return self._engine.local.slots(part, self.name) if isinstance(part, Slots) else None
+        slot_share = share(self.limit, *self._engine.members.position)
+        return self._engine.local_engine.slots(slot_share, self.name) if isinstance(slot_share, Slots) else None
 
-    def _free_here(self, key: str) -> Outcome:
-        here, now_us = self._here(), self._now_us()
-        if here is not None:
-            return DegradedOutcome(here.free(key))
-        if self.instead == "allow":
+    def _free_locally(self, key: str) -> Outcome:
+        local_meter, now_us = self._local_meter(), self._now_us()
+        if local_meter is not None:
+            return DegradedOutcome(local_meter.free(key))
+        if self.fallback == "allow":
             return DegradedOutcome((True, 0, 0, 0, 0, now_us, 0))
-        return self._refusal(key, now_us)
+        return self._refuse(key, now_us)
 
-    def _acquire_here(self, key: str, ticket: int | None, wait: bool) -> Slot:
-        engine, here, now_us = self._engine, self._here(), self._now_us()
+    def _acquire_locally(self, key: str, ticket: int | None, wait: bool) -> Slot:
+        engine, local_meter, now_us = self._engine, self._local_meter(), self._now_us()
         shard = engine.shard_of(key)
         shard.tally("degraded")
-        if here is not None:
-            facts, ticket = here.acquire(key, ticket, wait)
-        elif self.instead == "allow":
+        if local_meter is not None:
+            outcome, ticket = local_meter.acquire(key, ticket, wait)
+        elif self.fallback == "allow":
             with shard.lock:
                 engine.last_fence = fence = max(engine.last_fence + 1, now_us)
-            facts, ticket = (True, 0, 0, 0, 0, now_us, fence), None
+            outcome, ticket = (True, 0, 0, 0, 0, now_us, fence), None
         else:
-            # Whoever waits keeps asking: it needs a ticket for that, though there is no line.
-            facts, ticket = self._refusal(key, now_us), (ticket or now_us) if wait else None
-        if facts[ALLOWED]:
+            # A waiting caller keeps asking: it needs a ticket for that, though there is no queue.
+            outcome, ticket = self._refuse(key, now_us), (ticket or now_us) if wait else None
+        if outcome[ALLOWED]:
             expires_us = renewed_us(self.limit, now_us)
-            engine.leases.keep((key, self._number, facts[MARK]), (now_us, expires_us, None))
-        return Slot(DegradedOutcome(facts), ticket)
+            engine.known_leases.put((key, self._number, outcome[MARK]), (now_us, expires_us, None))
+        return Slot(DegradedOutcome(outcome), ticket)
 
-    def _refusal(self, key: str, now_us: int) -> Outcome:
-        facts = self._engine.refusal(self._engine.shard_of(key), now_us)
-        return DegradedOutcome((*facts[:MARK], 1))  # the next in line
+    def _refuse(self, key: str, now_us: int) -> Outcome:
+        outcome = self._engine.degraded_refusal(self._engine.shard_of(key), now_us)
+        return DegradedOutcome((*outcome[:MARK], 1))  # the next in the queue

@@ -1,7 +1,7 @@
-"""States in words what processes do with a limit while the engine gives no answer, with the numbers they go by.
+"""States in words what processes do with a limit while the engine gives no answer, with the numbers.
 
 Processes that are counted know their ranks, and their shares differ by a unit or are none at all. Processes whose
-number was given have equal shares among that number, however many they really are.
+number was stated have equal shares among that number, however many they really are.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.engines.layers.fallback.limit_share import equal_share, fresh, share
 
-_LAW = (
+_BOUNDS = (
     "at most twice the limit in the window in which an outage begins or is partial, at most the limit and one "
     "share in any later one, and no second burst when the engine is back"
 )
 
 
-def local_law(limit: Limit, nodes: int, given: int | None) -> str:
-    """States how so many processes share a limit. `given`: the number they were given; None: they are counted."""
-    gone = "while the engine gives no answer, "
-    if given is None:
-        return gone + _by_rank(limit, nodes)
-    part = equal_share(limit, given)
-    if part is None:
-        return gone + _refused(limit, nodes)
-    return f"{gone}{_each(nodes)} goes on with {part}: {_together(limit, nodes, given)}"
+def describe_share(limit: Limit, nodes: int, stated_nodes: int | None) -> str:
+    """Returns how so many processes share a limit. `stated_nodes`: the number that was stated; None: they are
+    counted."""
+    intro = "while the engine gives no answer, "
+    if stated_nodes is None:
+        return intro + _by_rank(limit, nodes)
+    each_share = equal_share(limit, stated_nodes)
+    if each_share is None:
+        return intro + _refused(limit, nodes)
+    return f"{intro}{_each(nodes)} goes on with {each_share}: {_total_admitted(limit, nodes, stated_nodes)}"
 
 
 def _by_rank(limit: Limit, nodes: int) -> str:
@@ -33,32 +34,36 @@ def _by_rank(limit: Limit, nodes: int) -> str:
     if first is None:
         return _refused(limit, nodes)
     if first == last:
-        return f"{_each(nodes)} goes on with {first}: {_LAW}"
-    more = fresh(limit) % nodes
+        return f"{_each(nodes)} goes on with {first}: {_BOUNDS}"
+    larger_shares = fresh(limit) % nodes
     if last is None:
-        few = f"the first {more} of {nodes} processes go" if more > 1 else f"the first of {nodes} processes goes"
-        return f"{few} on with {first}, and the others refuse every call: {_LAW}"
-    verb = "goes" if more == 1 else "go"
-    return f"{more} of {nodes} processes {verb} on with {first}, and the others with {last}: {_LAW}"
-
-
-def _together(limit: Limit, nodes: int, given: int) -> str:
-    """States how much equal shares of so many processes admit together."""
-    if nodes > given:
-        return (
-            f"the engine was given nodes={given}, so {nodes} processes together admit up to {nodes / given:.3g} "
-            "times the limit, and in the window in which an outage begins or is partial, what the engine admitted "
-            "besides"
+        subject = (
+            f"the first {larger_shares} of {nodes} processes go"
+            if larger_shares > 1
+            else f"the first of {nodes} processes goes"
         )
-    whole, least = fresh(limit), min(nodes, given)
-    if least <= whole:
-        return _LAW
+        return f"{subject} on with {first}, and the others refuse every call: {_BOUNDS}"
+    verb = "goes" if larger_shares == 1 else "go"
+    return f"{larger_shares} of {nodes} processes {verb} on with {first}, and the others with {last}: {_BOUNDS}"
+
+
+def _total_admitted(limit: Limit, nodes: int, stated_nodes: int) -> str:
+    """Returns how much equal shares of so many processes admit together."""
+    if nodes > stated_nodes:
+        return (
+            f"the engine was given nodes={stated_nodes}, so {nodes} processes together admit up to "
+            f"{nodes / stated_nodes:.3g} times the limit, and in the window in which an outage begins or "
+            "is partial, what the engine admitted besides"
+        )
+    capacity, sharers = fresh(limit), min(nodes, stated_nodes)
+    if sharers <= capacity:
+        return _BOUNDS
     if isinstance(limit, Slots):
-        return f"all together up to {least} at a time instead of {whole}, and what the engine gave before"
+        return f"all together up to {sharers} at a time instead of {capacity}, and what the engine gave before"
     if isinstance(limit, FixedWindow) and limit.unit is not None:
-        rate = f"up to {least} in a {limit.unit} instead of {whole}"
+        rate = f"up to {sharers} in a {limit.unit} instead of {capacity}"
     else:
-        rate = f"at most at the limit's rate, and up to {least} at once instead of {whole}"
+        rate = f"at most at the limit's rate, and up to {sharers} at once instead of {capacity}"
     return (
         f"all together {rate}; in the window in which an outage begins or is partial, the engine may have "
         "admitted the limit besides; no second burst when the engine is back"

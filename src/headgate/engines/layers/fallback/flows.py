@@ -1,29 +1,29 @@
-"""What is done when the engine does not answer: the steps, for both spellings. What is answered instead is told in
-answers.py.
+"""The flows of the fallback layer: what happens, step by step, when the engine does not answer. The answers
+themselves are in degraded_answers.py.
 
-While it is gone, whoever decides by a share keeps account of it (shares.py). When it answers again, a
-second begins in which accounts are settled: what a share admitted is told to the engine before the engine is
-asked about that count, and the counts that nobody asks about are told in the background. Meanwhile a call must
-pass both, its share and the engine, for other members may not have noticed yet. After that the shares are dropped.
-All of this is for charges whose fallback is local; a call none of whose charges has a fallback goes straight to
-the engine, whatever the breaker says.
+While the engine is gone, a process that decides by a share keeps account of it (settlement.py). When the engine
+answers again, a second begins in which accounts are settled: the engine is charged with what a share admitted
+before it decides about that count, and counts that are not used are settled in the background. Meanwhile a call
+must pass both, its share and the engine, because other members may not have noticed yet. After that the shares are
+dropped. All of this is for charges whose fallback is local; a call none of whose charges has a fallback goes
+straight to the engine, whatever the breaker says.
 
-Refunds. The facts of a fallback carry a mark that no engine gives (`OURS` and below), so a receipt tells who made
-it. What a share admitted is given back to that share while it is there, and to nobody after: the engine was told
-a sum, maybe not all of it. What the engine admitted is given back to the engine, or lost.
+Refunds. The outcomes of a fallback carry a mark that no engine gives (`FALLBACK_MARK` and below), so a receipt
+shows who made it. What a share admitted is given back to that share while it exists, and to nothing after: the
+engine was charged with a sum, maybe not all of it. What the engine admitted is given back to the engine, or lost.
 
-Laws (tests/engines/layers/test_fallback.py, test_fallback_laws.py, test_fallback_rules.py,
-test_fallback_rules_back.py):
-  - no EngineUnavailable reaches a caller, whatever is asked, unless a charge of the call has no fallback. (What an
-    operator writes is no call: overrides fail as they fail);
+Laws (tests/engines/layers/test_fallback.py, test_fallback_laws.py, test_fallback_by_rule.py,
+test_settlement_by_rule.py):
+  - no EngineUnavailable reaches a caller, whatever it requests, unless a charge of the call has no fallback. (An
+    operator's change is no call: overrides fail as they fail);
   - with allow nothing is refused; with deny nothing passes while the breaker is open;
   - local: N members together admit at most twice the limit in a window in which an outage begins or is partial,
-    and at most the limit and one share in any other. Members that were given their number and know no rank
-    admit at most the limit's rate, and N at once where the burst is smaller (test_told_number.py);
+    and at most the limit and one share in any other. Members whose number was stated and that know no rank admit
+    at most the limit's rate, and N at once where the burst is smaller (test_stated_node_count.py);
   - two seconds after the engine is back it alone decides again;
-  - an answer that was lost is not asked for again: it may have been charged;
+  - a request whose reply was lost is not repeated: it may have been charged;
   - no refund gives back more than was charged where it is given back;
-  - a question that commits nothing charges no share either.
+  - a preview that commits nothing charges no share either.
 """
 
 from __future__ import annotations
@@ -46,73 +46,78 @@ from headgate.engines.layers.fallback.breaker import (
     PROBING,
     SETTLING,
     Phase,
-    Way,
+    Route,
 )
-from headgate.engines.layers.fallback.degraded_answers import OURS, Answers, all_pass, ours
-from headgate.engines.layers.fallback.membership import Roll
-from headgate.engines.layers.fallback.settlement import Asked
-from headgate.engines.layers.fallback.shard import Recent, Shard
+from headgate.engines.layers.fallback.degraded_answers import (
+    FALLBACK_MARK,
+    DegradedAnswers,
+    all_allowed,
+    as_degraded,
+)
+from headgate.engines.layers.fallback.membership import MembershipState
+from headgate.engines.layers.fallback.settlement import MeterCharge
+from headgate.engines.layers.fallback.shard import RecentEntries, Shard
 from headgate.engines.url_options import PROMPT, Instead
 from headgate.errors import EngineUnavailable
 from headgate.flow import Flow
 
 SETTLE_US = 1_000_000
-DEADLINE = PROMPT
-REMEMBERED = 10_000
+DEADLINE_S = PROMPT
+MAX_RECENT = 10_000
 
 
-class Fallback(Answers):
-    """The flows of both engines."""
+class Fallback(DegradedAnswers):
+    """The flows of the sync and the async engine."""
 
     def __init__(
         self,
         inner: Any,
         fallback: Instead | None,
-        members: Roll,
+        members: MembershipState,
         clock: Clock | None,
         settle_us: int,
         deadline: float,
-        remembered: int,
+        max_recent: int,
     ) -> None:
-        # Of each lease: when it was given, when it ends, and its fence in the engine if that gave it.
-        self.leases: Recent[tuple[int, int, int | None]] = Recent(remembered)
-        self._names: dict[tuple[str, str], int] = {}
-        self._numbers = numbers()
-        super().__init__(inner, fallback, members, clock, settle_us, deadline, remembered)
+        # Of each lease: when it was given, when it ends, and its fence in the engine if the engine gave it.
+        self.known_leases: RecentEntries[tuple[int, int, int | None]] = RecentEntries(max_recent)
+        self._count_numbers: dict[tuple[str, str], int] = {}
+        self._next_numbers = numbers()
+        super().__init__(inner, fallback, members, clock, settle_us, deadline, max_recent)
 
-    def drop_all(self) -> None:
-        """Drop all that was remembered and kept, without asking anybody: a fork's child must not share it."""
-        super().drop_all()
-        self.leases.clear()
+    def drop_state(self) -> None:
+        """Drops everything remembered, without a request: a forked child must not share it."""
+        super().drop_state()
+        self.known_leases.clear()
         self.last_fence = 0
 
     @property
     def degraded(self) -> int:
-        """Decisions by the fallback."""
-        return self._sum("degraded")
+        """How many decisions the fallback made."""
+        return self._total("degraded")
 
     @property
     def opened(self) -> int:
         """How often a breaker opened."""
-        return self._sum("opened")
+        return self._total("opened")
 
     @property
     def lost_refunds(self) -> int:
-        """Refunds that the engine was never told."""
-        return self._sum("lost_refunds")
+        """How many refunds never reached the engine."""
+        return self._total("lost_refunds")
 
     @property
     def lost_resets(self) -> int:
-        """Keys that were reset, or given another limit, here but not in the engine."""
-        return self._sum("lost_resets")
+        """How many keys were reset, or given another limit, here but not in the engine."""
+        return self._total("lost_resets")
 
-    def _sum(self, what: str) -> int:
-        return sum(shard.tallies[what] for shard in tuple(self.shards.values()))
+    def _total(self, name: str) -> int:
+        return sum(shard.tallies[name] for shard in tuple(self.shards.values()))
 
     def state(self, shard: Hashable = 0) -> Phase:
-        """How things stand with a part of the engine."""
-        known = self.shards.get(shard)
-        return CLOSED if known is None else known.phase(self.clock.now_us())
+        """Returns the phase of a part of the engine."""
+        part = self.shards.get(shard)
+        return CLOSED if part is None else part.phase(self.clock.now_us())
 
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
@@ -121,264 +126,288 @@ class Fallback(Answers):
         return self.inner.assignments(limit, name, ttl_us, grace_us)
 
     def set_deadline(self, seconds: float) -> None:
-        self.hurry_us: int = round(seconds * SECOND) // 4
+        self.settle_wait_us: int = round(seconds * SECOND) // 4
         set_deadline(self.inner, seconds)
 
     def number(self, limit: Limit, name: str) -> int:
-        """One number for all meters that share their counts."""
-        return self._names.setdefault((limit.algorithm, name), next(self._numbers))
+        """Returns one number for all meters that share their counts."""
+        return self._count_numbers.setdefault((limit.algorithm, name), next(self._next_numbers))
 
-    def failed(self, shard: Shard, way: Way, why: BaseException) -> None:
-        shard.failed(way, self.clock.now_us(), why, self.in_words())
+    def note_failure(self, shard: Shard, route: Route, error: BaseException) -> None:
+        """Reports a failed request to the breaker of a part."""
+        shard.on_failure(route, self.clock.now_us(), error, self.describe_mode())
 
-    def succeeded(self, shard: Shard, way: Way) -> None:
-        shard.succeeded(way, self.clock.now_us())
-        if shard.owing:
-            self.in_background(shard)
+    def note_success(self, shard: Shard, route: Route) -> None:
+        """Reports an answered request to the breaker of a part, and settles in the background what is
+        unsettled."""
+        shard.on_success(route, self.clock.now_us())
+        if shard.unsettled:
+            self.settle_in_background(shard)
 
     def stop_settling(self) -> None:
-        """Whoever closes leaves the rest untold."""
+        """Drops what is unsettled: a closing engine does not settle the rest."""
         for shard in tuple(self.shards.values()):
-            shard.owing.clear()
+            shard.unsettled.clear()
 
-    def in_background(self, shard: Shard) -> None:
-        """Drive `settling(shard)` beside all else."""
+    def settle_in_background(self, shard: Shard) -> None:
+        """Drives `settle_shard(shard)` in the background."""
         raise NotImplementedError
 
     # Deciding.
 
-    def deciding(
-        self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True
+    def decide_flow(
+        self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool = True
     ) -> Flow[list[Outcome]]:
-        """The long way of a decision: something failed before, or is owed, or there are several charges."""
-        if has_no_fallback(asked):
-            return (yield from self._asking(asked, patience_us, commit))
-        near = self._near(asked)
-        if len(near) < len(asked):
-            found = iter((yield from self.deciding([asked[place] for place in near], patience_us, commit)))
-            passes = ours((True, 0, 0, 0, 0, self.clock.now_us(), 0))
-            return [next(found) if place in near else passes for place in range(len(asked))]
-        ways = self._ways(asked)
-        if ways is None:
-            return self.instead(asked, patience_us, commit)
-        shared = [each for each in asked if each[0].shares]
-        hurry_us = self._hurry_us(asked)
-        passed: list[Outcome] = []
+        """Decides charges off the fast path: something failed before, or is unsettled, or there are several
+        charges."""
+        if has_no_fallback(charges):
+            return (yield from self._ask_engine(charges, patience_us, commit))
+        reachable = self._reachable(charges)
+        if len(reachable) < len(charges):
+            reached = iter(
+                (yield from self.decide_flow([charges[index] for index in reachable], patience_us, commit))
+            )
+            allowed = as_degraded((True, 0, 0, 0, 0, self.clock.now_us(), 0))
+            return [next(reached) if index in reachable else allowed for index in range(len(charges))]
+        routes = self._routes(charges)
+        if routes is None:
+            return self.answer_without_engine(charges, patience_us, commit)
+        shared = [charge for charge in charges if charge[0].uses_share]
+        max_wait_us = self._settle_wait_us(charges)
+        by_share: list[Outcome] = []
         try:
             for meter, key, _ in shared:
-                told = yield from self.tell(self.shard_of(key), meter.tag(key), hurry_us=hurry_us)
-                if not told:
-                    for shard, way in ways.items():
-                        self.succeeded(shard, way)
-                    return self.instead(asked, patience_us, commit)
-            if self._both_must_pass(ways) and any(cost for _, _, cost in shared):
-                passed = self.by_share(shared, patience_us, commit)
-                if not all_pass(passed):
-                    yield from self._probe(asked, ways)
-                    return self.degraded_by(asked, self.beside(asked, passed))
-            answers = yield from self._asking(asked, patience_us, commit)
-        except EngineUnavailable as why:
-            for shard, way in ways.items():
-                if why.key is None or self.shard_of(why.key) is shard:
-                    self.failed(shard, way, why)
+                is_settled = yield from self.settle_count(
+                    self.shard_of(key), meter.tag(key), max_wait_us=max_wait_us
+                )
+                if not is_settled:
+                    for shard, route in routes.items():
+                        self.note_success(shard, route)
+                    return self.answer_without_engine(charges, patience_us, commit)
+            if self._must_pass_both(routes) and any(cost for _, _, cost in shared):
+                by_share = self.decide_by_share(shared, patience_us, commit)
+                if not all_allowed(by_share):
+                    yield from self._probe(charges, routes)
+                    return self.tally_degraded(charges, self.merge_answers(charges, by_share))
+            answers = yield from self._ask_engine(charges, patience_us, commit)
+        except EngineUnavailable as error:
+            for shard, route in routes.items():
+                if error.key is None or self.shard_of(error.key) is shard:
+                    self.note_failure(shard, route, error)
                 else:
-                    shard.withdrawn(way, self.clock.now_us())
-            if passed and all_pass(passed) and self.others_pass(asked):
+                    shard.on_withdrawal(route, self.clock.now_us())
+            if by_share and all_allowed(by_share) and self.others_allow(charges):
                 if commit:
-                    self.owe(asked)
-                return self.degraded_by(asked, self.beside(asked, passed))
+                    self.note_unsettled(charges)
+                return self.tally_degraded(charges, self.merge_answers(charges, by_share))
             if commit:
-                self.give_back(shared, passed)
-            return self.instead(asked, patience_us, commit, why)
-        except BaseException as why:
-            self._interrupted(ways, why)
+                self.give_back(shared, by_share)
+            return self.answer_without_engine(charges, patience_us, commit, error)
+        except BaseException as error:
+            self._on_interruption(routes, error)
             if commit:
-                self.give_back(shared, passed)
+                self.give_back(shared, by_share)
             raise
-        self.answered(asked, answers)
-        silent = self._silent(asked, answers)
-        for shard, way in ways.items():
-            if shard in silent:
-                shard.withdrawn(way, self.clock.now_us())
+        self.note_answers(charges, answers)
+        shadow_failures = self._shadow_only_failures(charges, answers)
+        for shard, route in routes.items():
+            if shard in shadow_failures:
+                shard.on_withdrawal(route, self.clock.now_us())
             else:
-                self.succeeded(shard, way)
-        if commit and not _passes(asked, answers):
-            self.give_back(shared, passed)
+                self.note_success(shard, route)
+        if commit and not _live_allowed(charges, answers):
+            self.give_back(shared, by_share)
         return answers
 
-    def unanswered(self, shard: Shard, asked: Asked, patience_us: int | None, why: EngineUnavailable) -> Outcome:
-        """The short way ended without an answer."""
-        self.failed(shard, ASK, why)
-        return self.instead([asked], patience_us, why=why)[0]
+    def answer_after_failure(
+        self, shard: Shard, charge: MeterCharge, patience_us: int | None, error: EngineUnavailable
+    ) -> Outcome:
+        """Returns the fallback's answer after the fast path failed."""
+        self.note_failure(shard, ASK, error)
+        return self.answer_without_engine([charge], patience_us, error=error)[0]
 
-    def _asking(self, asked: Sequence[Asked], patience_us: int | None, commit: bool) -> Flow[list[Outcome]]:
-        if len(asked) == 1 and commit:
-            meter, key, cost = asked[0]
+    def _ask_engine(
+        self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool
+    ) -> Flow[list[Outcome]]:
+        """Requests the decision from the engine."""
+        if len(charges) == 1 and commit:
+            meter, key, cost = charges[0]
             return [(yield partial(meter.meter.decide, key, cost, patience_us))]
-        answers: list[Outcome] = yield partial(self.inner.decide_all, inside(asked), patience_us, commit)
+        answers: list[Outcome] = yield partial(self.inner.decide_all, inner_charges(charges), patience_us, commit)
         return answers
 
-    def answered(self, asked: Sequence[Asked], answers: Sequence[Outcome]) -> None:
-        if self.shares:
-            self.remember(asked, answers)
+    def note_answers(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:
+        """Remembers the engine's outcomes, if shares need them."""
+        if self.uses_shares:
+            self.remember(charges, answers)
 
-    def _silent(self, asked: Sequence[Asked], answers: Sequence[Outcome]) -> set[Shard]:
-        """The parts that gave no answer, and were asked only for what is aside. Nobody waited long for that, so it
-        tells neither that they are there nor that they are gone."""
-        if not any(isinstance(facts, DegradedOutcome) for facts in answers):
+    def _shadow_only_failures(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> set[Shard]:
+        """Returns the parts that gave no answer and only had shadows to decide. A shadow is not waited for long,
+        so that does not show whether they are up."""
+        if not any(isinstance(outcome, DegradedOutcome) for outcome in answers):
             return set()
-        told: dict[bool, set[Shard]] = {True: set(), False: set()}
-        for (_, key, _), facts in zip(asked, answers, strict=True):
-            told[isinstance(facts, DegradedOutcome)].add(self.shard_of(key))
-        return told[True] - told[False]
+        shards: dict[bool, set[Shard]] = {True: set(), False: set()}
+        for (_, key, _), outcome in zip(charges, answers, strict=True):
+            shards[isinstance(outcome, DegradedOutcome)].add(self.shard_of(key))
+        return shards[True] - shards[False]
 
-    def _hurry_us(self, asked: Sequence[Asked]) -> int | None:
-        """How long the engine may take to be told what is owed; None: as long as it takes, for nothing else can
+    def _settle_wait_us(self, charges: Sequence[MeterCharge]) -> int | None:
+        """Returns how long settling may take before a call; None: as long as it takes, because nothing else can
         answer."""
-        if any(meter.instead is None for meter, _, _ in asked):
+        if any(meter.fallback is None for meter, _, _ in charges):
             return None
-        deadline = deadline_of(meter for meter, _, _ in asked)
-        return self.hurry_us if deadline is None else min(self.hurry_us, round(deadline * SECOND) // 4)
+        deadline = deadline_of(meter for meter, _, _ in charges)
+        return self.settle_wait_us if deadline is None else min(self.settle_wait_us, round(deadline * SECOND) // 4)
 
-    def _near(self, asked: Sequence[Asked]) -> list[int]:
-        """The places of what is to be asked: all but what is aside and lies where nobody answers, for that would
-        be in the way of those who are live elsewhere."""
-        live = {self.shard_of(key) for meter, key, _ in asked if not _aside(meter)}
+    def _reachable(self, charges: Sequence[MeterCharge]) -> list[int]:
+        """Returns the indexes of the charges to request: all but shadows on a part that does not answer, which
+        would delay live charges elsewhere."""
+        live = {self.shard_of(key) for meter, key, _ in charges if not _is_shadow(meter)}
         now_us = self.clock.now_us()
         return [
-            place
-            for place, shard in enumerate(self.shard_of(key) for _, key, _ in asked)
+            index
+            for index, shard in enumerate(self.shard_of(key) for _, key, _ in charges)
             if not live or shard in live or shard.phase(now_us) not in (OPEN, PROBING)
         ]
 
-    def _ways(self, asked: Sequence[Asked]) -> dict[Shard, Way] | None:
-        """How each part is to be asked; None if one of them is not to be."""
+    def _routes(self, charges: Sequence[MeterCharge]) -> dict[Shard, Route] | None:
+        """Returns the route of each part; None if one of them falls back."""
         now_us = self.clock.now_us()
-        ways: dict[Shard, Way] = {}
-        for shard in dict.fromkeys(self.shard_of(key) for _, key, _ in asked):
-            ways[shard] = shard.asked(now_us)
-            if ways[shard] is FALL_BACK:
-                for claimed, way in ways.items():
-                    claimed.withdrawn(way, now_us)
+        routes: dict[Shard, Route] = {}
+        for shard in dict.fromkeys(self.shard_of(key) for _, key, _ in charges):
+            routes[shard] = shard.choose_route(now_us)
+            if routes[shard] is FALL_BACK:
+                for claimed, route in routes.items():
+                    claimed.on_withdrawal(route, now_us)
                 return None
-        return ways
+        return routes
 
-    def _interrupted(self, ways: dict[Shard, Way], why: BaseException) -> None:
-        """Neither an answer nor a failure of the engine. A cancelled probe counts as one that failed: whoever has
-        less patience than the engine takes would else hold everybody up by probing again and again."""
-        for shard, way in ways.items():
-            if isinstance(why, Exception):
-                shard.withdrawn(way, self.clock.now_us())
-            elif way is PROBE:
-                self.failed(shard, way, why)
+    def _on_interruption(self, routes: dict[Shard, Route], error: BaseException) -> None:
+        """Reports that there was neither an answer nor a failure of the engine. A cancelled probe counts as
+        failed: a caller with less patience than the engine needs would otherwise hold up all others by probing
+        again and again."""
+        for shard, route in routes.items():
+            if isinstance(error, Exception):
+                shard.on_withdrawal(route, self.clock.now_us())
+            elif route is PROBE:
+                self.note_failure(shard, route, error)
 
-    def _both_must_pass(self, ways: dict[Shard, Way]) -> bool:
-        return any(way is PROBE or shard.breaker.phase is SETTLING for shard, way in ways.items())
+    def _must_pass_both(self, routes: dict[Shard, Route]) -> bool:
+        """Returns whether a call must pass both its share and the engine."""
+        return any(route is PROBE or shard.breaker.phase is SETTLING for shard, route in routes.items())
 
-    def _probe(self, asked: Sequence[Asked], ways: dict[Shard, Way]) -> Flow[None]:
-        """The share refused what was to be the probe: look whether the engine is there without charging it."""
-        for shard, way in ways.items():
-            if way is PROBE:
-                own = [(meter, key) for meter, key, _ in asked if self.shard_of(key) is shard]
-                if not own:  # another part answers for the key by now
-                    shard.withdrawn(way, self.clock.now_us())
+    def _probe(self, charges: Sequence[MeterCharge], routes: dict[Shard, Route]) -> Flow[None]:
+        """Probes the engine with a peek, because the share refused the charge that was to be the probe."""
+        for shard, route in routes.items():
+            if route is PROBE:
+                candidates = [(meter, key) for meter, key, _ in charges if self.shard_of(key) is shard]
+                if not candidates:  # another part answers for the key by now
+                    shard.on_withdrawal(route, self.clock.now_us())
                     continue
-                meter, key = own[0]
-                facts = yield partial(meter.meter.decide, key, 0)
-                self.answered([(meter, key, 0)], [facts])
-                self.succeeded(shard, way)
+                meter, key = candidates[0]
+                outcome = yield partial(meter.meter.decide, key, 0)
+                self.note_answers([(meter, key, 0)], [outcome])
+                self.note_success(shard, route)
 
-    def waking(self) -> Flow[None]:
-        """The members' beat was heard, so the engine is there: who has nothing to ask still has accounts."""
+    def heartbeat_flow(self) -> Flow[None]:
+        """Settles accounts after a heartbeat succeeded: the engine is there, and a process without calls still has
+        accounts."""
         for shard in tuple(self.shards.values()):
-            self.send_home(shard)
-            for count in tuple(shard.owing.values())[:1]:
-                shard.heard(self.clock.now_us())
-                yield from self.trying(count.key, partial(count.asked.meter.decide, count.key, 0))
+            self.move_counts(shard)
+            for count in tuple(shard.unsettled.values())[:1]:
+                shard.on_contact(self.clock.now_us())
+                yield from self.try_engine(count.key, partial(count.engine_meter.meter.decide, count.key, 0))
 
     # The other verbs.
 
-    def refunding(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Outcome]:
-        if receipt.mark <= OURS:
-            return self._refund_here(meter, key, units, receipt._replace(mark=OURS - receipt.mark), cancel)
-        step = partial(meter.meter.refund, key, units, receipt, cancel)
-        if meter.instead is None:
-            told: Outcome = yield step
-            return told
-        facts: Outcome | None = yield from self.trying(key, step)
-        if facts is None:
+    def refund_flow(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Outcome]:
+        """Refunds units where they were charged."""
+        if receipt.mark <= FALLBACK_MARK:
+            return self._refund_locally(
+                meter, key, units, receipt._replace(mark=FALLBACK_MARK - receipt.mark), cancel
+            )
+        request = partial(meter.meter.refund, key, units, receipt, cancel)
+        if meter.fallback is None:
+            refunded: Outcome = yield request
+            return refunded
+        outcome: Outcome | None = yield from self.try_engine(key, request)
+        if outcome is None:
             self.shard_of(key).tally("lost_refunds")
-            return self.as_it_stands(meter, key)
-        self.answered([(meter, key, 0)], [facts])
-        return facts
+            return self.peek_without_engine(meter, key)
+        self.note_answers([(meter, key, 0)], [outcome])
+        return outcome
 
-    def _refund_here(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Outcome:
+    def _refund_locally(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Outcome:
         shard = self.shard_of(key)
         count = shard.counts.get(meter.tag(key))
         if count is None or receipt.at_us < count.since_us:
-            return self.as_it_stands(meter, key)
+            return self.peek_without_engine(meter, key)
         before = count.meter.decide(key, 0)
-        facts = count.meter.refund(key, units, receipt, cancel)
+        outcome = count.meter.refund(key, units, receipt, cancel)
         with shard.lock:
-            count.owed -= min(count.owed, max(0, facts[REMAINING] - before[REMAINING]))
-        return ours(facts)
+            count.unsettled_units -= min(count.unsettled_units, max(0, outcome[REMAINING] - before[REMAINING]))
+        return as_degraded(outcome)
 
-    def retuning(self, meter: Any, key: str) -> Flow[None]:
-        yield from self._changing(meter, key, partial(meter.meter.retune, key))
+    def retune_flow(self, meter: Any, key: str) -> Flow[None]:
+        """Retunes a count in the engine."""
+        yield from self._change(meter, key, partial(meter.meter.retune, key))
 
-    def resetting(self, meter: Any, key: str) -> Flow[None]:
+    def reset_flow(self, meter: Any, key: str) -> Flow[None]:
+        """Resets a count here and in the engine."""
         shard, tag = self.shard_of(key), meter.tag(key)
         self.recent.drop(tag)
         with shard.lock:
-            shard.owing.pop(tag, None)
+            shard.unsettled.pop(tag, None)
             count = shard.counts.get(tag)
             if count is not None:
-                count.owed = 0
+                count.unsettled_units = 0
                 count.meter.reset(key)
-        yield from self._changing(meter, key, partial(meter.meter.reset, key))
+        yield from self._change(meter, key, partial(meter.meter.reset, key))
 
-    def _changing(self, meter: Any, key: str, step: Callable[[], Any]) -> Flow[None]:
-        if meter.instead is None:
-            yield step
+    def _change(self, meter: Any, key: str, request: Callable[[], Any]) -> Flow[None]:
+        if meter.fallback is None:
+            yield request
             return
-        done = yield from self.trying(key, step, boxed=True)
+        done = yield from self.try_engine(key, request, boxed=True)
         if done is None:
             self.shard_of(key).tally("lost_resets")
 
-    def trying(self, key: str, step: Callable[[], Any], boxed: bool = False) -> Flow[Any]:
-        """Ask, if anybody is to be asked; None, and no exception, if the engine could not be. An answer that may
-        itself be None is boxed."""
+    def try_engine(self, key: str, request: Callable[[], Any], boxed: bool = False) -> Flow[Any]:
+        """Sends a request unless the breaker is open; returns None, and raises nothing, if the engine did not
+        answer. A reply that may itself be None is boxed in a 1-tuple."""
         shard = self.shard_of(key)
-        way = shard.asked(self.clock.now_us())
-        if way is FALL_BACK:
+        route = shard.choose_route(self.clock.now_us())
+        if route is FALL_BACK:
             return None
         try:
-            said = yield step
-        except EngineUnavailable as why:
-            self.failed(shard, way, why)
+            reply = yield request
+        except EngineUnavailable as error:
+            self.note_failure(shard, route, error)
             return None
-        except BaseException as why:
-            self._interrupted({shard: way}, why)
+        except BaseException as error:
+            self._on_interruption({shard: route}, error)
             raise
-        self.succeeded(shard, way)
-        return (said,) if boxed else said
+        self.note_success(shard, route)
+        return (reply,) if boxed else reply
 
 
-def has_no_fallback(asked: Sequence[Asked]) -> bool:
-    """Whether nobody but the engine can answer: what is decided aside needs no answer."""
-    live = [meter.instead for meter, _, _ in asked if not _aside(meter)]
+def has_no_fallback(charges: Sequence[MeterCharge]) -> bool:
+    """Returns whether only the engine can answer; shadows need no answer."""
+    live = [meter.fallback for meter, _, _ in charges if not _is_shadow(meter)]
     return bool(live) and live.count(None) == len(live)
 
 
-def inside(asked: Sequence[Asked]) -> list[tuple[Any, str, int]]:
-    """The same charges, by the engine's own hands."""
-    return [(meter.meter, key, cost) for meter, key, cost in asked]
+def inner_charges(charges: Sequence[MeterCharge]) -> list[tuple[Any, str, int]]:
+    """Returns the same charges with the inner meters."""
+    return [(meter.meter, key, cost) for meter, key, cost in charges]
 
 
-def _passes(asked: Sequence[Asked], answers: Sequence[Outcome]) -> bool:
-    """Whether the engine charged those that are not aside."""
-    return all_pass([facts for (meter, _, _), facts in zip(asked, answers, strict=True) if not _aside(meter)])
+def _live_allowed(charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> bool:
+    """Returns whether the engine admitted the charges that are not shadows."""
+    return all_allowed(
+        [outcome for (meter, _, _), outcome in zip(charges, answers, strict=True) if not _is_shadow(meter)]
+    )
 
 
-def _aside(meter: Any) -> bool:
+def _is_shadow(meter: Any) -> bool:
     return meter.terms is not None and meter.terms.aside

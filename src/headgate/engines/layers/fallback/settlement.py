@@ -1,14 +1,14 @@
-"""The shares of one process: where they start, what they owe, and how that is settled.
+"""The shares of one process: where they start, what is unsettled, and how that is settled.
 
-A share starts from what was known. For each count the last facts are remembered; while they are alive, the share
+A share starts from what is known. For each count the last outcome is remembered; while it is valid, the share
 starts with so many units used that it has left at most its part of what was remaining then. Conservative: what has
-come free since is not counted. (The debt of reservations is not carried over.) A count that was never asked, or is
-forgotten, because the memory is bounded, starts as a new one. If the engine decided by an override, the share is
-one of that limit.
+come free since is not counted. (The debt of reservations is not carried over.) A count that was never used, or was
+evicted, because the memory is bounded, starts as a new one. If the engine decided by an override, the share is one
+of that limit.
 
-Settling is telling the engine, before it is asked about a count, what the share still holds of the units that it
-admitted alone: one charge, or as much of it as fits. Where a refusal would be counted towards a lockout, the
-engine is asked first how much fits.
+Before the engine decides about a count again, the count is settled: the engine is charged with what the share
+still holds of the units that it admitted alone, in one charge, or with as much of it as fits. Where a refusal
+would be counted towards a lockout, a peek first finds how much fits.
 """
 
 from __future__ import annotations
@@ -20,185 +20,205 @@ from typing import Any
 from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.clock import Clock
-from headgate.engines.layers.fallback.breaker import ASK, Way
+from headgate.engines.layers.fallback.breaker import ASK, Route
 from headgate.engines.layers.fallback.limit_share import fresh, share, units
-from headgate.engines.layers.fallback.membership import Roll
-from headgate.engines.layers.fallback.shard import Count, Recent, Shard, Tag
+from headgate.engines.layers.fallback.membership import MembershipState
+from headgate.engines.layers.fallback.shard import LocalCount, RecentEntries, Shard, Tag
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.errors import EngineUnavailable
 from headgate.flow import Flow
 
-Asked = tuple[Any, str, int]  # a meter of ours, a key, a cost
+MeterCharge = tuple[Any, str, int]  # a meter of the fallback engine, a key, a cost
 
 
 class Settlement:
-    """What this process keeps of the engine's parts and counts."""
+    """What this process stores about the engine's parts and counts."""
 
-    def __init__(self, inner: Any, members: Roll, clock: Clock, deadline_us: int, remembered: int) -> None:
+    def __init__(
+        self, inner: Any, members: MembershipState, clock: Clock, deadline_us: int, max_recent: int
+    ) -> None:
         self.inner = inner
         self.members = members
         self.clock = clock
-        self.settle_us = 0  # until anybody shares
-        self.hurry_us: int = deadline_us // 4
-        self.recent: Recent[tuple[Outcome, int]] = Recent(remembered)
+        self.settle_us = 0  # until a charge uses a share
+        self.settle_wait_us: int = deadline_us // 4
+        self.recent: RecentEntries[tuple[Outcome, int]] = RecentEntries(max_recent)
         self.shards: dict[Hashable, Shard] = {}
-        self.drop_all()
+        self.drop_state()
 
-    def drop_all(self) -> None:
+    def drop_state(self) -> None:
+        """Drops all parts, counts and remembered outcomes."""
         self.recent.clear()
         self.shards.clear()
-        self.local: MemoryEngine = MemoryEngine(self.clock)
+        self.local_engine: MemoryEngine = MemoryEngine(self.clock)
 
     def shard_of(self, key: str) -> Shard:
+        """Returns the part of the engine that decides for the key."""
         name = self.inner.shard(key)
         return self.shards.get(name) or self.shards.setdefault(name, Shard(name, self.settle_us))
 
-    def failed(self, shard: Shard, way: Way, why: BaseException) -> None:
+    def note_failure(self, shard: Shard, route: Route, error: BaseException) -> None:
         raise NotImplementedError
 
-    def remember(self, asked: Sequence[Asked], answers: Sequence[Outcome]) -> None:
-        """What the engine said last, of counts that may be shared."""
+    def remember(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:
+        """Remembers the engine's last outcomes of counts that may be shared."""
         now_us = self.clock.now_us()
-        for (meter, key, _), facts in zip(asked, answers, strict=True):
-            if meter.shares:
-                self.recent.keep(meter.tag(key), (facts, now_us))
+        for (meter, key, _), outcome in zip(charges, answers, strict=True):
+            if meter.uses_share:
+                self.recent.put(meter.tag(key), (outcome, now_us))
 
-    def refusal(self, shard: Shard, now_us: int) -> Outcome:
+    def degraded_refusal(self, shard: Shard, now_us: int) -> Outcome:
+        """Returns a refusal that lasts until the next probe."""
         return False, 0, shard.breaker.next_probe_us(now_us), 0, 0, now_us, 0
 
-    def by_share(self, asked: Sequence[Asked], patience_us: int | None, commit: bool = True) -> list[Outcome]:
-        """Judge by the shares alone; nothing is owed yet. What a share can never hold, the whole limit may: then
-        the wait ends when the engine is probed next."""
-        answers = self._judged(asked, patience_us, commit)
-        for place, ((meter, key, cost), facts) in enumerate(zip(asked, answers, strict=True)):
-            if facts[RETRY_AFTER_US] is None and cost <= self._limit(meter, meter.tag(key)).max_cost:
-                allowed, remaining, _, reset_us, delay_us, at_us, mark = facts
+    def decide_by_share(
+        self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool = True
+    ) -> list[Outcome]:
+        """Decides by the shares alone; nothing is unsettled yet. A cost that a share can never hold may fit the
+        whole limit: then the wait ends at the next probe of the engine."""
+        answers = self._decide_by_share(charges, patience_us, commit)
+        for index, ((meter, key, cost), outcome) in enumerate(zip(charges, answers, strict=True)):
+            if outcome[RETRY_AFTER_US] is None and cost <= self._limit(meter, meter.tag(key)).max_cost:
+                allowed, remaining, _, reset_us, delay_us, at_us, mark = outcome
                 wait_us = self.shard_of(key).breaker.next_probe_us(at_us)
-                answers[place] = allowed, remaining, wait_us, reset_us, delay_us, at_us, mark
+                answers[index] = allowed, remaining, wait_us, reset_us, delay_us, at_us, mark
         return answers
 
-    def _judged(self, asked: Sequence[Asked], patience_us: int | None, commit: bool) -> list[Outcome]:
-        if not asked:
+    def _decide_by_share(
+        self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool
+    ) -> list[Outcome]:
+        if not charges:
             return []
-        counts = [self._count(meter, key) for meter, key, _ in asked]
+        counts = [self._count(meter, key) for meter, key, _ in charges]
         if any(count is None for count in counts):
             now_us = self.clock.now_us()
             return [
-                count.meter.decide(key, 0) if count else self.refusal(self.shard_of(key), now_us)
-                for count, (_, key, _) in zip(counts, asked, strict=True)
+                count.meter.decide(key, 0) if count else self.degraded_refusal(self.shard_of(key), now_us)
+                for count, (_, key, _) in zip(counts, charges, strict=True)
             ]
-        charges = [(count.meter, key, cost) for count, (_, key, cost) in zip(counts, asked, strict=True) if count]
+        local_charges = [
+            (count.meter, key, cost) for count, (_, key, cost) in zip(counts, charges, strict=True) if count
+        ]
         if not commit:
-            return self.local.decide_all(charges, patience_us, commit)
-        if len(charges) == 1:
-            meter, key, cost = charges[0]
+            return self.local_engine.decide_all(local_charges, patience_us, commit)
+        if len(local_charges) == 1:
+            meter, key, cost = local_charges[0]
             answers = [meter.decide(key, cost, patience_us)]
         else:
-            answers = self.local.decide_all(charges, patience_us)
-        for count, facts in zip(counts, answers, strict=True):
+            answers = self.local_engine.decide_all(local_charges, patience_us)
+        for count, outcome in zip(counts, answers, strict=True):
             if count is not None:
-                count.judged(facts)
+                count.extend_life(outcome)
         return answers
 
-    def _count(self, meter: Any, key: str) -> Count | None:
-        """The share of this count; None if this member has none."""
+    def _count(self, meter: Any, key: str) -> LocalCount | None:
+        """Returns the local count of the key, a new one if needed; None if this member has no share."""
         shard, tag = self.shard_of(key), meter.tag(key)
-        known = shard.count(tag) or self._moved(shard, tag)
-        if known is not None:
-            return known
-        count, rank = self.members.place
+        existing = shard.count(tag) or self._moved_count(shard, tag)
+        if existing is not None:
+            return existing
+        member_count, rank = self.members.position
         limit = self._limit(meter, tag)
-        part = share(limit, count, rank)
+        part = share(limit, member_count, rank)
         if part is None:
             return None
         now_us = self.clock.now_us()
-        new = Count(meter, key, self.local.meter(part, meter.name), now_us)
-        added = shard.add(tag, new, now_us)
-        if added is new:
+        count = LocalCount(meter, key, self.local_engine.meter(part, meter.name), now_us)
+        added = shard.add(tag, count, now_us)
+        if added is count:
             remaining = self._remaining(limit, tag, now_us)
             unused = rank is None and remaining >= fresh(limit)  # an equal share may hold more than its part
-            new.meter.reset(key)
-            used = 0 if unused else max(0, fresh(part) - units(remaining, count, rank))
+            count.meter.reset(key)
+            used = 0 if unused else max(0, fresh(part) - units(remaining, member_count, rank))
             if used:
-                new.judged(new.meter.decide(key, used))
+                count.extend_life(count.meter.decide(key, used))
         return added
 
-    def _moved(self, shard: Shard, tag: Tag) -> Count | None:
-        """The count, if it was kept for a part that no longer answers for its key: nobody gets two shares."""
+    def _moved_count(self, shard: Shard, tag: Tag) -> LocalCount | None:
+        """Returns the count, if it was kept for a part that no longer answers for its key: no key gets two
+        shares."""
         for other in tuple(self.shards.values()):
             if other is not shard and tag in other.counts:
-                other.hand_over(tag, shard)
+                other.move_count(tag, shard)
         return shard.count(tag)
 
-    def send_home(self, shard: Shard) -> None:
-        """Counts go to the part that answers for their keys by now, with what they owe."""
+    def move_counts(self, shard: Shard) -> None:
+        """Moves counts, with their unsettled units, to the parts that answer for their keys by now."""
         for tag, count in tuple(shard.counts.items()):
-            home = self.shard_of(count.key)
-            if home is not shard:
-                shard.hand_over(tag, home)
+            target = self.shard_of(count.key)
+            if target is not shard:
+                shard.move_count(tag, target)
 
     def _limit(self, meter: Any, tag: Tag) -> Limit:
-        """The limit that the engine last decided by."""
-        known = self.recent.find(tag)
-        limit: Limit = meter.limit if known is None else getattr(known[0], "limit", meter.limit)
+        """Returns the limit that the engine last decided by."""
+        recent = self.recent.get(tag)
+        limit: Limit = meter.limit if recent is None else getattr(recent[0], "limit", meter.limit)
         return limit
 
     def _remaining(self, limit: Limit, tag: Tag, now_us: int) -> int:
-        """What was left of the count when the engine last spoke of it."""
-        known = self.recent.find(tag)
-        if known is not None and now_us < known[1] + known[0][RESET_AFTER_US]:
-            return min(known[0][REMAINING], fresh(limit))
+        """Returns what was left of the count when the engine last decided about it."""
+        recent = self.recent.get(tag)
+        if recent is not None and now_us < recent[1] + recent[0][RESET_AFTER_US]:
+            return min(recent[0][REMAINING], fresh(limit))
         return fresh(limit)
 
-    def owe(self, asked: Sequence[Asked]) -> None:
-        for meter, key, cost in asked:
-            if not meter.shares:
+    def note_unsettled(self, charges: Sequence[MeterCharge]) -> None:
+        """Records the charges as admitted by the shares alone."""
+        for meter, key, cost in charges:
+            if not meter.uses_share:
                 continue
             shard, tag = self.shard_of(key), meter.tag(key)
             count = shard.counts.get(tag)
             if count is not None and cost:
-                shard.owe(tag, count, cost)
+                shard.add_unsettled(tag, count, cost)
 
-    def give_back(self, asked: Sequence[Asked], passed: Sequence[Outcome]) -> None:
-        """What the shares admitted, and the engine did not."""
-        for (meter, key, cost), facts in zip(asked, passed, strict=False):
+    def give_back(self, charges: Sequence[MeterCharge], outcomes: Sequence[Outcome]) -> None:
+        """Gives back what the shares admitted and the engine did not."""
+        for (meter, key, cost), outcome in zip(charges, outcomes, strict=False):
             count = self.shard_of(key).counts.get(meter.tag(key))
-            if count is not None and cost and facts[ALLOWED]:
-                count.meter.refund(key, cost, Receipt.of(facts, cost))
+            if count is not None and cost and outcome[ALLOWED]:
+                count.meter.refund(key, cost, Receipt.of(outcome, cost))
 
-    def tell(self, shard: Shard, tag: Tag, *, hurry_us: int | None = None, there: bool = False) -> Flow[bool]:
-        """Charge the engine with what a share still holds, before it is asked about that count.
+    def settle_count(
+        self, shard: Shard, tag: Tag, *, max_wait_us: int | None = None, engine_answers: bool = False
+    ) -> Flow[bool]:
+        """Charges the engine with what a share still holds, before it decides about that count. Returns whether it
+        is settled.
 
-        Unless it has just answered, it is asked first whether it is there, for telling is done once: if no answer
-        comes, it may have been heard. A caller is in a hurry: with its own there are up to four questions to ask,
-        and if the first one takes more than a quarter of the deadline, it leaves the telling to the background.
-        Then this is False.
+        Unless the engine has just answered, a peek first checks that it is there, because settling is done once:
+        if no answer comes, the engine may have been charged. A caller cannot wait long: with its own request there
+        are up to four, and if the first takes more than a quarter of the deadline, the background settles the
+        count. Then this returns False.
         """
-        count = shard.owing.get(tag)
+        count = shard.unsettled.get(tag)
         if count is None:
             return True
-        ask, key, asked_us = count.asked.meter.decide, count.key, self.clock.now_us()
-        counted = count.asked.terms is not None and count.asked.terms.lockout is not None
-        facts: Outcome | None = None if there and not counted else (yield partial(ask, key, 0))
-        if hurry_us is not None and self.clock.now_us() - asked_us > hurry_us:
-            return tag not in shard.owing  # or somebody else has told it meanwhile
-        owed = shard.take_owed(tag)
-        if counted and facts is not None:
-            owed = min(owed, facts[REMAINING])
-        if owed:
-            facts = yield partial(ask, key, owed)
-            if not facts[ALLOWED] and facts[REMAINING]:
-                facts = yield partial(ask, key, facts[REMAINING])
-        if facts is not None:
-            self.remember([(count.asked, key, owed)], [facts])
-        shard.told(tag, count)
+        decide_inner, key, started_us = count.engine_meter.meter.decide, count.key, self.clock.now_us()
+        counts_refusals = count.engine_meter.terms is not None and count.engine_meter.terms.lockout is not None
+        outcome: Outcome | None = (
+            None if engine_answers and not counts_refusals else (yield partial(decide_inner, key, 0))
+        )
+        if max_wait_us is not None and self.clock.now_us() - started_us > max_wait_us:
+            return tag not in shard.unsettled  # or another caller has settled it meanwhile
+        unsettled_units = shard.take_unsettled(tag)
+        if counts_refusals and outcome is not None:
+            unsettled_units = min(unsettled_units, outcome[REMAINING])
+        if unsettled_units:
+            outcome = yield partial(decide_inner, key, unsettled_units)
+            if not outcome[ALLOWED] and outcome[REMAINING]:
+                outcome = yield partial(decide_inner, key, outcome[REMAINING])
+        if outcome is not None:
+            self.remember([(count.engine_meter, key, unsettled_units)], [outcome])
+        shard.mark_settled(tag, count)
         return True
 
-    def settling(self, shard: Shard) -> Flow[None]:
-        """Tell the engine of every count that owes, one after the other; for as long as settling lasts."""
-        until_us, there = self.clock.now_us() + self.settle_us, False
+    def settle_shard(self, shard: Shard) -> Flow[None]:
+        """Settles every count of a part, one after the other, for as long as settling lasts."""
+        until_us, engine_answers = self.clock.now_us() + self.settle_us, False
         try:
-            while shard.owing and self.clock.now_us() < until_us:
-                there = yield from self.tell(shard, next(iter(shard.owing), ()), there=there)
-        except EngineUnavailable as why:
-            self.failed(shard, ASK, why)
+            while shard.unsettled and self.clock.now_us() < until_us:
+                engine_answers = yield from self.settle_count(
+                    shard, next(iter(shard.unsettled), ()), engine_answers=engine_answers
+                )
+        except EngineUnavailable as error:
+            self.note_failure(shard, ASK, error)

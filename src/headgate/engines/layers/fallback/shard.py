@@ -1,13 +1,14 @@
-"""One part of an engine, as its fallback sees it: its breaker, and the counts that were kept here instead.
+"""One part of an engine, as its fallback sees it: its breaker, and the counts that this process keeps in its
+place.
 
 A part of an engine (a cluster's node; a single server is one part) fails by itself and comes back by itself. While
-it is gone, each count that is asked for gets a share of its limit here. A count knows what it owes: the units that
-were admitted on the share's word alone, of which the engine has not been told yet. Telling takes what the share
-still holds of them off the books, once, whether or not an answer comes: if it was lost, the engine may have been
-told all the same. A count whose telling got no answer is kept until it has run out by itself, so that a second
-outage does not begin with a new share.
+it is gone, each count that is used gets a share of its limit here. A count knows its unsettled units: those that
+the share alone admitted, and the engine has not been charged with yet. Settling clears what the share still holds
+of them, once, whether or not an answer comes: if the reply was lost, the engine may have been charged all the
+same. A count whose settlement got no answer is kept until it has run out by itself, so that a second outage does
+not begin with a new share.
 
-Bounded as the embedded engine is: each new count makes the part look at the two oldest and drop those that have
+Bounded as the in-memory engine is: each new count makes the part examine the two oldest and drop those that have
 run out.
 """
 
@@ -21,41 +22,41 @@ from typing import Any, Generic, TypeVar
 
 from headgate.algorithms.decision import AT_US, RESET_AFTER_US, Outcome
 from headgate.algorithms.limit import SECOND
-from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING, Breaker, Phase, Way
+from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING, Breaker, Phase, Route
 from headgate.engines.layers.fallback.limit_share import held
 from headgate.engines.memory.engine import MemoryMeter
 
-_LOOKED_AT = 2  # old counts examined for each new one
-_UNJUDGED_US = SECOND  # that a new count lives at least: others may be made before it is judged with them
+_SWEEP_SIZE = 2  # old counts examined for each new one
+_MIN_LIFE_US = SECOND  # of a new count: others may be added before it is decided with them
 
 _log = logging.getLogger("headgate")
 
 T = TypeVar("T")
-Tag = tuple[Hashable, ...]  # of a count: its key and a number for its algorithm and name
+Tag = tuple[Hashable, ...]  # identifies a count: its key and a number for its algorithm and name
 
 
-class Recent(Generic[T]):
-    """The last things kept, each under its tag; about `most` of them, those not kept again for longest go first.
+class RecentEntries(Generic[T]):
+    """The most recent values by tag; about `max_entries` of them, those not put again for longest go first.
 
-    Two generations: one store for each thing kept; when the young are half of all, they become the old.
+    Two generations: one store for each value put; when the young are half of all, they become the old.
     """
 
     __slots__ = ("_half", "_old", "_young")
 
-    def __init__(self, most: int) -> None:
-        self._half = max(1, most // 2)
+    def __init__(self, max_entries: int) -> None:
+        self._half = max(1, max_entries // 2)
         self._young: dict[Tag, T] = {}
         self._old: dict[Tag, T] = {}
 
-    def keep(self, tag: Tag, thing: T) -> None:
+    def put(self, tag: Tag, value: T) -> None:
         young = self._young
-        young[tag] = thing
+        young[tag] = value
         if len(young) >= self._half:
             self._old, self._young = young, {}
 
-    def find(self, tag: Tag) -> T | None:
-        found = self._young.get(tag)
-        return self._old.get(tag) if found is None else found
+    def get(self, tag: Tag) -> T | None:
+        value = self._young.get(tag)
+        return self._old.get(tag) if value is None else value
 
     def drop(self, tag: Tag) -> None:
         self._young.pop(tag, None)
@@ -68,162 +69,168 @@ class Recent(Generic[T]):
         return len(self._young.keys() | self._old.keys())
 
 
-class Count:
-    """A share of one count, kept here. `asked` is the meter that asks the engine for it."""
+class LocalCount:
+    """A share of one count, kept here. `engine_meter` is the meter that reaches the engine for it."""
 
-    __slots__ = ("asked", "key", "meter", "owed", "since_us", "told", "until_us")
+    __slots__ = ("engine_meter", "is_settled", "key", "meter", "since_us", "unsettled_units", "until_us")
 
-    def __init__(self, asked: Any, key: str, meter: MemoryMeter, now_us: int) -> None:
-        self.asked: Any = asked
+    def __init__(self, engine_meter: Any, key: str, meter: MemoryMeter, now_us: int) -> None:
+        self.engine_meter: Any = engine_meter
         self.key: str = key
         self.meter: MemoryMeter = meter
         self.since_us: int = now_us
-        self.until_us: int = now_us + _UNJUDGED_US
-        self.owed: int = 0
-        self.told: bool = True  # nothing that the engine does not know
+        self.until_us: int = now_us + _MIN_LIFE_US
+        self.unsettled_units: int = 0
+        self.is_settled: bool = True  # the engine knows of all its units
 
-    def judged(self, facts: Outcome) -> None:
-        self.until_us = max(self.until_us, facts[AT_US] + facts[RESET_AFTER_US])
+    def extend_life(self, outcome: Outcome) -> None:
+        """Keeps the count alive until it has run out by itself."""
+        self.until_us = max(self.until_us, outcome[AT_US] + outcome[RESET_AFTER_US])
 
-    def take_owed(self) -> int:
-        """What the engine is to be told now, and never again."""
-        owed, self.owed = self.owed, 0
-        return min(owed, held(self.meter.limit, self.meter.decide(self.key, 0))) if owed else 0
+    def take_unsettled(self) -> int:
+        """Returns the units to charge the engine with, now and never again."""
+        unsettled_units, self.unsettled_units = self.unsettled_units, 0
+        return (
+            min(unsettled_units, held(self.meter.limit, self.meter.decide(self.key, 0))) if unsettled_units else 0
+        )
 
 
 class Shard:
-    """A part of the engine. Whoever touches more than `straight` holds the lock."""
+    """A part of the engine. A caller that touches more than `is_healthy` holds the lock."""
 
     def __init__(self, name: Hashable, settle_us: int) -> None:
         self.name = name
         self.lock: Lock = Lock()
         self.breaker: Breaker = Breaker()
-        self.straight: bool = True  # answers, and nothing is owed to it
-        self.counts: OrderedDict[Tag, Count] = OrderedDict()
-        self.owing: dict[Tag, Count] = {}
+        self.is_healthy: bool = True  # it answers, and nothing is unsettled
+        self.counts: OrderedDict[Tag, LocalCount] = OrderedDict()
+        self.unsettled: dict[Tag, LocalCount] = {}
         self.tallies: Counter[str] = Counter()
         self.settle_us = settle_us
-        self._gone_us: int | None = None
-        self._back_us = 0
-        self._degraded = 0  # decisions by the fallback before the first failure in a row
+        self._down_since_us: int | None = None
+        self._recovered_us = 0
+        self._degraded_before = 0  # decisions by the fallback before the first failure in a row
 
-    def tally(self, what: str) -> None:
+    def tally(self, name: str) -> None:
+        """Counts an event under its name."""
         with self.lock:
-            self.tallies[what] += 1
+            self.tallies[name] += 1
 
-    def asked(self, now_us: int) -> Way:
+    def choose_route(self, now_us: int) -> Route:
+        """Returns what a call that comes now should do."""
         with self.lock:
-            way, after = self.breaker.asked(now_us)
-            self._become(after, now_us)
-            self._look()
-            return way
+            route, after = self.breaker.choose_route(now_us)
+            self._transition(after, now_us)
+            self._update_health()
+            return route
 
-    def succeeded(self, way: Way, now_us: int) -> None:
+    def on_success(self, route: Route, now_us: int) -> None:
         with self.lock:
-            self._become(self.breaker.succeeded(way, now_us, self.settle_us), now_us)
+            self._transition(self.breaker.on_success(route, now_us, self.settle_us), now_us)
 
-    def failed(self, way: Way, now_us: int, why: BaseException, instead: str) -> None:
+    def on_failure(self, route: Route, now_us: int, error: BaseException, consequence: str) -> None:
         with self.lock:
             if not self.breaker.failures:
-                self._degraded = self.tallies["degraded"]
-            self._become(self.breaker.failed(way, now_us), now_us, f"{why} {instead}")
+                self._degraded_before = self.tallies["degraded"]
+            self._transition(self.breaker.on_failure(route, now_us), now_us, f"{error} {consequence}")
 
-    def withdrawn(self, way: Way, now_us: int) -> None:
+    def on_withdrawal(self, route: Route, now_us: int) -> None:
         with self.lock:
-            self._become(self.breaker.withdrawn(way, now_us), now_us)
+            self._transition(self.breaker.on_withdrawal(route, now_us), now_us)
 
-    def heard(self, now_us: int) -> None:
+    def on_contact(self, now_us: int) -> None:
         with self.lock:
-            self._become(self.breaker.heard(now_us), now_us)
+            self._transition(self.breaker.on_contact(now_us), now_us)
 
     def phase(self, now_us: int) -> Phase:
-        """The phase as it is now, without asking anybody anything."""
+        """Returns the current phase, without changing it."""
         breaker = self.breaker
         if breaker.phase is SETTLING and not breaker.since_us <= now_us < breaker.until_us:
             return CLOSED
         return breaker.phase
 
-    def owe(self, tag: Tag, count: Count, units: int) -> None:
-        """Units were admitted by the share alone."""
+    def add_unsettled(self, tag: Tag, count: LocalCount, units: int) -> None:
+        """Adds units that the share alone admitted."""
         with self.lock:
-            count.owed += units
-            count.told = False
-            self.counts[tag] = self.owing[tag] = count
-            self.straight = False
+            count.unsettled_units += units
+            count.is_settled = False
+            self.counts[tag] = self.unsettled[tag] = count
+            self.is_healthy = False
 
-    def take_owed(self, tag: Tag) -> int:
-        """What a count owes; from here on it does not."""
+    def take_unsettled(self, tag: Tag) -> int:
+        """Removes and returns the unsettled units of a count."""
         with self.lock:
-            count = self.owing.pop(tag, None)
-            self._look()
-            return 0 if count is None else count.take_owed()
+            count = self.unsettled.pop(tag, None)
+            self._update_health()
+            return 0 if count is None else count.take_unsettled()
 
-    def told(self, tag: Tag, count: Count) -> None:
-        """The engine has heard of all that the count held."""
+    def mark_settled(self, tag: Tag, count: LocalCount) -> None:
+        """Marks a count as settled: the engine was charged with all that it held."""
         with self.lock:
-            count.told = not count.owed
-            if count.told and self.breaker.phase is CLOSED:
+            count.is_settled = not count.unsettled_units
+            if count.is_settled and self.breaker.phase is CLOSED:
                 self.counts.pop(tag, None)
 
-    def count(self, tag: Tag) -> Count | None:
-        """The count as it is kept here. What the engine was told, it knows better while it answers."""
+    def count(self, tag: Tag) -> LocalCount | None:
+        """Returns the local count. Of a settled one the engine knows more while it answers."""
         count = self.counts.get(tag)
-        return None if count is None or (count.told and self.breaker.phase is CLOSED) else count
+        return None if count is None or (count.is_settled and self.breaker.phase is CLOSED) else count
 
-    def add(self, tag: Tag, count: Count, now_us: int) -> Count:
-        """A new count, or the one that another thread was faster to add."""
+    def add(self, tag: Tag, count: LocalCount, now_us: int) -> LocalCount:
+        """Adds a count; returns it, or the one that another thread was faster to add."""
         with self.lock:
-            for _ in range(min(_LOOKED_AT, len(self.counts))):
+            for _ in range(min(_SWEEP_SIZE, len(self.counts))):
                 oldest = next(iter(self.counts))
                 if self.counts[oldest].until_us <= now_us:
                     del self.counts[oldest]
-                    self.owing.pop(oldest, None)
+                    self.unsettled.pop(oldest, None)
                 else:
                     self.counts.move_to_end(oldest)
             self.counts[tag] = added = self.count(tag) or count
             return added
 
-    def hand_over(self, tag: Tag, to: Shard) -> None:
-        """Another part answers for the key of this count: the count goes there, with what it owes."""
+    def move_count(self, tag: Tag, target: Shard) -> None:
+        """Moves a count, with its unsettled units, to the part that answers for its key now."""
         with self.lock:
-            count, owing = self.counts.pop(tag, None), self.owing.pop(tag, None)
-            self._look()
+            count, unsettled = self.counts.pop(tag, None), self.unsettled.pop(tag, None)
+            self._update_health()
         if count is not None:
-            with to.lock:
-                kept = to.counts.setdefault(tag, count)
-                if owing is kept:
-                    to.owing[tag] = kept
-                to._look()
+            with target.lock:
+                stored = target.counts.setdefault(tag, count)
+                if unsettled is stored:
+                    target.unsettled[tag] = stored
+                target._update_health()
 
-    def _become(self, after: Breaker, now_us: int, why: str = "") -> None:
+    def _transition(self, after: Breaker, now_us: int, reason: str = "") -> None:
+        """Replaces the breaker; logs and tidies up where the phase changes."""
         before, self.breaker = self.breaker, after
         if after is before:
             return
         if after.phase is OPEN and before.phase in (CLOSED, SETTLING):
             self.tallies["opened"] += 1
             if before.phase is CLOSED:
-                self._drop_told()  # they began with what was known then
-            if self._gone_us is None:
-                self._gone_us = now_us
-                _log.warning("headgate: %s until it answers.", why)
+                self._drop_settled()  # they began with what was known in the last outage
+            if self._down_since_us is None:
+                self._down_since_us = now_us
+                _log.warning("headgate: %s until it answers.", reason)
         elif after.phase is not before.phase and after.phase in (CLOSED, SETTLING):
-            self._back_us = now_us if before.phase is not SETTLING else self._back_us
+            self._recovered_us = now_us if before.phase is not SETTLING else self._recovered_us
             if after.phase is CLOSED:
-                self._back()
-        self._look()
+                self._recover()
+        self._update_health()
 
-    def _back(self) -> None:
-        """All accounts are settled, as far as they can be."""
-        self._drop_told()
-        if self._gone_us is not None:
+    def _recover(self) -> None:
+        """Drops settled counts, and logs that the engine is back."""
+        self._drop_settled()
+        if self._down_since_us is not None:
             text = "headgate: the engine (part %s) answers again, after %.1f s and %d decisions by the fallback."
-            decided = self.tallies["degraded"] - self._degraded
-            _log.warning(text, self.name, (self._back_us - self._gone_us) / SECOND, decided)
-        self._gone_us = None
+            decided = self.tallies["degraded"] - self._degraded_before
+            _log.warning(text, self.name, (self._recovered_us - self._down_since_us) / SECOND, decided)
+        self._down_since_us = None
 
-    def _drop_told(self) -> None:
-        for tag in [tag for tag, count in self.counts.items() if count.told]:
+    def _drop_settled(self) -> None:
+        for tag in [tag for tag, count in self.counts.items() if count.is_settled]:
             del self.counts[tag]
 
-    def _look(self) -> None:
-        self.straight = self.breaker.phase is CLOSED and not self.breaker.failures and not self.owing
+    def _update_health(self) -> None:
+        self.is_healthy = self.breaker.phase is CLOSED and not self.breaker.failures and not self.unsettled
