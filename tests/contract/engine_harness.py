@@ -93,7 +93,7 @@ class Place:
                 if state is not None
             }
             slots: dict[object, object] = {
-                (name, key): (sorted(kept.expires_us.items()), list(kept.line))
+                (name, key): (sorted(kept.expires_us.items()), list(kept.queue))
                 for name, table in self._local._slots.items()
                 for key, kept in table._keys.items()
             }

@@ -106,7 +106,7 @@ def forget_the_dead(engine: MemoryEngine, server: RedisServer) -> None:
     for kind, name, table in tables:
         for key in table.states:
             if not server.call("EXISTS", keys.tagged(keys.head("hg", kind, name), key)):
-                table.forget(key)
+                table.delete(key)
 
 
 def change(rng: random.Random, *engines: Engine) -> None:

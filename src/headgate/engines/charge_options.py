@@ -52,7 +52,7 @@ class HasChargeOptions(Protocol):
 M = TypeVar("M", bound=HasChargeOptions)
 
 
-def all_silent(charges: Sequence[tuple[M, str, int]]) -> bool:
+def all_limit_only(charges: Sequence[tuple[M, str, int]]) -> bool:
     """Returns whether the limits alone decide all of these charges."""
     for meter, _, _ in charges:
         options = meter.terms
@@ -63,7 +63,7 @@ def all_silent(charges: Sequence[tuple[M, str, int]]) -> bool:
 
 def parts(charges: Sequence[tuple[M, str, int]]) -> list[list[tuple[M, str, int]]]:
     """Groups charges by rule. Consecutive charges without options form one group: they are all or none anyway."""
-    if all_silent(charges):
+    if all_limit_only(charges):
         return [list(charges)]
     groups: list[list[tuple[M, str, int]]] = []
     previous: ChargeOptions | None = None

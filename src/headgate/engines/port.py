@@ -38,10 +38,17 @@ class Meter(Protocol):
     @property
     def terms(self) -> ChargeOptions | None: ...
 
-    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome: ...
-    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome: ...
-    def retune(self, key: str) -> None: ...
-    def reset(self, key: str) -> None: ...
+    def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
+        """Charges `cost` units; 0 peeks. With `patience_us` a charge may be admitted for up to so much later."""
+
+    def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
+        """Gives units of a charge back; with `cancel` a reservation and its place in the queue."""
+
+    def retune(self, key: str) -> None:
+        """Adapts the stored state of the key to a changed limit."""
+
+    def reset(self, key: str) -> None:
+        """Deletes the counters of the key."""
 
 
 class SlotMeter(Protocol):
@@ -52,13 +59,24 @@ class SlotMeter(Protocol):
     @property
     def name(self) -> str: ...
 
-    def free(self, key: str) -> Outcome: ...
-    def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot: ...
-    def renew(self, key: str, fence: int) -> int | None: ...
-    def release(self, key: str, fence: int) -> bool: ...
-    def leave(self, key: str, ticket: int) -> None: ...
+    def free(self, key: str) -> Outcome:
+        """Peeks at the slots of the key."""
 
-    def reset(self, key: str) -> None: ...
+    def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
+        """Requests a slot; with `wait` a denied caller gets a ticket and keeps its place by asking again with
+        it."""
+
+    def renew(self, key: str, fence: int) -> int | None:
+        """Renews a lease; returns when it expires, None if it is gone."""
+
+    def release(self, key: str, fence: int) -> bool:
+        """Releases a lease; returns whether it was still held."""
+
+    def leave(self, key: str, ticket: int) -> None:
+        """Gives a ticket up."""
+
+    def reset(self, key: str) -> None:
+        """Ends all leases and tickets of the key."""
 
 
 class Ledger(Protocol):

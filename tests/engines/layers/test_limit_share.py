@@ -15,7 +15,7 @@ from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock
-from headgate.engines.layers.fallback.limit_share import fresh, held, share, units
+from headgate.engines.layers.fallback.limit_share import fresh, held, share, units_for_rank
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limit_syntax import parse
 
@@ -121,7 +121,7 @@ def test_whoever_is_alone_has_the_limit_as_it_is(text: str) -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 1000))
 def test_units(whole: int, count: int) -> None:
-    assert sum(units(whole, count, rank) for rank in range(count)) == whole
+    assert sum(units_for_rank(whole, count, rank) for rank in range(count)) == whole
 
 
 @given(LIMITS.filter(lambda limit: not isinstance(limit, Slots)), st.lists(st.integers(1, 5), max_size=5))

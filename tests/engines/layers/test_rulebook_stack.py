@@ -35,7 +35,7 @@ def test_around_a_server_stands_all_that_a_rule_may_choose() -> None:
     assert stack(engine) == [FallbackEngine, PrefetchEngine, RedisEngine]
     assert isinstance(engine, FallbackEngine)
     assert engine.fallback is None
-    assert not engine.members.joined
+    assert not engine.members.engines
     whole = open_engine(f"{NOBODY}?fallback=deny&denial_cache=on&deadline=2s", ruled=True)
     assert stack(whole) == [FallbackEngine, DenialCacheEngine, PrefetchEngine, RedisEngine]
     assert isinstance(whole, FallbackEngine)
@@ -75,7 +75,7 @@ def test_rules_choose(redis_server: RedisServer) -> None:
         hot = engine.meter(DAY, "hot", ChargeOptions("hot", prefetch=(100_000, 10)))
         local = engine.meter(DAY, "local", ChargeOptions("local", fallback="local", deadline=0.1))
         assert isinstance(engine, FallbackEngine)
-        assert engine.members.joined
+        assert engine.members.engines
         for _ in range(30):
             assert all(meter.decide("k", 1) for meter in (bare, exact, hot, local))
         assert engine.inner.prefetched > 0
@@ -101,7 +101,7 @@ async def test_rules_choose_awaited(redis_server: RedisServer) -> None:
             for meter in (bare, hot, local):
                 await meter.decide("k", 1)
         assert isinstance(engine, AsyncFallbackEngine)
-        assert engine.members.joined
+        assert engine.members.engines
         assert engine.inner.prefetched > 0
         assert (await bare.decide("k", 0))[REMAINING] == 970
         link.refuse()

@@ -1,7 +1,7 @@
 """Lists every counted key of the in-memory engine, without holding its lock for long.
 
 The twin of redis/key_scan.py. The names of keys are copied, table by table, while the engine's lock is held; a
-decision waits for one such copy at most, and `most` keeps that short. A table still holds keys whose state is
+decision waits for one such copy at most, and `max_keys` keeps that short. A table still holds keys whose state is
 dead, until another call examines them: they are listed like any other, with nothing used.
 """
 
@@ -29,10 +29,10 @@ class MemoryKey(NamedTuple):
 
 
 class MemoryKeyScan:
-    """Iterates over all counted keys, or those whose name begins with `begins`; at most `most` of them."""
+    """Iterates over all counted keys, or those whose name begins with `prefix`; at most `max_keys` of them."""
 
-    def __init__(self, engine: MemoryEngine, begins: str = "", most: int = 100_000) -> None:
-        self._engine, self._prefix, self._max_keys = engine, begins, most
+    def __init__(self, engine: MemoryEngine, prefix: str = "", max_keys: int = 100_000) -> None:
+        self._engine, self._prefix, self._max_keys = engine, prefix, max_keys
         self.found: int = 0
         self.stopped: bool = False  # before every key was listed
 

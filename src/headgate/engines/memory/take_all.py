@@ -29,7 +29,7 @@ from headgate.algorithms.decision import (
     OverriddenOutcome,
 )
 from headgate.algorithms.limit import Limit
-from headgate.engines.charge_options import ChargeOptions, all_silent, parts
+from headgate.engines.charge_options import ChargeOptions, all_limit_only, parts
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import Limits, instead
 
@@ -60,12 +60,14 @@ def decide(
     tables: RuleTables, charges: Sequence[MeterCharge], now_us: int, patience_us: int | None, commit: bool
 ) -> list[Outcome]:
     """Decides the charges and stores the result. The caller holds the lock."""
-    if all_silent(charges):
+    if all_limit_only(charges):
         return _decide_limits_only(charges, now_us, patience_us, commit)
     groups = [_RuleCharges(tables, group, now_us, patience_us) for group in parts(charges)]
-    allowed = all(group.allowed for group in groups if not group.aside)
+    allowed = all(group.allowed for group in groups if not group.is_shadow)
     return [
-        outcome for group in groups for outcome in group.store(group.allowed if group.aside else allowed, commit)
+        outcome
+        for group in groups
+        for outcome in group.store(group.allowed if group.is_shadow else allowed, commit)
     ]
 
 
@@ -94,7 +96,7 @@ class _RuleCharges:
         meter, key, _ = charges[0]
         options = meter.terms
         self._charges, self._now_us = charges, now_us
-        self.aside = options is not None and options.aside
+        self.is_shadow = options is not None and options.aside
         self._lockout = (
             None if options is None or options.lockout is None else _KeyLockout(tables, options, key, now_us)
         )

@@ -64,15 +64,13 @@ class FallbackSlots:
             return self._acquire_locally(key, ticket, wait)
         if slot.facts[ALLOWED]:
             expires_us = renewed_us(self.limit, slot.facts[AT_US])
-            engine.known_leases.put(
-                (key, self._number, slot.facts[MARK]), (requested_us, expires_us, slot.facts[MARK])
-            )
+            engine.leases.put((key, self._number, slot.facts[MARK]), (requested_us, expires_us, slot.facts[MARK]))
         return slot
 
     def renew_flow(self, key: str, fence: int) -> Flow[int | None]:
         """Renews a lease; returns when it expires, None if it is gone."""
         engine, tag, requested_us = self._engine, (key, self._number, fence), self._now_us()
-        granted_us, expires_us, engine_fence = engine.known_leases.get(tag) or (0, 0, fence)
+        granted_us, expires_us, engine_fence = engine.leases.get(tag) or (0, 0, fence)
         if engine_fence is None:
             renewed, engine_fence = yield from self._renew_local(key, fence, requested_us)
         else:
@@ -81,9 +79,9 @@ class FallbackSlots:
             return expires_us if granted_us <= requested_us < renewed_us(self.limit, granted_us) else None
         (ends_us,) = renewed
         if ends_us is None:
-            engine.known_leases.drop(tag)
+            engine.leases.drop(tag)
         else:
-            engine.known_leases.put(tag, (requested_us, ends_us, engine_fence))
+            engine.leases.put(tag, (requested_us, ends_us, engine_fence))
         return ends_us
 
     def _renew_local(self, key: str, fence: int, now_us: int) -> Flow[tuple[tuple[int | None] | None, int | None]]:
@@ -104,8 +102,8 @@ class FallbackSlots:
     def release_flow(self, key: str, fence: int) -> Flow[bool]:
         """Releases a lease; returns whether it was still held."""
         tag, requested_us = (key, self._number, fence), self._now_us()
-        granted_us, _, engine_fence = self._engine.known_leases.get(tag) or (0, 0, fence)
-        self._engine.known_leases.drop(tag)
+        granted_us, _, engine_fence = self._engine.leases.get(tag) or (0, 0, fence)
+        self._engine.leases.drop(tag)
         if engine_fence is None:
             local_meter = self._local_meter()
             return local_meter.release(key, fence) if local_meter is not None else self.fallback == "allow"
@@ -162,7 +160,7 @@ class FallbackSlots:
             outcome, ticket = self._refuse(key, now_us), (ticket or now_us) if wait else None
         if outcome[ALLOWED]:
             expires_us = renewed_us(self.limit, now_us)
-            engine.known_leases.put((key, self._number, outcome[MARK]), (now_us, expires_us, None))
+            engine.leases.put((key, self._number, outcome[MARK]), (now_us, expires_us, None))
         return Slot(DegradedOutcome(outcome), ticket)
 
     def _refuse(self, key: str, now_us: int) -> Outcome:

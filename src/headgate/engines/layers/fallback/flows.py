@@ -80,7 +80,7 @@ class Fallback(DegradedAnswers):
         max_recent: int,
     ) -> None:
         # Of each lease: when it was given, when it ends, and its fence in the engine if the engine gave it.
-        self.known_leases: RecentEntries[tuple[int, int, int | None]] = RecentEntries(max_recent)
+        self.leases: RecentEntries[tuple[int, int, int | None]] = RecentEntries(max_recent)
         self._count_numbers: dict[tuple[str, str], int] = {}
         self._next_numbers = numbers()
         super().__init__(inner, fallback, members, clock, settle_us, deadline, max_recent)
@@ -88,7 +88,7 @@ class Fallback(DegradedAnswers):
     def drop_state(self) -> None:
         """Drops everything remembered, without a request: a forked child must not share it."""
         super().drop_state()
-        self.known_leases.clear()
+        self.leases.clear()
         self.last_fence = 0
 
     @property

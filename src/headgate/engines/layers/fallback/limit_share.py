@@ -57,7 +57,7 @@ def share(limit: Limit, count: int, rank: int | None) -> Limit | None:
     if count <= 1:
         return limit
     capacity = fresh(limit)
-    return _divided(limit, units(capacity, count, rank), count, min(count, capacity))
+    return _divided(limit, units_for_rank(capacity, count, rank), count, min(count, capacity))
 
 
 def equal_share(limit: Limit, count: int, rank: int | None = None) -> Limit | None:
@@ -65,7 +65,7 @@ def equal_share(limit: Limit, count: int, rank: int | None = None) -> Limit | No
     units go to the lower ranks, where ranks are known. None if the limit is too slow to be divided so."""
     if count <= 1:
         return limit
-    return _divided(limit, max(1, units(fresh(limit), count, rank)), count, count)
+    return _divided(limit, max(1, units_for_rank(fresh(limit), count, rank)), count, count)
 
 
 def _divided(limit: Limit, share_units: int, count: int, sharers: int) -> Limit | None:
@@ -80,7 +80,7 @@ def _divided(limit: Limit, share_units: int, count: int, sharers: int) -> Limit 
         return None  # too slow to be expressed
 
 
-def units(total: int, count: int, rank: int | None) -> int:
+def units_for_rank(total: int, count: int, rank: int | None) -> int:
     """Returns how many of the total units fall to this rank; without a rank, those that fall to every member."""
     return total // count + (rank is not None and rank < total % count)
 

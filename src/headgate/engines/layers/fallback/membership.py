@@ -93,7 +93,9 @@ class MembershipState:
         self.missed_heartbeats += 1
         if self.missed_heartbeats == 1:
             _log.warning(
-                "headgate: how many share the limits could not be told; it stays %d. %s", self.count, error
+                "headgate: the members that share the limits could not be counted; their number stays %d. %s",
+                self.count,
+                error,
             )
 
     def _reset_state(self) -> None:
@@ -158,8 +160,7 @@ class Membership(MembershipState):
             if not self._lacks_thread:
                 self._lacks_thread = True
                 _log.warning(
-                    "headgate: others who share the limits do not count this process, because no thread could be "
-                    "started: %s",
+                    "headgate: other members do not count this process, because no thread could be started: %s",
                     error,
                 )
 

@@ -21,7 +21,7 @@ from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, RET
 from headgate.algorithms.limit import Limit
 from headgate.clock import Clock
 from headgate.engines.layers.fallback.breaker import ASK, Route
-from headgate.engines.layers.fallback.limit_share import fresh, share, units
+from headgate.engines.layers.fallback.limit_share import fresh, share, units_for_rank
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.shard import LocalCount, RecentEntries, Shard, Tag
 from headgate.engines.memory.engine import MemoryEngine
@@ -129,7 +129,7 @@ class Settlement:
             remaining = self._remaining(limit, tag, now_us)
             unused = rank is None and remaining >= fresh(limit)  # an equal share may hold more than its part
             count.meter.reset(key)
-            used = 0 if unused else max(0, fresh(part) - units(remaining, member_count, rank))
+            used = 0 if unused else max(0, fresh(part) - units_for_rank(remaining, member_count, rank))
             if used:
                 count.extend_life(count.meter.decide(key, used))
         return added
