@@ -1,5 +1,4 @@
-"""The flows of the fallback layer: what happens, step by step, when the engine does not answer. The answers
-themselves are in degraded_answers.py.
+"""The flows of the fallback layer: the steps of every verb when the engine does not answer.
 
 While the engine is gone, a process that decides by a share keeps account of it (settlement.py). When the engine
 answers again, a second begins in which accounts are settled: the engine is charged with what a share admitted
@@ -12,10 +11,8 @@ Refunds. The outcomes of a fallback carry a mark that no engine gives (`FALLBACK
 shows who made it. What a share admitted is given back to that share while it exists, and to nothing after: the
 engine was charged with a sum, maybe not all of it. What the engine admitted is given back to the engine, or lost.
 
-Laws (tests/engines/layers/test_fallback.py, test_fallback_laws.py, test_fallback_by_rule.py,
-test_settlement_by_rule.py):
-  - no EngineUnavailable reaches a caller, whatever it requests, unless a charge of the call has no fallback. (An
-    operator's change is no call: overrides fail as they fail);
+Laws (tests/engines/layers: test_fallback.py and _laws.py, test_fallback_by_rule.py, test_settlement_by_rule.py):
+  - no EngineUnavailable reaches a caller, unless a charge has no fallback (an operator's overrides may fail);
   - with allow nothing is refused; with deny nothing passes while the breaker is open;
   - local: N members together admit at most twice the limit in a window in which an outage begins or is partial,
     and at most the limit and one share in any other. Members whose number was stated and that know no rank admit
@@ -138,8 +135,7 @@ class Fallback(DegradedAnswers):
         shard.on_failure(route, self.clock.now_us(), error, self.describe_mode())
 
     def note_success(self, shard: Shard, route: Route) -> None:
-        """Reports an answered request to the breaker of a part, and settles in the background what is
-        unsettled."""
+        """Reports an answered request to the breaker of a part, and settles in the background."""
         shard.on_success(route, self.clock.now_us())
         if shard.unsettled:
             self.settle_in_background(shard)
@@ -158,8 +154,7 @@ class Fallback(DegradedAnswers):
     def decide_flow(
         self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool = True
     ) -> Flow[list[Outcome]]:
-        """Decides charges off the fast path: something failed before, or is unsettled, or there are several
-        charges."""
+        """Decides off the fast path: after a failure, with unsettled units, or several charges together."""
         if has_no_fallback(charges):
             return (yield from self._ask_engine(charges, patience_us, commit))
         reachable = self._reachable(charges)
@@ -222,14 +217,12 @@ class Fallback(DegradedAnswers):
     def answer_after_failure(
         self, shard: Shard, charge: MeterCharge, patience_us: int | None, error: EngineUnavailable
     ) -> Outcome:
-        """Returns the fallback's answer after the fast path failed."""
         self.note_failure(shard, ASK, error)
         return self.answer_without_engine([charge], patience_us, error=error)[0]
 
     def _ask_engine(
         self, charges: Sequence[MeterCharge], patience_us: int | None, commit: bool
     ) -> Flow[list[Outcome]]:
-        """Requests the decision from the engine."""
         if len(charges) == 1 and commit:
             meter, key, cost = charges[0]
             return [(yield partial(meter.meter.decide, key, cost, patience_us))]
@@ -237,7 +230,6 @@ class Fallback(DegradedAnswers):
         return answers
 
     def note_answers(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:
-        """Remembers the engine's outcomes, if shares need them."""
         if self.uses_shares:
             self.remember(charges, answers)
 
@@ -252,16 +244,15 @@ class Fallback(DegradedAnswers):
         return shards[True] - shards[False]
 
     def _settle_wait_us(self, charges: Sequence[MeterCharge]) -> int | None:
-        """Returns how long settling may take before a call; None: as long as it takes, because nothing else can
-        answer."""
+        """Returns how long settling may delay a call; None: no bound, because nothing else can answer."""
         if any(meter.fallback is None for meter, _, _ in charges):
             return None
         deadline = deadline_of(meter for meter, _, _ in charges)
         return self.settle_wait_us if deadline is None else min(self.settle_wait_us, round(deadline * SECOND) // 4)
 
     def _reachable(self, charges: Sequence[MeterCharge]) -> list[int]:
-        """Returns the indexes of the charges to request: all but shadows on a part that does not answer, which
-        would delay live charges elsewhere."""
+        """Returns the indexes of the charges to request: all but shadows that would delay live charges elsewhere,
+        because their part does not answer."""
         live = {self.shard_of(key) for meter, key, _ in charges if not _is_shadow(meter)}
         now_us = self.clock.now_us()
         return [
@@ -293,7 +284,6 @@ class Fallback(DegradedAnswers):
                 self.note_failure(shard, route, error)
 
     def _must_pass_both(self, routes: dict[Shard, Route]) -> bool:
-        """Returns whether a call must pass both its share and the engine."""
         return any(route is PROBE or shard.breaker.phase is SETTLING for shard, route in routes.items())
 
     def _probe(self, charges: Sequence[MeterCharge], routes: dict[Shard, Route]) -> Flow[None]:
@@ -310,7 +300,7 @@ class Fallback(DegradedAnswers):
                 self.note_success(shard, route)
 
     def heartbeat_flow(self) -> Flow[None]:
-        """Settles accounts after a heartbeat succeeded: the engine is there, and a process without calls still has
+        """Settles after a successful heartbeat: the engine is there, and a process without calls may have
         accounts."""
         for shard in tuple(self.shards.values()):
             self.move_counts(shard)
@@ -321,7 +311,6 @@ class Fallback(DegradedAnswers):
     # The other verbs.
 
     def refund_flow(self, meter: Any, key: str, units: int, receipt: Receipt, cancel: bool) -> Flow[Outcome]:
-        """Refunds units where they were charged."""
         if receipt.mark <= FALLBACK_MARK:
             return self._refund_locally(
                 meter, key, units, receipt._replace(mark=FALLBACK_MARK - receipt.mark), cancel
@@ -349,11 +338,9 @@ class Fallback(DegradedAnswers):
         return as_degraded(outcome)
 
     def retune_flow(self, meter: Any, key: str) -> Flow[None]:
-        """Retunes a count in the engine."""
         yield from self._change(meter, key, partial(meter.meter.retune, key))
 
     def reset_flow(self, meter: Any, key: str) -> Flow[None]:
-        """Resets a count here and in the engine."""
         shard, tag = self.shard_of(key), meter.tag(key)
         self.recent.drop(tag)
         with shard.lock:

@@ -17,16 +17,13 @@ them: into the batch they came from while it lasts, into the count after that.
 LAW. Let N processes use a key, each holding at most U of its units, on the way out and on the way back included:
   - over any span, at most N * U units more are admitted than the limit alone admits;
   - at most N * U units are kept from others, for at most `hold`.
-
 Proof, by the inner count less what is held (between 0 and N * U):
   - token bucket: the water less what is held rises by what is admitted, falls by no more than the hole drains
     (giving back lowers both), is never above the burst and never below -N * U. So over a span of t at most burst +
     rate * t + N * U units pass, whatever was given back meanwhile;
   - sliding window, sliding log: what was charged within the frame and not given back is at most the amount; all
     else that is admitted in it was held when it began;
-  - fixed window: a batch expires with its window, so all that a window admits was charged in it: not one unit
-    more.
-
+  - fixed window: a batch expires with its window, so all that a window admits was charged in it: none more.
 A process that dies, a return that fails (`lost_units`) and a fetch that arrives after a reset keep their units
 from others until the limit refills. Only the process that makes a reset knows of it: the others hand out or give
 back what they hold of the deleted count, at most U each. "For at most hold" is by the process's own clock.
@@ -35,13 +32,10 @@ Not prefetched: leaky bucket and smooth, because they decide when each call goes
 together; slots, which are held and not spent; reservations, peeks, and several limits at once, which the inner
 engine decides as ever. (Units held here add to what a peek shows.)
 
-A thread gives back in time what was not used. Where none can be started, nothing is fetched ahead: every call
-takes its own cost alone, and tries to start the thread again.
-
-A rule decides by its ChargeOptions whether, for how long and how much is prefetched: U and `hold` are then those
-of the options, and options without prefetch are exact. Nor is a rule prefetched that has a lockout, because each
-of its refusals must be counted, or overrides, because only the engine knows them. A meter that is not prefetched
-is the inner meter itself: nothing is counted here, and no time is lost.
+A thread gives back what was not used. Without one nothing is fetched ahead, and each call tries to start it.
+A rule's ChargeOptions may choose `hold` and U; options without prefetch are exact. So are rules with a lockout,
+because each of their refusals must be counted, and with overrides, because only the engine knows them. An exact
+meter calls the inner meter itself: nothing is counted here, and no time is lost.
 """
 
 from __future__ import annotations
@@ -63,7 +57,7 @@ from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.prefetch.hot_keys import Hold, HotKeys, PrefetchFlows
 from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits, PrefetchTable, max_prefetch
-from headgate.engines.layers.prefetch.return_thread import MIN_WAKE_INTERVAL_US, ReturnThread
+from headgate.engines.layers.prefetch.return_thread import MIN_WAKE_US, ReturnThread
 from headgate.engines.memory.engine import Decide
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.errors import InvalidCharge
@@ -81,14 +75,12 @@ def guarantee(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None,
     max_units = max_prefetch(limit, units)
     if not max_units:
         return f"{limit} is never prefetched: every call is decided by the engine itself."
-    total_units = whole("The number of processes", nodes) * max_units
-    admitted = (
-        "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total_units} units more are"
-    )
+    total = whole("The number of processes", nodes) * max_units
+    admitted = "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total} units more are"
     span = "in any window" if isinstance(limit, FixedWindow) else "over any span"
     return (
         f"{limit}, prefetched by {nodes} processes, at most {max_units} units each: {span} {admitted} admitted "
-        f"than the limit alone admits, and at most {total_units} units are kept from others, "
+        f"than the limit alone admits, and at most {total} units are kept from others, "
         f"for at most {hold_us / 1000:g} ms."
     )
 
@@ -108,7 +100,6 @@ class _PrefetchBase:
         return self._chosen_hold(options) if max_prefetch(limit) and (options is None or options.plain) else None
 
     def _chosen_hold(self, options: ChargeOptions | None) -> Hold | None:
-        """Returns the hold that the rule or the engine chose."""
         if options is None:
             return self._hold
         return None if options.prefetch is None else Hold.validated(*options.prefetch)
@@ -223,8 +214,7 @@ class PrefetchEngine(_PrefetchBase):
         return True
 
     def _watch(self, batch: PrefetchedUnits) -> None:
-        """Wakes the thread for a batch. If none can be started by now, later calls for the key give it back, or
-        close does."""
+        """Wakes the thread for a batch. Without a thread, later calls for the key give it back, or close does."""
         if self._ready():
             with self._hot_keys.lock:
                 if self._thread is not None and self._hot_keys.next_is(batch):
@@ -315,7 +305,7 @@ class AsyncPrefetchEngine(_PrefetchBase):
 
     def flows(self, meter: AsyncMeter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
         return PrefetchFlows(
-            self._hot_keys, table, meter, hold, self.clock, lambda: True, self._watch, self._to_completion
+            self._hot_keys, table, meter, hold, self.clock, lambda: True, self._watch, self._shield
         )
 
     def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> AsyncSlotMeter:
@@ -334,34 +324,28 @@ class AsyncPrefetchEngine(_PrefetchBase):
         self._schedule_return(batch, asyncio.get_running_loop())
 
     def _schedule_return(self, batch: PrefetchedUnits, loop: asyncio.AbstractEventLoop) -> None:
-        """Sets a timer for a batch, on the loop that fetched it; the next loop finds what a finished loop has
-        left. A timer may be early by the wall clock: then it is set again."""
+        """Sets a timer for a batch, again if it fired early; the next loop finds batches of an ended one."""
         now_us = self.clock.now_us()
         if batch.is_held and batch.is_valid(now_us):
-            loop.call_later(
-                max(batch.until_us - now_us, MIN_WAKE_INTERVAL_US) / SECOND, self._schedule_return, batch, loop
-            )
+            loop.call_later(max(batch.until_us - now_us, MIN_WAKE_US) / SECOND, self._schedule_return, batch, loop)
         elif self._hot_keys.due_us(now_us) == 0:
             self._track(loop.create_task(self.give_back_expired()))
 
-    async def _to_completion(self, flow: Flow[Outcome]) -> Outcome:
+    async def _shield(self, flow: Flow[Outcome]) -> Outcome:
         """Finishes the flow even if its caller is cancelled, so that fetched units are stored."""
         return await asyncio.shield(self._track(asyncio.create_task(arun(flow))))
 
     def _track(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
-        """Keeps a task alive until it is done."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda task: task.cancelled() or task.exception())  # its caller may be gone
         return task
 
     def reset_after_fork(self) -> None:
-        """Drops all batches without giving them back: in a forked child they are the parent's."""
         self._tasks.clear()
         self._hot_keys.reset()
 
     async def close(self) -> None:
-        """Gives back all batches, and closes the inner engine."""
         own_tasks = [task for task in self._tasks if task.get_loop() is asyncio.get_running_loop()]
         await asyncio.gather(*own_tasks, return_exceptions=True)
         for batch in self._hot_keys.remove_expired(self.clock.now_us(), closing=True):
@@ -409,7 +393,6 @@ class AsyncPrefetchMeter:
 
 
 def _inner_charges(charges: Sequence[tuple[Any, str, int]], kind: type[Any]) -> list[tuple[Any, str, int]]:
-    """Returns the charges with the inner meters; InvalidCharge if one is another engine's."""
     kinds = kind, ExactMeter
     inner = [(meter.meter, key, cost) for meter, key, cost in charges if isinstance(meter, kinds)]
     if len(inner) != len(charges):

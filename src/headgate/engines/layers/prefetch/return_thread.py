@@ -11,7 +11,7 @@ from headgate.algorithms.limit import SECOND
 if TYPE_CHECKING:
     from headgate.engines.layers.prefetch.engines import PrefetchEngine
 
-MIN_WAKE_INTERVAL_US = 1000
+MIN_WAKE_US = 1000
 IDLE_S = 5.0  # the thread ends when nothing was held for so long
 
 
@@ -33,5 +33,5 @@ class ReturnThread(Thread):
                 return
             due_us = engine.give_back_expired()
             del engine
-            woken = self.wake.wait(IDLE_S if due_us is None else max(due_us, MIN_WAKE_INTERVAL_US) / SECOND)
+            woken = self.wake.wait(IDLE_S if due_us is None else max(due_us, MIN_WAKE_US) / SECOND)
             idle = due_us is None and not woken
