@@ -241,9 +241,9 @@ class MemoryMeter:
         if key in table.states:
             table.states[key] = state
         else:
-            table.put(key, state, lambda old_key, old_state: self._dead(old_key, old_state, now_us))
+            table.put(key, state, lambda old_key, old_state: self._is_dead(old_key, old_state, now_us))
 
-    def _dead(self, key: str, state: Any, now_us: int) -> bool:
+    def _is_dead(self, key: str, state: Any, now_us: int) -> bool:
         """Returns whether a state no longer differs from an unused key's."""
         limits = [self.limit]
         if self.terms is not None and self.terms.overrides:

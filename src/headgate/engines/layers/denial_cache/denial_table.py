@@ -114,7 +114,7 @@ class DenialTable:
             return None
         with self._lock:
             self.hits += 1
-        return [_aged(outcome, now_us - denial.requested_us) for outcome in denial.outcomes]
+        return [_age(outcome, now_us - denial.requested_us) for outcome in denial.outcomes]
 
     def store(
         self,
@@ -171,7 +171,7 @@ def _wait_us(outcome: Outcome) -> int:
     return EXACT if wait_us is None else wait_us
 
 
-def _aged(outcome: Outcome, elapsed_us: int) -> Outcome:
+def _age(outcome: Outcome, elapsed_us: int) -> Outcome:
     """Returns the same outcome some time later."""
     wait_us = outcome[RETRY_AFTER_US]
     if wait_us is not None and not outcome[ALLOWED]:

@@ -22,19 +22,21 @@ def describe_share(limit: Limit, nodes: int, stated_nodes: int | None) -> str:
     counted."""
     intro = "while the engine gives no answer, "
     if stated_nodes is None:
-        return intro + _by_rank(limit, nodes)
+        return intro + _ranked_shares(limit, nodes)
     each_share = equal_share(limit, stated_nodes)
     if each_share is None:
-        return intro + _refused(limit, nodes)
-    return f"{intro}{_each(nodes)} goes on with {each_share}: {_total_admitted(limit, nodes, stated_nodes)}"
+        return intro + _refuses_all(limit, nodes)
+    return (
+        f"{intro}{_each_process(nodes)} goes on with {each_share}: {_total_admitted(limit, nodes, stated_nodes)}"
+    )
 
 
-def _by_rank(limit: Limit, nodes: int) -> str:
+def _ranked_shares(limit: Limit, nodes: int) -> str:
     first, last = share(limit, nodes, 0), share(limit, nodes, nodes - 1)
     if first is None:
-        return _refused(limit, nodes)
+        return _refuses_all(limit, nodes)
     if first == last:
-        return f"{_each(nodes)} goes on with {first}: {_BOUNDS}"
+        return f"{_each_process(nodes)} goes on with {first}: {_BOUNDS}"
     larger_shares = fresh(limit) % nodes
     if last is None:
         subject = (
@@ -70,9 +72,9 @@ def _total_admitted(limit: Limit, nodes: int, stated_nodes: int) -> str:
     )
 
 
-def _refused(limit: Limit, nodes: int) -> str:
-    return f"{_each(nodes)} refuses every call: {limit} is too slow to be divided"
+def _refuses_all(limit: Limit, nodes: int) -> str:
+    return f"{_each_process(nodes)} refuses every call: {limit} is too slow to be divided"
 
 
-def _each(nodes: int) -> str:
+def _each_process(nodes: int) -> str:
     return "the one process" if nodes == 1 else f"each of {nodes} processes"

@@ -57,7 +57,7 @@ def share(limit: Limit, count: int, rank: int | None) -> Limit | None:
     if count <= 1:
         return limit
     capacity = fresh(limit)
-    return _divided(limit, units_for_rank(capacity, count, rank), count, min(count, capacity))
+    return _divide(limit, units_for_rank(capacity, count, rank), count, min(count, capacity))
 
 
 def equal_share(limit: Limit, count: int, rank: int | None = None) -> Limit | None:
@@ -65,10 +65,10 @@ def equal_share(limit: Limit, count: int, rank: int | None = None) -> Limit | No
     units go to the lower ranks, where ranks are known. None if the limit is too slow to be divided so."""
     if count <= 1:
         return limit
-    return _divided(limit, max(1, units_for_rank(fresh(limit), count, rank)), count, count)
+    return _divide(limit, max(1, units_for_rank(fresh(limit), count, rank)), count, count)
 
 
-def _divided(limit: Limit, share_units: int, count: int, sharers: int) -> Limit | None:
+def _divide(limit: Limit, share_units: int, count: int, sharers: int) -> Limit | None:
     """Returns the limit with so many units, and its rate divided by the number of sharers."""
     if isinstance(limit, Smooth):
         return _smooth(limit, count)
@@ -125,19 +125,19 @@ def _leaky_bucket(limit: LeakyBucket, share_units: int, sharers: int) -> Limit:
 def _fixed_window(limit: FixedWindow, share_units: int, sharers: int) -> Limit:
     if limit.unit is not None:
         return FixedWindow(share_units, limit.unit, limit.zone)
-    return FixedWindow(share_units, _lengthened(limit.period_us, limit.amount, sharers) / SECOND)
+    return FixedWindow(share_units, _lengthen(limit.period_us, limit.amount, sharers) / SECOND)
 
 
 def _sliding_window(limit: SlidingWindow, share_units: int, sharers: int) -> Limit:
-    cell_us = _lengthened(limit.cell_us, limit.amount, sharers)
+    cell_us = _lengthen(limit.cell_us, limit.amount, sharers)
     return SlidingWindow(share_units, cell_us * limit.cells / SECOND, limit.cells)
 
 
 def _sliding_log(limit: SlidingLog, share_units: int, sharers: int) -> Limit:
-    return SlidingLog(share_units, _lengthened(limit.period_us, limit.amount, sharers) / SECOND)
+    return SlidingLog(share_units, _lengthen(limit.period_us, limit.amount, sharers) / SECOND)
 
 
-def _lengthened(us: int, amount: int, sharers: int) -> int:
+def _lengthen(us: int, amount: int, sharers: int) -> int:
     """Returns the time in which each sharer may have one unit, rounded up; unchanged if the amount suffices for
     all."""
     return us if amount >= sharers else -(-us * sharers // amount)

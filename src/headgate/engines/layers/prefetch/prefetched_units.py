@@ -96,8 +96,18 @@ class PrefetchedUnits:
     """
 
     __slots__ = (
-        *("at_us", "calls", "demand", "end_us", "extra", "key", "unready", "mark", "meter", "rate"),
-        *("receipt", "table", "since_ns", "since_us", "spread", "base_remaining", "ready", "until_ns", "until_us"),
+        *(
+            "at_us",
+            "base_remaining",
+            "base_reset_us",
+            "calls",
+            "demand",
+            "drain_units",
+            "drain_us",
+            "extra",
+            "key",
+        ),
+        *("mark", "meter", "ready", "receipt", "since_ns", "since_us", "table", "unready", "until_ns", "until_us"),
     )
 
     since_us: int
@@ -105,14 +115,13 @@ class PrefetchedUnits:
     since_ns: int
     until_ns: int
     extra: int
-
     unready: int
     base_remaining: int
     at_us: int
-    end_us: int
+    base_reset_us: int
     mark: int
-    spread: int
-    rate: int
+    drain_us: int
+    drain_units: int
 
     def __init__(
         self, meter: Any, key: str, outcome: Outcome, cost: int, extra: int, table: PrefetchTable, demand: Demand
@@ -127,14 +136,14 @@ class PrefetchedUnits:
         self.calls: int = 0
         self.receipt: Receipt = Receipt.of(outcome, cost + extra)
         self.base_remaining, self.at_us = outcome[REMAINING], outcome[AT_US]
-        self.end_us, self.mark = outcome[RESET_AFTER_US], outcome[MARK]
-        self.spread, self.rate = 0, 1
+        self.base_reset_us, self.mark = outcome[RESET_AFTER_US], outcome[MARK]
+        self.drain_us, self.drain_units = 0, 1
         if isinstance(meter.limit, TokenBucket):
             # A unit's water ends where that of the units after it begins. The part of a microsecond in the mark is
             # left out, which errs on the safe side.
-            self.spread, self.rate = meter.limit.period_us, meter.limit.amount
-            part = self.mark % self.rate
-            self.end_us, self.mark = self.end_us - (part > 0), self.mark - part
+            self.drain_us, self.drain_units = meter.limit.period_us, meter.limit.amount
+            part = self.mark % self.drain_units
+            self.base_reset_us, self.mark = self.base_reset_us - (part > 0), self.mark - part
 
     @property
     def is_held(self) -> bool:
@@ -158,11 +167,11 @@ class PrefetchedUnits:
         count = min(_READY_BATCH, self.unready)
         self.unready -= count
         self.calls += count
-        base_remaining, at_us, mark = self.base_remaining, self.at_us, self.mark
-        end_us, spread, rate = self.end_us, self.spread, self.rate
+        remaining, at_us, mark = self.base_remaining, self.at_us, self.mark
+        reset_us, drain_us, drain_units = self.base_reset_us, self.drain_us, self.drain_units
         # As outcome() has them, without so many calls.
         self.ready += [
-            (True, base_remaining + units_left, 0, end_us + -units_left * spread // rate, 0, at_us, mark)
+            (True, remaining + units_left, 0, reset_us + -units_left * drain_us // drain_units, 0, at_us, mark)
             for units_left in range(self.unready, self.unready + count)
         ]
 
@@ -180,7 +189,7 @@ class PrefetchedUnits:
             True,
             self.base_remaining + units_left,
             0,
-            self.end_us + -units_left * self.spread // self.rate,
+            self.base_reset_us + -units_left * self.drain_us // self.drain_units,
             0,
             self.at_us,
             self.mark,
