@@ -96,18 +96,9 @@ class PrefetchedUnits:
     """
 
     __slots__ = (
-        *(
-            "at_us",
-            "base_remaining",
-            "base_reset_us",
-            "calls",
-            "demand",
-            "drain_units",
-            "drain_us",
-            "extra",
-            "key",
-        ),
-        *("mark", "meter", "ready", "receipt", "since_ns", "since_us", "table", "unready", "until_ns", "until_us"),
+        *("at_us", "base_remaining", "base_reset_us", "calls", "demand", "drain_units", "drain_us", "extra"),
+        *("key", "mark", "meter", "ready", "receipt", "since_ns", "since_us", "table", "unready"),
+        *("until_ns", "until_us"),
     )
 
     since_us: int
