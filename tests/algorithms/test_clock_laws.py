@@ -58,8 +58,8 @@ class Life:
             self.forward_us += now_us - self.highest_us
             self.highest_us = now_us
         elif now_us < self.highest_us - MAX_CLOCK_SWING_US:
-            # What a state proves may lie up to a swing after the reading that was a step, and be followed later, by
-            # a reading that is up to a swing less.
+            # What a state proves may lie up to a swing after the reading that was a step, and be followed later,
+            # by a reading that is up to a swing less.
             self.forward_us += MAX_CLOCK_SWING_US
             self.highest_us = now_us
             self.steps += 1

@@ -14,7 +14,11 @@ NAMES = dict(public_names())
 CALLED_BY_HEADGATE = {
     *("headgate.SystemClock.now_us", "headgate.SystemClock.sleep_us", "headgate.SystemClock.asleep_us"),
     *("headgate.ManualClock.sleep_us", "headgate.ManualClock.asleep_us", "headgate.FixedWindow.at"),
-    *(name for name in NAMES if name.startswith(("headgate.testing.SyncAdapter.", "headgate.testing.TurnedClock."))),
+    *(
+        name
+        for name in NAMES
+        if name.startswith(("headgate.testing.SyncAdapter.", "headgate.testing.TurnedClock."))
+    ),
     *(
         f"headgate.AsyncRuleLimiter.{name}"
         for name in ("answered", "call", "counts", "decided", "decided_together", "peeked_together", "together")
