@@ -18,11 +18,6 @@ from weakref import WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock, check_clock
 from headgate.engines import url_options
-from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
-from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
-from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
-from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
-from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
 from headgate.engines.url_options import Instead, Options
@@ -31,6 +26,7 @@ from headgate.errors import InvalidRule
 from headgate.extras import require
 
 if TYPE_CHECKING:
+    from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
     from headgate.engines.redis.rulebook_versions import RedisVersionStore
 
 _MIN_VERSION_DEADLINE_S = 1.0  # a version is larger than a decision
@@ -91,28 +87,44 @@ def open_engine(
     clock = _checked_clock(clock, url)
     ruled = ruled and server_url is not None
     engine: Engine = MemoryEngine(clock)
-    members = Membership(count=options.nodes)
     if server_url is not None:
         from headgate.engines.redis.sync_engine import RedisEngine
 
         engine = RedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.patience)
-        if (ruled or options.fallback == "local") and options.nodes is None:
-            shared = _memberships.get((server_url, prefix))
-            if shared is None:
-                heartbeat_engine = RedisEngine(server_url, prefix=prefix)
-                shared = _memberships[server_url, prefix] = Membership(
-                    heartbeat_engine.beat, heartbeat_engine.leave, on_close=heartbeat_engine.close
-                )
-            members = shared
     if ruled or options.prefetch is not None:
+        from headgate.engines.layers.prefetch.engines import PrefetchEngine
+
         engine = PrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
     if options.denial_cache:
+        from headgate.engines.layers.denial_cache.engines import DenialCacheEngine
+
         engine = DenialCacheEngine(engine, clock=clock)
     if ruled or options.fallback is not None:
+        from headgate.engines.layers.fallback import FallbackEngine
+
         engine = FallbackEngine(
-            engine, fallback=options.fallback, members=members, clock=clock, deadline=options.patience
+            engine,
+            fallback=options.fallback,
+            members=_membership(server_url, prefix, options, ruled),
+            clock=clock,
+            deadline=options.patience,
         )
     return engine
+
+
+def _membership(server_url: str | None, prefix: str, options: Options, ruled: bool) -> Membership:
+    """Returns the processes that share the limits: counted by their heartbeats, or as many as was stated."""
+    from headgate.engines.layers.fallback.membership import Membership
+
+    if server_url is None or options.nodes is not None or not (ruled or options.fallback == "local"):
+        return Membership(count=options.nodes)
+    shared = _memberships.get((server_url, prefix))
+    if shared is None:
+        from headgate.engines.redis.sync_engine import RedisEngine
+
+        engine = RedisEngine(server_url, prefix=prefix)
+        shared = _memberships[server_url, prefix] = Membership(engine.beat, engine.leave, on_close=engine.close)
+    return shared
 
 
 def open_async_engine(
@@ -137,29 +149,50 @@ def open_async_engine(
     )
     clock = _checked_clock(clock, url)
     ruled = ruled and server_url is not None
-    engine: AsyncEngine = AsyncMemoryEngine(MemoryEngine(clock))
-    members = AsyncMembership(count=options.nodes)
-    if server_url is not None:
+    engine: AsyncEngine
+    if server_url is None:
+        from headgate.engines.memory.async_engine import AsyncMemoryEngine
+
+        engine = AsyncMemoryEngine(MemoryEngine(clock))
+    else:
         from headgate.engines.redis.async_engine import AsyncRedisEngine
 
         engine = AsyncRedisEngine(server_url, prefix=prefix, clock=clock, deadline=options.patience)
-        if (ruled or options.fallback == "local") and options.nodes is None:
-            shared = _async_memberships.get((server_url, prefix))
-            if shared is None:
-                heartbeat_engine = AsyncRedisEngine(server_url, prefix=prefix)
-                shared = _async_memberships[server_url, prefix] = AsyncMembership(
-                    heartbeat_engine.beat, heartbeat_engine.leave, on_close=heartbeat_engine.close
-                )
-            members = shared
     if ruled or options.prefetch is not None:
+        from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine
+
         engine = AsyncPrefetchEngine(engine, hold_us=options.hold_us, units=options.prefetch_units, clock=clock)
     if options.denial_cache:
+        from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine
+
         engine = AsyncDenialCacheEngine(engine, clock=clock)
     if ruled or options.fallback is not None:
+        from headgate.engines.layers.fallback import AsyncFallbackEngine
+
         engine = AsyncFallbackEngine(
-            engine, fallback=options.fallback, members=members, clock=clock, deadline=options.patience
+            engine,
+            fallback=options.fallback,
+            members=_async_membership(server_url, prefix, options, ruled),
+            clock=clock,
+            deadline=options.patience,
         )
     return engine
+
+
+def _async_membership(server_url: str | None, prefix: str, options: Options, ruled: bool) -> AsyncMembership:
+    """Returns the same for an event loop."""
+    from headgate.engines.layers.fallback.membership import AsyncMembership
+
+    if server_url is None or options.nodes is not None or not (ruled or options.fallback == "local"):
+        return AsyncMembership(count=options.nodes)
+    shared = _async_memberships.get((server_url, prefix))
+    if shared is None:
+        from headgate.engines.redis.async_engine import AsyncRedisEngine
+
+        engine = AsyncRedisEngine(server_url, prefix=prefix)
+        shared = AsyncMembership(engine.beat, engine.leave, on_close=engine.close)
+        _async_memberships[server_url, prefix] = shared
+    return shared
 
 
 def open_archive(url: str, prefix: str = "hg") -> tuple[RedisVersionStore, Callable[[], None]]:
