@@ -21,7 +21,7 @@ from headgate.gateway.bundle import plate, texts
 from headgate.http.headers import per_second, quota, window_seconds
 from headgate.limit_syntax import parse
 from headgate.rules import load, serialization
-from headgate.rules.distribution.version import BESIDE
+from headgate.rules.distribution.version import GATEWAY_FIELDS
 from headgate.rules.rule import Rulebook
 from tests.gateway.random_bundles import BOOKS, NOW_US, asked, words
 
@@ -37,8 +37,8 @@ def made(text: str) -> dict[str, Any]:
 @given(BOOKS)
 def test_without_what_stands_beside_it_the_plate_is_the_book(book: Rulebook) -> None:
     found = json.loads(json.dumps(plate(book, NOW_US)))
-    assert set(found) >= set(BESIDE) - {"texts"}
-    document = {name: value for name, value in found.items() if name not in BESIDE}
+    assert set(found) >= set(GATEWAY_FIELDS) - {"texts"}
+    document = {name: value for name, value in found.items() if name not in GATEWAY_FIELDS}
     assert document == serialization.document(book) | {"headers": book.headers}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.attributes import WELL_KNOWN, Attributes, Reading, folded, named, normal, request
+from headgate.rules.attributes import WELL_KNOWN, AttributeReader, Attributes, folded, named, normal, request
 
 BYTES = st.binary(max_size=12) | st.text("/.%2eEfF?#&=+;[]: \t", max_size=12).map(str.encode)
 PAIRS = st.lists(st.tuples(st.sampled_from([b"Host", b"Cookie", b"X-A", b"x_a"]) | BYTES, BYTES), max_size=4)
@@ -53,7 +53,7 @@ def test_nothing_a_client_sends_is_an_error_and_normal_stays_normal(
 ) -> None:
     found = request(method, target, headers, address)
     assert {name: normal(name, value) for name, value in found.items()} == found
-    assert Reading(found)(dict(found)) == found
+    assert AttributeReader(found)(dict(found)) == found
     path = found["path"].split("/")
     assert path[0] == ""
     assert path == ["", ""] or not {"", ".", ".."} & set(path[1:])
@@ -103,7 +103,7 @@ def test_what_is_set_afterwards_becomes_normal() -> None:
 
 
 def test_a_reading_takes_what_is_used_and_nothing_else() -> None:
-    read = Reading(["path", "user", "header.x-a", "address"])
+    read = AttributeReader(["path", "user", "header.x-a", "address"])
     given_: dict[str, Any] = {
         "path": "",
         "user": 5,

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from headgate.errors import InvalidRule
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
-from headgate.rules.matching.compile_condition import compiled
+from headgate.rules.matching.compile_condition import compile_condition
 from tests.rules.random_rulebooks import CALLS, CONDITIONS
 
 GET = Test("method", ("GET",))
@@ -18,7 +18,7 @@ ITEM = Test("path", ("/items/{sku}", "/{shop}/items/{sku}"))
 def test_bound_is_none_exactly_where_it_does_not_hold(condition: Condition, call: dict[str, str]) -> None:
     bound = condition.bound(call)
     assert (bound is not None) is condition.holds(call)
-    assert compiled(condition)(call) is condition.holds(call)
+    assert compile_condition(condition)(call) is condition.holds(call)
     if bound is not None:
         assert {name for name in bound if bound[name] != call.get(name)} <= condition.captures
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.ip_networks import Networks, canonical, grouped
+from headgate.rules.ip_networks import Networks, canonical, network_of
 
 V4 = st.integers(0, 2**32 - 1).map(ipaddress.IPv4Address)
 V6 = st.integers(0, 2**128 - 1).map(ipaddress.IPv6Address)
@@ -26,11 +26,11 @@ def test_addresses_are_grouped_as_networks_are(
     v4: ipaddress.IPv4Address, short: int, v6: ipaddress.IPv6Address, long: int
 ) -> None:
     around = ipaddress.ip_network(f"{v4}/{short}", strict=False)
-    assert grouped(str(v4), short, 64) == (str(v4) if short == 32 else str(around))
+    assert network_of(str(v4), short, 64) == (str(v4) if short == 32 else str(around))
     assert str(v4) in Networks([str(around)])
     if v6.ipv4_mapped is None:
         wide = ipaddress.ip_network(f"{v6}/{long}", strict=False)
-        assert grouped(str(v6), 32, long) == (str(v6) if long == 128 else str(wide))
+        assert network_of(str(v6), 32, long) == (str(v6) if long == 128 else str(wide))
         assert str(v6) in Networks([str(wide)])
 
 
@@ -44,7 +44,7 @@ def test_a_mapped_network_is_the_network_it_maps() -> None:
 def test_what_cannot_be_read_is_in_no_network() -> None:
     assert "unix:" not in Networks(["0.0.0.0/0", "::/0"])
     assert canonical("unix:") is None
-    assert grouped("unix:", 32, 64) is None
+    assert network_of("unix:", 32, 64) is None
 
 
 @pytest.mark.parametrize(

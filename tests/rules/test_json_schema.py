@@ -14,9 +14,9 @@ from headgate.errors import InvalidRule
 from headgate.rules import load
 from headgate.rules.json_schema import schema
 from headgate.rules.parsing import read_json, read_toml, read_yaml
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Table, decoded
-from headgate.rules.parsing.parse_rule import BY_DEFAULT, FIELDS
-from headgate.rules.rule import HEADERS, INSTEAD, MISSING, MODES, WHERE
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Table, decode
+from headgate.rules.parsing.parse_rule import DEFAULT_FIELDS, FIELDS
+from headgate.rules.rule import FALLBACKS, HEADERS, MISSING, MODES, WHERE
 from tests.rules.parsing.test_load import MALFORMED, WELLFORMED, spoiled
 
 READERS = {"json": read_json.read, "toml": read_toml.read, "yaml": read_yaml.read, "yml": read_yaml.read}
@@ -64,7 +64,7 @@ def instance(node: Node) -> Any:
 
 
 def tree(path: Path) -> Any:
-    return instance(READERS[path.suffix[1:]](decoded(path.read_bytes())))
+    return instance(READERS[path.suffix[1:]](decode(path.read_bytes())))
 
 
 def test_it_is_a_schema() -> None:
@@ -99,9 +99,9 @@ def test_the_words_are_the_loaders() -> None:
     found = schema()
     fields = found["$defs"]["rule"]["properties"]
     assert set(fields) == set(FIELDS)
-    assert set(found["properties"]["defaults"]["properties"]) == set(BY_DEFAULT)
+    assert set(found["properties"]["defaults"]["properties"]) == set(DEFAULT_FIELDS)
     assert found["properties"]["headers"]["enum"] == list(HEADERS)
     assert fields["missing"]["enum"] == list(MISSING)
     assert fields["where"]["enum"] == list(WHERE)
-    assert fields["fallback"]["enum"] == list(INSTEAD)
+    assert fields["fallback"]["enum"] == list(FALLBACKS)
     assert fields["mode"]["anyOf"][0]["enum"] == list(MODES)

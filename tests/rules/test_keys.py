@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate.engines.redis import keys
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
-from headgate.rules.keys import Dimension, former
+from headgate.rules.keys import Dimension, key_builder
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Choice, Rule, Rulebook
 from tests.rules.match_vectors import attributes_of, lines
@@ -38,7 +38,7 @@ def test_vectors(line: dict[str, Any]) -> None:
 
 @given(ROWS, ROWS, st.integers(1, len(DIMENSIONS)))
 def test_two_calls_share_a_key_if_and_only_if_they_agree(one: list[str], other: list[str], count: int) -> None:
-    form = former([Dimension(name) for name in DIMENSIONS[:count]], blank=True)
+    form = key_builder([Dimension(name) for name in DIMENSIONS[:count]], blank=True)
     first = form(dict(zip(DIMENSIONS, one, strict=True)))
     second = form(dict(zip(DIMENSIONS, other, strict=True)))
     assert (first == second) is (one[:count] == other[:count])
@@ -46,7 +46,9 @@ def test_two_calls_share_a_key_if_and_only_if_they_agree(one: list[str], other: 
 
 @given(ROWS)
 def test_a_key_can_always_be_written_as_utf8(row: list[str]) -> None:
-    key = former([Dimension(name) for name in DIMENSIONS], blank=True)(dict(zip(DIMENSIONS, row, strict=True)))
+    key = key_builder([Dimension(name) for name in DIMENSIONS], blank=True)(
+        dict(zip(DIMENSIONS, row, strict=True))
+    )
     assert key is not None
     assert key.encode().decode() == key
 
@@ -55,7 +57,7 @@ def test_a_key_can_always_be_written_as_utf8(row: list[str]) -> None:
 def test_without_blanks_a_missing_dimension_leaves_no_key(count: int) -> None:
     row = dict.fromkeys(DIMENSIONS, "x")
     dimensions = [Dimension(name) for name in DIMENSIONS[:count]]
-    form = former(dimensions, blank=False)
+    form = key_builder(dimensions, blank=False)
     assert form(row) == "|".join(f"{name}=x" for name in DIMENSIONS[:count])
     for name in DIMENSIONS[:count]:
         assert form({**row, name: ""}) is None
@@ -63,8 +65,8 @@ def test_without_blanks_a_missing_dimension_leaves_no_key(count: int) -> None:
 
 def test_an_address_that_cannot_be_read_is_missing() -> None:
     dimension = Dimension.parse("address/24")
-    assert former([dimension], blank=False)({"address": "unix:"}) is None
-    assert former([dimension], blank=True)({"address": "unix:"}) == "address="
+    assert key_builder([dimension], blank=False)({"address": "unix:"}) is None
+    assert key_builder([dimension], blank=True)({"address": "unix:"}) == "address="
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class Attributes(dict[str, str]):
         return self.get(folded(name), "")
 
 
-class Reading:
+class AttributeReader:
     """What some rules use of a mapping that anybody made, in normal form."""
 
     __slots__ = ("_how",)
@@ -110,7 +110,7 @@ def request(
     put = super(Attributes, found).__setitem__  # all of this is normal already
     first = super(Attributes, found).setdefault
     put("method", upper(text(method)))
-    put("path", path_of(_decoded(path)))
+    put("path", normalize_path(_decoded(path)))
     host = ""
     for raw_name, raw_value in headers.items() if isinstance(headers, Mapping) else headers:
         name = _short_header(raw_name) if len(raw_name) < SHORT else _header(raw_name)
@@ -171,7 +171,7 @@ def _check_name(name: object) -> None:
         raise InvalidCharge(f'The names of attributes are text, such as "user"; not {name!r}.')
 
 
-def path_of(words: str) -> str:
+def normalize_path(words: str) -> str:
     """A decoded path without empty segments and dots, however it was given."""
     if "/." not in words and "//" not in words and words[:1] == "/" and words[-1:] != "/":
         return words
@@ -189,7 +189,7 @@ def segments(path: str) -> list[str]:
     return [segment for segment in path.split("/") if segment]
 
 
-def host_of(words: str) -> str:
+def normalize_host(words: str) -> str:
     """A host in small letters, without port and closing dots."""
     words = lower(words.strip(" \t"))
     if words.startswith("["):
@@ -244,11 +244,11 @@ def _cookies(first: Callable[[str, str], str], header: str) -> None:
             first("cookie." + name.strip(" \t"), value.strip(" \t"))
 
 
-_short_host = lru_cache(maxsize=1024)(host_of)
+_short_host = lru_cache(maxsize=1024)(normalize_host)
 _METHODS = {name: name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 _SPECIAL: dict[str, Callable[[str], str]] = {
     "method": lambda words: _METHODS.get(words) or upper(words),
-    "path": lambda words: path_of(words) if words else "",
-    "host": lambda words: _short_host(words) if len(words) < SHORT else host_of(words),
+    "path": lambda words: normalize_path(words) if words else "",
+    "host": lambda words: _short_host(words) if len(words) < SHORT else normalize_host(words),
     "address": lambda words: canonical(words) or "",
 }

@@ -25,7 +25,7 @@ from headgate.rules.ip_networks import Networks
 from headgate.rules.pattern import Glob, PathPattern
 
 Attributes = Mapping[str, str]
-Holds = Callable[[Attributes], bool]
+Predicate = Callable[[Attributes], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Test:
     patterns: tuple[PathPattern, ...] = field(init=False, compare=False, repr=False, default=())
     globs: tuple[Glob, ...] = field(init=False, compare=False, repr=False, default=())
     exact: frozenset[str] | None = field(init=False, compare=False, repr=False, default=None)
-    holds: Holds = field(init=False, compare=False, repr=False)
+    holds: Predicate = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.wanted, bool):
@@ -184,13 +184,13 @@ def _inside(part: Condition) -> str:
     return f"({part})" if isinstance(part, All | AnyOf) and len(part.parts) > 1 else str(part)
 
 
-def _presence(attribute: str, wanted: bool) -> Holds:
+def _presence(attribute: str, wanted: bool) -> Predicate:
     if wanted:
         return lambda attributes: bool(attributes.get(attribute))
     return lambda attributes: not attributes.get(attribute)
 
 
-def _path(patterns: tuple[PathPattern, ...]) -> Holds:
+def _path(patterns: tuple[PathPattern, ...]) -> Predicate:
     """Most patterns are a path, or all that begins with one: those need no segments."""
     exact = frozenset(pattern.literal for pattern in patterns if pattern.tail is None)
     below = tuple(
@@ -209,7 +209,7 @@ def _path(patterns: tuple[PathPattern, ...]) -> Holds:
     return holds
 
 
-def _texts(attribute: str, exact: frozenset[str], globs: list[Glob]) -> Holds:
+def _texts(attribute: str, exact: frozenset[str], globs: list[Glob]) -> Predicate:
     if not globs:
         return lambda attributes: attributes.get(attribute) in exact
     if len(globs) == 1 and not exact:

@@ -16,13 +16,13 @@ from functools import lru_cache
 from headgate.errors import InvalidRule
 
 V4, V6 = 32, 128  # bits of an address, and which kind it is
-LONGEST = 64  # an address with its zone; so nobody fills the caches with long texts
+MAX_ADDRESS_LENGTH = 64  # an address with its zone; so nobody fills the caches with long texts
 
 _mapped = ipaddress.IPv6Network("::ffff:0:0/96")
 
 
 @lru_cache(maxsize=8192)
-def read(text: str) -> tuple[int, int] | None:
+def parse_address(text: str) -> tuple[int, int] | None:
     """How many bits the address has, and their value."""
     try:
         address = ipaddress.ip_address(text)
@@ -35,19 +35,19 @@ def read(text: str) -> tuple[int, int] | None:
 
 def canonical(text: str) -> str | None:
     """The address as everybody writes it; None if it is none."""
-    return _canonical(text) if len(text) <= LONGEST else None
+    return _canonical(text) if len(text) <= MAX_ADDRESS_LENGTH else None
 
 
 @lru_cache(maxsize=8192)
 def _canonical(text: str) -> str | None:
-    found = read(text)
+    found = parse_address(text)
     return None if found is None else _written(*found)
 
 
 @lru_cache(maxsize=8192)
-def grouped(text: str, v4: int, v6: int) -> str | None:
+def network_of(text: str, v4: int, v6: int) -> str | None:
     """The network of that many bits around the address; the address itself if it is counted whole."""
-    found = read(text)
+    found = parse_address(text)
     if found is None:
         return None
     bits, value = found
@@ -67,7 +67,7 @@ class Networks:
         self._masks[V6] = [_mask(net) for net in map(_network, texts) if net.max_prefixlen == V6]
 
     def __contains__(self, text: str) -> bool:
-        found = read(text)
+        found = parse_address(text)
         if found is None:
             return False
         bits, value = found
@@ -85,7 +85,7 @@ def _network(text: str) -> Network:
         found: Network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise InvalidRule(f'"{text}" is no network: write 10.0.0.0/8, 192.0.2.7 or fd00::/8.') from None
-    if read(address) != read(str(found.network_address)):
+    if parse_address(address) != parse_address(str(found.network_address)):
         raise InvalidRule(f'"{text}" has bits beyond its /{length}: write {found} for the network.')
     if isinstance(found, ipaddress.IPv6Network) and found.subnet_of(_mapped):
         inside = found.network_address.ipv4_mapped

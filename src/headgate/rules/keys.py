@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import named
-from headgate.rules.ip_networks import grouped
+from headgate.rules.ip_networks import network_of
 
 ALL = "all"
 
-Form = Callable[[Mapping[str, str]], str | None]  # the key, or its part; None: something is missing
+KeyBuilder = Callable[[Mapping[str, str]], str | None]  # the key, or its part; None: something is missing
 
 _address = re.compile(r"address(?:/([0-9]{1,3}))?(?:/([0-9]{1,3}))?")
 
@@ -57,7 +57,7 @@ class Dimension(NamedTuple):
         return f"{self.name}/{self.v4}" if self.v6 == 64 else f"{self.name}/{self.v4}/{self.v6}"
 
 
-def former(dimensions: Sequence[Dimension], *, blank: bool) -> Form:
+def key_builder(dimensions: Sequence[Dimension], *, blank: bool) -> KeyBuilder:
     """Forms the keys of these dimensions. What is missing is left blank, or leaves no key at all."""
     parts = [_part(dimension, blank) for dimension in dimensions]
     if not parts:
@@ -84,7 +84,7 @@ def _escape(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 
-def _pair(first: Form, second: Form) -> Form:
+def _pair(first: KeyBuilder, second: KeyBuilder) -> KeyBuilder:
     def form(attributes: Mapping[str, str]) -> str | None:
         one, two = first(attributes), second(attributes)
         return None if one is None or two is None else f"{one}|{two}"
@@ -92,7 +92,7 @@ def _pair(first: Form, second: Form) -> Form:
     return form
 
 
-def _part(dimension: Dimension, blank: bool) -> Form:
+def _part(dimension: Dimension, blank: bool) -> KeyBuilder:
     name, v4, v6 = dimension
     head = name + "="
     nothing = head if blank else None
@@ -116,7 +116,7 @@ def _part(dimension: Dimension, blank: bool) -> Form:
             return nothing
         if whole and ":" not in address:
             return head + address
-        network = grouped(address, v4, v6)
+        network = network_of(address, v4, v6)
         return nothing if network is None else head + network
 
     return form_address

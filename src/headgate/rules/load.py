@@ -30,16 +30,16 @@ from headgate.rules.parsing import (
     read_yaml,
 )
 from headgate.rules.parsing.document_tree import (
-    MOST_BYTES,
+    MAX_BYTES,
     Fault,
     Items,
     Node,
-    Place,
+    Position,
     Table,
-    decoded,
-    empty,
+    decode,
+    empty_rulebook,
     kind,
-    shown,
+    quote,
 )
 from headgate.rules.parsing.parse_condition import Conditions
 from headgate.rules.parsing.parse_rule import Field
@@ -60,7 +60,7 @@ def underscored_headers(path: str | PathLike[str]) -> list[str]:
     """The headers that a rulebook in a file spells with an underscore: api_key of header.api_key.
 
     In a Rulebook it is header.api-key, but nginx drops the field that is spelled so."""
-    found = (name.removeprefix("header.") for name in _texts(_READERS[_format(path)](decoded(_data(path)))))
+    found = (name.removeprefix("header.") for name in _texts(_READERS[_format(path)](decode(_data(path)))))
     return list(dict.fromkeys(found))
 
 
@@ -84,7 +84,7 @@ def _format(path: str | PathLike[str]) -> str:
 def _data(path: str | PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: no file can be called so
         why = getattr(error, "strerror", None) or error
         raise InvalidRulebook([(None, f"The rulebook cannot be read: {why}.")], fspath(path)) from error
@@ -97,7 +97,7 @@ def parse(text: str | bytes, *, format: str = "yaml", source: str | None = None)
         raise InvalidRule(f'{at}"{format}" is no format of a rulebook: write yaml, toml or json.')
     problems = Problems()
     with problems.under(""):
-        whole = decoded(text)
+        whole = decode(text)
         root = _READERS[format](whole)
         return _Book(root, source, whole, problems).rulebook()
     raise problems.error(source)
@@ -124,7 +124,7 @@ class _Book:
         self.source, self.text, self.problems = source, text, problems
         self.warnings = Problems()
         if isinstance(root, Table) and not root.entries:
-            raise empty(root.place)
+            raise empty_rulebook(root.place)
         if not isinstance(root, Table):
             raise Fault(
                 root.place, f"A rulebook is a mapping, not {kind(root)}.", "Begin with rules: and a list of them."
@@ -137,7 +137,9 @@ class _Book:
             with self.problems.under(""):
                 if key.text not in _BOOK:
                     raise Fault(
-                        key.place, f"A rulebook has no field {shown(key.text)}.", fields.nearest(key.text, _BOOK)
+                        key.place,
+                        f"A rulebook has no field {quote(key.text)}.",
+                        fields.did_you_mean(key.text, _BOOK),
                     )
                 if key.text == "name":
                     known["name"] = fields.name(node, "the name of a rulebook")
@@ -170,7 +172,7 @@ class _Book:
         with self.problems.under(""):
             if not isinstance(node, Table):
                 raise Fault(node.place, f"defaults is a mapping, not {kind(node)}.")
-            found = parse_rule.read(node, parse_rule.BY_DEFAULT, "defaults", conditions, self.problems)
+            found = parse_rule.read(node, parse_rule.DEFAULT_FIELDS, "defaults", conditions, self.problems)
             for field in found.values():
                 field.own = False
             return found if len(found) == len(node.entries) else None
@@ -191,12 +193,12 @@ class _Rules:
         self.conditions, self.defaults, self.supplied, self.problems = conditions, defaults, supplied, problems
         self.warnings = warnings
         self.nodes: dict[str, Node] = {}
-        self.replaced: consistency.Replaced = {}
-        self.told: set[tuple[Place, str]] = set()
+        self.replaced: consistency.ReplacedRules = {}
+        self.told: set[tuple[Position, str]] = set()
 
     def read(self, node: Items) -> list[Rule]:
         rules = [self.rule(inner, f"rule {number}") for number, inner in enumerate(node.nodes, 1)]
-        for name, fault in consistency.replacing(self.replaced, self.nodes):
+        for name, fault in consistency.check_replaces(self.replaced, self.nodes):
             self.problems.add(fault, f'rule "{name}"')
         return [rule for rule in rules if rule]
 
@@ -240,7 +242,7 @@ class _Rules:
         if self.defaults is None or len(found) < len(node.entries) or len(self.problems.found) > before:
             return None
         found = {**self.defaults, **found}
-        for fault in consistency.faults(found, self.supplied):
+        for fault in consistency.check_rule(found, self.supplied):
             if (fault.place, fault.sentence) not in self.told:  # many rules may use the same condition
                 self.told.add((fault.place, fault.sentence))
                 self.problems.add(fault, subject)
@@ -250,7 +252,7 @@ class _Rules:
 
     def warn_of_typos(self, found: dict[str, Field], subject: str) -> None:
         captured = found["when"].value.captures if "when" in found else ()
-        for name, fault in attribute_typos.typos(found, captured):
+        for name, fault in attribute_typos.find_typos(found, captured):
             if (fault.place, name) not in self.told:  # once, also where many rules use the same condition
                 self.told.add((fault.place, name))
                 self.warnings.add(fault, subject)
@@ -280,6 +282,6 @@ def _attributes(node: Node) -> tuple[str, ...]:
     for one in fields.texts(node, "An attribute"):
         name = placed(one, named, one.text)
         if name in found:
-            raise Fault(one.place, f"{shown(name)} stands twice in the list of attributes.", "Once is enough.")
+            raise Fault(one.place, f"{quote(name)} stands twice in the list of attributes.", "Once is enough.")
         found.append(name)
     return tuple(found)

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
-from headgate.rules.keys import ALL, former
+from headgate.rules.keys import ALL, key_builder
 from headgate.rules.rule import Rule, Rulebook
 
 
@@ -41,7 +41,7 @@ def attributes_of(rule: Rule, key: str) -> Attributes:
         if value:
             first = value if dimension.v4 is None else value.partition("/")[0]
             found[name] = unquote(first, errors="surrogateescape")
-    formed = former(rule.key, blank=rule.missing == "one")(found)
+    formed = key_builder(rule.key, blank=rule.missing == "one")(found)
     if formed != key:
         hint = f"Did you mean {formed}?" if formed is not None else f"Write {form_of(rule)}."
         raise InvalidRule(f'"{key}" is no key of rule "{rule.name}": no call is counted under it. {hint}')

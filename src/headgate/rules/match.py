@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headgate.rules.attributes import Attributes, Reading
-from headgate.rules.condition import All, AnyOf, Condition, Holds, Test
-from headgate.rules.matching.compile_condition import every
-from headgate.rules.matching.compile_rule import Judge, Match, judge
-from headgate.rules.matching.explain_match import Told, narrated
+from headgate.rules.attributes import AttributeReader, Attributes
+from headgate.rules.condition import All, AnyOf, Condition, Predicate, Test
+from headgate.rules.matching.compile_condition import compile_all
+from headgate.rules.matching.compile_rule import Match, RuleMatcher, compile_rule
+from headgate.rules.matching.explain_match import Told, explain_rules
 from headgate.rules.matching.replaced_rules import Replacing
-from headgate.rules.matching.rule_index import Row, RuleIndex, Waiting
+from headgate.rules.matching.rule_index import IndexEntry, PathSegments, RuleIndex
 from headgate.rules.matching.used_attributes import used
 from headgate.rules.rule import Rulebook
 
 __all__ = ["Match", "Matcher", "Told"]
 
-Seen = Mapping[str, str]
+AttributeMap = Mapping[str, str]
 
 
 class Matcher:
@@ -36,10 +36,12 @@ class Matcher:
     def __init__(self, book: Rulebook) -> None:
         self.book: Rulebook = book
         self._replacing = Replacing(book.rules)
-        self._reading = Reading(name for rule in book.rules for name in used(rule))
+        self._reading = AttributeReader(name for rule in book.rules for name in used(rule))
         parts = [(order, rule, part) for order, rule in enumerate(book.rules) for part in _parts(rule.when)]
-        self._index = RuleIndex([Waiting(number, _placeable(part)) for number, (_, _, part) in enumerate(parts)])
-        judges = [judge(rule) for rule in book.rules]
+        self._index = RuleIndex(
+            [IndexEntry(number, _placeable(part)) for number, (_, _, part) in enumerate(parts)]
+        )
+        judges = [compile_rule(rule) for rule in book.rules]
         self._entries = [
             _entry(order, judges[order], part, self._index.passed.get(number))
             for number, (order, _, part) in enumerate(parts)
@@ -47,11 +49,11 @@ class Matcher:
 
     def match(self, attributes: Mapping[str, Any], cost: int | None = None) -> Sequence[Match]:
         """The rules that apply to a call, in the order of the book. Each is charged the cost times its own."""
-        seen: Seen = attributes if type(attributes) is Attributes else self._reading(attributes)
+        seen: AttributeMap = attributes if type(attributes) is Attributes else self._reading(attributes)
         if cost is None:
             cost = 1
         path = seen.get("path")
-        row: Row = None if not path else path[1:].split("/") if len(path) > 1 else []
+        row: PathSegments = None if not path else path[1:].split("/") if len(path) > 1 else []
         numbers: list[int] = []
         self._index.find(seen, row, numbers)
         if len(numbers) > 1:
@@ -84,7 +86,7 @@ class Matcher:
     def explain(self, attributes: Mapping[str, Any], cost: int | None = None) -> list[Told]:
         """For every rule of the book, whether it applies to the call, and if not, why."""
         seen = attributes if type(attributes) is Attributes else self._reading(attributes)
-        return narrated(self.book, self._replacing, seen, 1 if cost is None else cost)
+        return explain_rules(self.book, self._replacing, seen, 1 if cost is None else cost)
 
     def _left(self, found: list[Match]) -> list[Match]:
         out = self._replacing.taken_out(match.rule.name for match in found if match.earnest)
@@ -96,17 +98,19 @@ class _Entry(NamedTuple):
 
     order: int  # the rule's place in the book
     captures: tuple[tuple[str, int], ...] | None  # where in the path
-    test: Holds | None
-    bound: Callable[[Seen], Seen | None] | None  # in place of the test, where it must say what it captured
-    judged: Judge
+    test: Predicate | None
+    bound: (
+        Callable[[AttributeMap], AttributeMap | None] | None
+    )  # in place of the test, where it must say what it captured
+    judged: RuleMatcher
 
 
-def _entry(order: int, judged: Judge, part: All, passed: Test | None) -> _Entry:
+def _entry(order: int, judged: RuleMatcher, part: All, passed: Test | None) -> _Entry:
     rest = [condition for condition in part.in_order if condition is not passed]
     if any(condition.captures for condition in rest) or (passed and passed.captures and len(passed.patterns) > 1):
         return _Entry(order, None, None, part.bound, judged)
     captures = tuple(passed.patterns[0].captures.items()) if passed and passed.captures else None
-    return _Entry(order, captures, every(rest) if rest else None, None, judged)
+    return _Entry(order, captures, compile_all(rest) if rest else None, None, judged)
 
 
 def _parts(when: Condition | None) -> list[All]:

@@ -101,13 +101,13 @@ class PathPattern:
     def fits(self, path: list[str]) -> bool:
         """Whether the path, as segments, is one of those meant."""
         if self.tail is None:
-            return len(path) == len(self.head) and fit(self.head, path)
+            return len(path) == len(self.head) and segments_match(self.head, path)
         if len(path) < len(self.head) + len(self.tail):
             return False
-        return fit(self.head, path) and fit(self.tail, path[len(path) - len(self.tail) :])
+        return segments_match(self.head, path) and segments_match(self.tail, path[len(path) - len(self.tail) :])
 
 
-def fit(steps: tuple[Glob | None, ...], path: list[str]) -> bool:
+def segments_match(steps: tuple[Glob | None, ...], path: list[str]) -> bool:
     """Whether each step stands for its segment; None stands for any. There are enough segments."""
     return all(step is None or step.matches(path[place]) for place, step in enumerate(steps))
 

@@ -28,12 +28,12 @@ T = TypeVar("T")
 Limits = tuple[Limit, ...]  # decided together; none at all: unlimited
 Missing = Literal["skip", "deny", "one"]
 Where = Literal["cluster", "node", "split"]
-Instead = Literal["allow", "deny", "local"]
+Fallback = Literal["allow", "deny", "local"]
 Headers = Literal["draft-11", "legacy", "envoy", "spring", "off"]
 
 MISSING: tuple[Missing, ...] = get_args(Missing)
 WHERE: tuple[Where, ...] = get_args(Where)
-INSTEAD: tuple[Instead, ...] = get_args(Instead)
+FALLBACKS: tuple[Fallback, ...] = get_args(Fallback)
 HEADERS: tuple[Headers, ...] = get_args(Headers)
 
 ENFORCE, SHADOW, OFF = "enforce", "shadow", "off"
@@ -106,7 +106,7 @@ class Rule:
     where: Where = "cluster"
     nodes: int | None = None  # of `split`, if known beforehand
     prefetch: Prefetch | None = None
-    fallback: Instead | None = None
+    fallback: Fallback | None = None
     deadline: float | None = None  # seconds
     initial_share: int = 0  # of the limit, in hundredths of a percent
     lockout: Lockout | None = None

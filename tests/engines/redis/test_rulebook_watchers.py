@@ -17,7 +17,7 @@ from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.source import Paper, PushedSource
 from headgate.rules.distribution.versions import RulebookVersions
-from headgate.rules.distribution.watcher import RulebookWatcher, begin
+from headgate.rules.distribution.watcher import RulebookWatcher, load_once
 from tests.engines.redis.version_harness import KEY, close_all, editions_at, pushed
 from tests.servers import RedisServer
 
@@ -141,7 +141,7 @@ def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapt
         assert follower.watch.begin() == "one"
         assert "The book kept on disk is used: edition 1 in Redis at" in caplog.text
         with pytest.raises(EngineUnavailable):
-            begin(PushedSource(editions), load, DiskCache(own.url, tmp_path / "none"))
+            load_once(PushedSource(editions), load, DiskCache(own.url, tmp_path / "none"))
         own.start()
         pushed(editions, "two")
         follower.watch.look()

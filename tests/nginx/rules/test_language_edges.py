@@ -9,7 +9,7 @@ from headgate.rules.condition import All, Condition, Test
 from headgate.rules.ip_networks import canonical
 from headgate.rules.keys import Dimension
 from headgate.rules.match import Matcher
-from headgate.rules.matching.compile_rule import number
+from headgate.rules.matching.compile_rule import bucket_of
 from headgate.rules.rule import Choice, Modes, Rule, Rulebook
 from tests.nginx.rules.luajit_process import Lua
 from tests.nginx.rules.test_match_vectors import matched, told
@@ -51,7 +51,7 @@ def test_of_cases_the_first_that_holds_is_taken(lua: Lua, cases: list[str], plan
 
 @given(st.text(min_size=1, max_size=3, alphabet="abcdefgh0123456789"), st.sampled_from([0, 1]))
 def test_a_key_is_on_the_same_side_of_every_border(lua: Lua, plan: str, above: int) -> None:
-    place = number("r", f"path=/{plan}")
+    place = bucket_of("r", f"path=/{plan}")
     key, mode = (Dimension("path"),), Modes(place + above, 0)
     book = Rulebook(rules=(Rule(name="r", limit=Choice(()), key=key, mode=mode),))
     assert len(matched(lua, book, None, attributes={"path": f"/{plan}"})) == above

@@ -17,7 +17,7 @@ from headgate.engines.redis import keys
 from headgate.rules import load
 from headgate.rules.attributes import request
 from headgate.rules.ip_networks import canonical
-from headgate.rules.keys import Dimension, former
+from headgate.rules.keys import Dimension, key_builder
 from headgate.rules.match import Match, Matcher
 from headgate.rules.rule import Choice, Rule, Rulebook
 from headgate.rules.serialization import document
@@ -72,7 +72,7 @@ DIMENSIONS = ("method", "path", "host", "header.x-plan", "argument.a", "cookie.a
 def test_any_request_has_the_same_key(
     lua: Lua, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    key = former([Dimension(name) for name in DIMENSIONS], blank=True)(request(method, target, headers)) or ""
+    key = key_builder([Dimension(name) for name in DIMENSIONS], blank=True)(request(method, target, headers)) or ""
     came = {"method": method, "target": target, "headers": headers}
     answer = lua.ask("key", key=DIMENSIONS, algorithm="slots", name=key[:9], request=came)
     assert answer["key"] == raw(key).decode("latin-1")
@@ -101,7 +101,7 @@ ADDRESSES = st.one_of(
 @given(ADDRESSES, st.integers(1, 32), st.integers(1, 128))
 def test_any_address_has_the_same_network(lua: Lua, address: str, v4: int, v6: int) -> None:
     dimension = Dimension("address", v4, v6)
-    expected = former([dimension], blank=True)({"address": canonical(address) or ""})
+    expected = key_builder([dimension], blank=True)({"address": canonical(address) or ""})
     answer = lua.ask(
         "key", key=[f"address/{v4}/{v6}"], algorithm="slots", name="r", attributes={"address": address}
     )

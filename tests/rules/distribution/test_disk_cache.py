@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.clock import ManualClock
-from headgate.rules.distribution.disk_cache import DiskCache, Kept
+from headgate.rules.distribution.disk_cache import CachedRulebook, DiskCache
 from headgate.rules.distribution.source import Paper
 
 PAPER = Paper("rules: []  # Ω\n", "yaml", "edition 7 in Redis", 7, '{"rules":[]}')
@@ -18,7 +18,7 @@ def test_what_was_kept_is_read_with_its_time(tmp_path: Path) -> None:
     keep = DiskCache("here", tmp_path / "deep" / "book.json", clock=clock)
     assert keep.read() is None
     keep.write(PAPER)
-    assert DiskCache("here", keep.path).read() == Kept(PAPER, clock.now_us())
+    assert DiskCache("here", keep.path).read() == CachedRulebook(PAPER, clock.now_us())
     keep.write(PAPER._replace(version=8))
     kept = keep.read()
     assert kept is not None

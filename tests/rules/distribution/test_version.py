@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
 from headgate.rules.distribution import version
-from headgate.rules.distribution.version import LARGEST, RulebookVersion, draft, published
+from headgate.rules.distribution.version import LARGEST, RulebookVersion, draft, from_draft
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 lines = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=100)
@@ -54,14 +54,15 @@ def test_a_draft_lacks_number_and_time_only(one: RulebookVersion) -> None:
         rolled_back_to=one.rolled_back_to,
     )
     assert set(json.loads(one.written())) - set(json.loads(said)) == {"version", "at_us"}
-    assert published(said, one.version, one.at_us) == one
+    assert from_draft(said, one.version, one.at_us) == one
 
 
 @given(
-    st.dictionaries(texts, st.none() | texts | st.lists(st.integers())), st.sets(st.sampled_from(version.BESIDE))
+    st.dictionaries(texts, st.none() | texts | st.lists(st.integers())),
+    st.sets(st.sampled_from(version.GATEWAY_FIELDS)),
 )
 def test_the_book_is_the_document_without_what_stands_beside_it(said: dict[str, object], beside: set[str]) -> None:
-    book = {name: value for name, value in said.items() if name not in version.BESIDE}
+    book = {name: value for name, value in said.items() if name not in version.GATEWAY_FIELDS}
     document = json.dumps(book | {name: {"10/s": {"fresh": 10}} for name in beside})
     one = RulebookVersion(version=1, at_us=0, author="ana", note="", format="yaml", text="", document=document)
     assert json.loads(one.book) == book
@@ -79,9 +80,9 @@ def test_a_text_in_any_script_is_written_as_it_is() -> None:
 
 
 def test_its_origin_is_where_its_text_was_first() -> None:
-    new = published(drafted(), 4, 1)
+    new = from_draft(drafted(), 4, 1)
     assert new.origin == 4
-    again = published(draft("a", "{}", format="yaml", author="ana", rolled_back_to=3), 5, 1)
+    again = from_draft(draft("a", "{}", format="yaml", author="ana", rolled_back_to=3), 5, 1)
     assert again.origin == 3
 
 
@@ -121,7 +122,7 @@ def test_author_and_note_are_one_line_without_control_characters(mark: str) -> N
 
 def test_people_may_be_called_as_they_are() -> None:
     name = "Zoë 李 نازنین\u200c👩\u200d🔧"
-    assert published(drafted(author=f"  {name} "), 1, 1).author == name
+    assert from_draft(drafted(author=f"  {name} "), 1, 1).author == name
 
 
 def test_author_and_note_are_short() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headgate.clock import ManualClock
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
-from headgate.rules.distribution.watcher import FileSource, Paper, RulebookWatcher, begin
+from headgate.rules.distribution.watcher import FileSource, Paper, RulebookWatcher, load_once
 from tests.rules.distribution.watcher_harness import Fake, load
 
 GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.")
@@ -269,33 +269,33 @@ def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> N
     source = Fake("one")
     source.trouble = GONE
     with pytest.raises(EngineUnavailable) as raised:
-        begin(source, load, DiskCache("here", tmp_path / "book"))
+        load_once(source, load, DiskCache("here", tmp_path / "book"))
     assert raised.value is GONE
     with pytest.raises(EngineUnavailable):
-        begin(source, load)
+        load_once(source, load)
     sentence = r"^No rulebook has been pushed to here yet\. Push one: headgate rules push FILE --engine URL\.$"
     with pytest.raises(InvalidRule, match=sentence) as refused:
-        begin(Fake(None), load, DiskCache("here", tmp_path / "book"))
+        load_once(Fake(None), load, DiskCache("here", tmp_path / "book"))
     assert type(refused.value) is InvalidRule
     with pytest.raises(InvalidRule, match="!x is no limit"):
-        begin(Fake("!x"), load)
+        load_once(Fake("!x"), load)
     with pytest.raises(InvalidRule, match=r"rules.yaml cannot be read: No such file or directory\."):
-        begin(FileSource(tmp_path / "rules.yaml"), load)
+        load_once(FileSource(tmp_path / "rules.yaml"), load)
 
 
 def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
     keep = DiskCache("here", tmp_path / "book")
     source = Fake("one")
-    assert begin(source, load, keep) == "<one>"
+    assert load_once(source, load, keep) == "<one>"
     source.trouble = GONE
-    assert begin(source, load, keep) == "<one>"
+    assert load_once(source, load, keep) == "<one>"
     lines()
     keep.path.write_bytes(keep.path.read_bytes()[:-5])
     with pytest.raises(EngineUnavailable):
-        begin(source, load, keep)
+        load_once(source, load, keep)
     keep.write(Paper("!x", "yaml", "edition 1", 1))
     with pytest.raises(EngineUnavailable):
-        begin(source, load, keep)
+        load_once(source, load, keep)
     assert [line.partition(" is of no use: ")[2] for line in lines()] == [
         "it does not say what was written.",
         "edition 1:1: !x is no limit.",
@@ -306,7 +306,7 @@ def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
     tmp_path: Path, lines: Callable[[], list[str]]
 ) -> None:
     keep = DiskCache("here", tmp_path / "book")
-    begin(Fake("one"), load, keep)
+    load_once(Fake("one"), load, keep)
     owner = Owner(Fake("!x"), keep)
     assert owner.watch.begin() == "<one>"
     owner.watch.look()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate import InvalidRule
 from headgate.rules import imports, load
-from headgate.rules.imports import KINDS, Note, guess, translate
+from headgate.rules.imports import KINDS, Note, detect_kind, translate
 from tests.rules.imports.test_envoy_ratelimit import EDGE
 from tests.rules.imports.test_nginx_limit_req import SITE
 from tests.rules.imports.test_spring_gateway import SHOP
@@ -26,7 +26,7 @@ from tests.rules.imports.test_spring_gateway import SHOP
     ],
 )
 def test_the_kind_is_guessed(text: str, kind: str) -> None:
-    assert guess(text) == kind
+    assert detect_kind(text) == kind
     load.of(translate(text).document)
 
 

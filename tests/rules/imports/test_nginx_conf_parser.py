@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.imports.nginx_conf_parser import MOST_CHARACTERS, Directive, read
+from headgate.rules.imports.nginx_conf_parser import MAX_CHARACTERS, Directive, read
 
 
 def flat(directive: Directive) -> list[object]:
@@ -72,7 +72,7 @@ def test_braces_in_texts_and_comments_of_lua_close_nothing(code: str) -> None:
         ('a;\nb "c', "line 2: a quote is opened here, or something escaped, that does not end."),
         ("x_by_lua_block {\n {", "line 1: this block of code is not closed."),
         ("a { " * 60, "line 1: more than 50 blocks lie within each other."),
-        ("a" * (MOST_CHARACTERS + 1), "The configuration is larger than 4 MB: split it."),
+        ("a" * (MAX_CHARACTERS + 1), "The configuration is larger than 4 MB: split it."),
     ],
 )
 def test_what_is_broken_is_said(text: str, sentence: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.rules.imports.nginx_locations import patterns
+from headgate.rules.imports.nginx_locations import regex_patterns
 from headgate.rules.match import Matcher
 from tests.rules.imports.checked_import import book, met
 
@@ -86,10 +86,10 @@ def test_a_limit_is_where_it_is_in_nginx(
 
 
 def test_the_few_expressions_that_can_be_said() -> None:
-    assert patterns(r"\.php$") == ["/**/*.php"]
-    assert patterns(r"\.(?:css|js)$") == ["/**/*.css", "/**/*.js"]
-    assert patterns("^/api/") == ["/api/**"]
-    assert patterns("^/api") == ["/api*/**"]
-    assert patterns("^/api$") == ["/api"]
+    assert regex_patterns(r"\.php$") == ["/**/*.php"]
+    assert regex_patterns(r"\.(?:css|js)$") == ["/**/*.css", "/**/*.js"]
+    assert regex_patterns("^/api/") == ["/api/**"]
+    assert regex_patterns("^/api") == ["/api*/**"]
+    assert regex_patterns("^/api$") == ["/api"]
     for expression in (r"^/(a|b)", r"\.php", "/api", r"^/a\.b$", "(", "^/a{2}"):
-        assert patterns(expression) is None
+        assert regex_patterns(expression) is None

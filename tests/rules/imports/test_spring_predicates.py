@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.rules.imports.spring_predicates import apart
+from headgate.rules.imports.spring_predicates import disjoint
 from headgate.rules.pattern import PathPattern
 
 SEGMENTS = st.sampled_from(["a", "b", "ab", "*", "{x}", "a*"])
@@ -16,8 +16,8 @@ PATHS = st.lists(st.sampled_from(["a", "b", "ab"]), max_size=4)
 @given(PATTERNS, PATTERNS, PATHS)
 def test_paths_that_both_mean_keep_routes_together(one: str, other: str, path: list[str]) -> None:
     if PathPattern(one).fits(path) and PathPattern(other).fits(path):
-        assert not apart({"path": one}, {"path": other})
-        assert not apart({"path": [one, "/zz"]}, {"path": ["/yy", other]})
+        assert not disjoint({"path": one}, {"path": other})
+        assert not disjoint({"path": [one, "/zz"]}, {"path": ["/yy", other]})
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_paths_that_both_mean_keep_routes_together(one: str, other: str, path: l
     ],
 )
 def test_routes_that_cannot_meet(one: dict[str, object], other: dict[str, object], expected: bool) -> None:
-    assert apart(one, other) is expected
-    assert apart(other, one) is expected
+    assert disjoint(one, other) is expected
+    assert disjoint(other, one) is expected

@@ -8,7 +8,7 @@ import pytest
 from headgate.rules import load
 from headgate.rules.condition import AnyOf
 from headgate.rules.match import Matcher
-from headgate.rules.matching.explain_match import failing, shown
+from headgate.rules.matching.explain_match import describe_failure, shown
 
 NUMBER = crc32(b"r|user=ada") % 10_000
 
@@ -62,7 +62,7 @@ def test_a_rule_that_was_replaced_says_by_whom() -> None:
 
 
 def test_nothing_can_hold_of_no_conditions() -> None:
-    assert failing(AnyOf(()), {}) == "none of no conditions can hold"
+    assert describe_failure(AnyOf(()), {}) == "none of no conditions can hold"
 
 
 def test_values_are_shown_so_that_they_can_be_read() -> None:

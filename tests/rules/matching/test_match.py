@@ -14,7 +14,7 @@ from headgate.rules.attributes import Attributes, segments
 from headgate.rules.condition import All, Test
 from headgate.rules.keys import Dimension
 from headgate.rules.match import Match, Matcher
-from headgate.rules.matching.rule_index import CROWD, RuleIndex, Waiting
+from headgate.rules.matching.rule_index import MAX_UNINDEXED, IndexEntry, RuleIndex
 from headgate.rules.rule import Choice, Rule, Rulebook
 from tests.rules.match_vectors import attributes_of, lines
 from tests.rules.random_rulebooks import CALLS, books, calls_at_random, large_book
@@ -68,14 +68,16 @@ def test_a_crowd_under_one_path_is_told_apart_by_what_else_it_asks_for() -> None
             f"r{number}",
             All((Test("path", ("/api/{kind}/**",)), Test("user", (f"u{number}",)), Test("plan", ("a",)))),
         )
-        for number in range(3 * CROWD)
+        for number in range(3 * MAX_UNINDEXED)
     )
-    others = tuple(rule(f"p{number}", Test("path", (f"/{number}/**",))) for number in range(CROWD))
+    others = tuple(rule(f"p{number}", Test("path", (f"/{number}/**",))) for number in range(MAX_UNINDEXED))
     crowd = tuple(
-        rule(f"c{number}", All((Test("host", ("h",)), Test("path", ("/x",))))) for number in range(CROWD + 1)
+        rule(f"c{number}", All((Test("host", ("h",)), Test("path", ("/x",)))))
+        for number in range(MAX_UNINDEXED + 1)
     )
     plans = tuple(
-        rule(f"q{number}", All((Test("host", ("g",)), Test("plan", ("b",))))) for number in range(CROWD + 1)
+        rule(f"q{number}", All((Test("host", ("g",)), Test("plan", ("b",)))))
+        for number in range(MAX_UNINDEXED + 1)
     )
     matcher = Matcher(Rulebook(rules=(*others, *rules, *crowd, *plans)))
     found = matcher.match({"path": "/api/k/1", "user": "u5", "plan": "a"})
@@ -107,7 +109,8 @@ GLOB_CALLS = st.fixed_dictionaries(
 
 @settings(max_examples=80)
 @given(
-    st.lists(st.lists(GLOB_TESTS, min_size=1, max_size=2), max_size=3 * CROWD), st.lists(GLOB_CALLS, min_size=1)
+    st.lists(st.lists(GLOB_TESTS, min_size=1, max_size=2), max_size=3 * MAX_UNINDEXED),
+    st.lists(GLOB_CALLS, min_size=1),
 )
 def test_they_agree_where_there_are_many_globs(whens: list[list[Test]], calls: list[dict[str, str]]) -> None:
     book = Rulebook(rules=tuple(rule(f"r{number}", All(tuple(when))) for number, when in enumerate(whens)))
@@ -154,7 +157,7 @@ def test_a_glob_that_is_open_at_both_ends_is_always_looked_at() -> None:
 
 def looked_at(book: Rulebook, call: dict[str, str]) -> set[int]:
     """The candidates, before they are tested."""
-    index = RuleIndex([Waiting(number, [rule.when]) for number, rule in enumerate(book.rules)])  # type: ignore[list-item]
+    index = RuleIndex([IndexEntry(number, [rule.when]) for number, rule in enumerate(book.rules)])  # type: ignore[list-item]
     found: list[int] = []
     index.find(call, segments(call["path"]) if "path" in call else None, found)
     return set(found)

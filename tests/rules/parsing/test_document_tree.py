@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from headgate.errors import MissingExtra
 from headgate.rules.parsing import read_json, read_python, read_toml, read_yaml
-from headgate.rules.parsing.document_tree import MOST_BYTES, Fault, Items, Node, Scalar, Table, decoded, kind
-from headgate.rules.parsing.toml_line_numbers import lines_of
+from headgate.rules.parsing.document_tree import MAX_BYTES, Fault, Items, Node, Scalar, Table, decode, kind
+from headgate.rules.parsing.toml_line_numbers import line_numbers
 
 Read = Callable[[str], Node]
 
@@ -91,8 +91,8 @@ def test_a_kind_is_a_word_that_people_know() -> None:
 
 
 def test_a_mark_at_the_beginning_is_passed_over() -> None:
-    assert decoded(b"\xef\xbb\xbfrules: []") == "rules: []"
-    assert decoded("\ufeffrules: []") == "rules: []"
+    assert decode(b"\xef\xbb\xbfrules: []") == "rules: []"
+    assert decode("\ufeffrules: []") == "rules: []"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_mark_at_the_beginning_is_passed_over() -> None:
     ids=str,
 )
 def test_bytes_that_are_no_document(data: str | bytes, line: int, sentence: str) -> None:
-    assert fault_of(lambda: read_yaml.read(decoded(data))) == (line, sentence)
+    assert fault_of(lambda: read_yaml.read(decode(data))) == (line, sentence)
 
 
 def _bomb(rows: int) -> str:
@@ -135,15 +135,15 @@ DEEP = "The rulebook is too deep: more than 32 values lie within each other."
     [
         (read_yaml.read, _bomb(9), 5, BIG),
         (read_yaml.read, _stairs(40), 32, DEEP),
-        (read_yaml.read, "[" * (MOST_BYTES - 1), 1, DEEP),
-        (read_yaml.read, "{" * (MOST_BYTES - 1), 1, DEEP),
-        (read_yaml.read, "- " * (MOST_BYTES // 2), 1, DEEP),
+        (read_yaml.read, "[" * (MAX_BYTES - 1), 1, DEEP),
+        (read_yaml.read, "{" * (MAX_BYTES - 1), 1, DEEP),
+        (read_yaml.read, "- " * (MAX_BYTES // 2), 1, DEEP),
         (read_yaml.read, "".join(" " * i + "a:\n" for i in range(2000)), 32, DEEP),
         (read_yaml.read, "- x\n" * 999_999, 100_000, BIG),
-        (read_json.read, "[" * MOST_BYTES, 1, DEEP),
+        (read_json.read, "[" * MAX_BYTES, 1, DEEP),
         (read_json.read, "[" + "1,\n" * 1_000_000, 100_000, BIG),
-        (read_json.read, '"' + "\\\\" * (MOST_BYTES // 2 - 1), 1, "This text is not JSON."),
-        (read_toml.read, "a = " + "[" * (MOST_BYTES - 4), 1, DEEP),
+        (read_json.read, '"' + "\\\\" * (MAX_BYTES // 2 - 1), 1, "This text is not JSON."),
+        (read_toml.read, "a = " + "[" * (MAX_BYTES - 4), 1, DEEP),
         (read_toml.read, "x = 1\n" + "a." * 1_900_000 + "b = 1", 2, "A key has more than 32 parts."),
         (read_toml.read, "x = 1\n[" + "a." * 1_900_000 + "b]", 2, "A key has more than 32 parts."),
         (read_toml.read, "x = [\n" + "1,\n" * 1_000_000 + "]", 100_000, BIG),
@@ -165,7 +165,7 @@ DEEP = "The rulebook is too deep: more than 32 values lie within each other."
     ids=lambda value: str(value)[:20],
 )
 def test_bombs_are_left_at_once(read: Read, text: str, line: int, sentence: str) -> None:
-    assert fault_of(lambda: read(decoded(text))) == (line, sentence)
+    assert fault_of(lambda: read(decode(text))) == (line, sentence)
 
 
 def test_values_of_a_program_are_bounded_too() -> None:
@@ -300,7 +300,7 @@ last = -1.5e3
 
 
 def test_the_lines_of_a_tricky_text() -> None:
-    lines = lines_of(TRICKY)
+    lines = line_numbers(TRICKY)
     tomllib.loads(TRICKY)
     assert {".".join(map(str, path)): line for path, line in lines.items()} == {
         "": 1,
@@ -344,9 +344,9 @@ def test_whatever_is_toml_has_a_line_for_every_value(text: str) -> None:
     try:
         tree = tomllib.loads(text)
     except ValueError:
-        lines_of(text)
+        line_numbers(text)
         return
-    lines = lines_of(text)
+    lines = line_numbers(text)
     count = text.count("\n") + 1
 
     def look(value: Any, path: tuple[str | int, ...]) -> None:

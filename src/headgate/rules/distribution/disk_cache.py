@@ -27,7 +27,7 @@ _log = logging.getLogger("headgate")
 _login = re.compile(r"//.*@")
 
 
-class Kept(NamedTuple):
+class CachedRulebook(NamedTuple):
     paper: Paper
     at_us: int
 
@@ -66,14 +66,14 @@ class DiskCache:
         else:
             self._told = False
 
-    def read(self) -> Kept | None:
+    def read(self) -> CachedRulebook | None:
         """What was kept last, if it can be read."""
         try:
             digest, _, body = self.path.read_bytes().partition(b"\n")
             if digest != _digest(body):
                 raise ValueError("it does not say what was written")
             at_us, *paper = json.loads(body)
-            return Kept(Paper(*paper), at_us)
+            return CachedRulebook(Paper(*paper), at_us)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as why:

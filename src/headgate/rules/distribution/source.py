@@ -27,7 +27,7 @@ from headgate.errors import InvalidRule
 from headgate.rules.distribution.version import LARGEST, RulebookVersion
 
 SETTLE_US = 200_000
-TRIES = 3
+READ_ATTEMPTS = 3
 
 _FORMATS = {".yml": "yaml", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 
@@ -83,7 +83,7 @@ class FileSource:
         return Paper(text, _FORMATS.get(self.path.suffix.lower()), self.name)
 
     def _held_still(self) -> bytes:
-        for _ in range(TRIES):
+        for _ in range(READ_ATTEMPTS):
             before = os.stat(self.path)
             # The next write must have another time than the one seen here, and clocks of files are coarse.
             changed_us = max(before.st_mtime_ns, before.st_ctime_ns) // 1000
@@ -101,7 +101,7 @@ def _signature(of: os.stat_result) -> tuple[int, ...]:
     return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
 
 
-class Published(Protocol):
+class PublishedVersions(Protocol):
     """What is asked of editions (rules/editions.py)."""
 
     text: str
@@ -113,7 +113,7 @@ class Published(Protocol):
 class PushedSource:
     """The edition in force."""
 
-    def __init__(self, editions: Published) -> None:
+    def __init__(self, editions: PublishedVersions) -> None:
         self._editions = editions
         self.name: str = editions.text
 

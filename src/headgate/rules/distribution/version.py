@@ -24,9 +24,9 @@ from headgate.errors import InvalidRule
 FORMATS = ("yaml", "toml", "json")
 LARGEST = 4 * 1024 * 1024  # bytes, of text and document each
 LONGEST_AUTHOR = 100
-LONGEST_NOTE = 500
+MAX_NOTE_LENGTH = 500
 # Fields of a document that are not the book's.
-BESIDE = ("limits", "zones", "terms", "scripts", "warnings", "texts")
+GATEWAY_FIELDS = ("limits", "zones", "terms", "scripts", "warnings", "texts")
 
 # Ends of lines, what moves a terminal's cursor, what turns the direction of writing, and half characters.
 _unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -57,9 +57,9 @@ class RulebookVersion:
             found = json.loads(self.document)
         except (ValueError, RecursionError):
             return self.document
-        if not isinstance(found, dict) or found.keys().isdisjoint(BESIDE):
+        if not isinstance(found, dict) or found.keys().isdisjoint(GATEWAY_FIELDS):
             return self.document
-        return json.dumps({name: value for name, value in found.items() if name not in BESIDE})
+        return json.dumps({name: value for name, value in found.items() if name not in GATEWAY_FIELDS})
 
     def written(self) -> str:
         return _json(asdict(self))
@@ -109,7 +109,7 @@ def draft(
     return _json(
         {
             "author": one_line("author", author, LONGEST_AUTHOR),
-            "note": one_line("note", note, LONGEST_NOTE),
+            "note": one_line("note", note, MAX_NOTE_LENGTH),
             "format": format,
             "rolled_back_to": rolled_back_to,
             "text": text,
@@ -118,7 +118,7 @@ def draft(
     )
 
 
-def published(draft: str, version: int, at_us: int) -> RulebookVersion:
+def from_draft(draft: str, version: int, at_us: int) -> RulebookVersion:
     """The edition that a draft has become."""
     return RulebookVersion(version=version, at_us=at_us, **json.loads(draft))
 

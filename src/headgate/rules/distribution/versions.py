@@ -24,7 +24,7 @@ from headgate.flow import Flow, arun, run
 from headgate.rules.distribution import version as distribution_version
 from headgate.rules.distribution.version import RulebookVersion
 
-Stamp = tuple[int, int]
+VersionStamp = tuple[int, int]
 
 
 class VersionConflict(InvalidRule):
@@ -83,9 +83,9 @@ class RulebookVersions:
         """The number of the edition in force; 0: there is none."""
         return self.stamp()[0]
 
-    def stamp(self) -> Stamp:
+    def stamp(self) -> VersionStamp:
         """The same, and when it was published: a server that lost its memory counts from 1 again."""
-        stamp: Stamp = self._archive.stamp()
+        stamp: VersionStamp = self._archive.stamp()
         return stamp
 
     def current(self) -> RulebookVersion | None:
@@ -133,8 +133,8 @@ class AsyncRulebookVersions:
     async def version(self) -> int:
         return (await self.stamp())[0]
 
-    async def stamp(self) -> Stamp:
-        stamp: Stamp = await self._archive.stamp()
+    async def stamp(self) -> VersionStamp:
+        stamp: VersionStamp = await self._archive.stamp()
         return stamp
 
     async def current(self) -> RulebookVersion | None:
@@ -150,7 +150,7 @@ class AsyncRulebookVersions:
 def _push(archive: VersionStore, draft: str, expected: int | None) -> Flow[RulebookVersion]:
     added, version, at_us = yield partial(archive.add, draft, expected)
     if added:
-        return distribution_version.published(draft, version, at_us)
+        return distribution_version.from_draft(draft, version, at_us)
     if not version:
         raise VersionConflict(f"Edition {expected} was expected, but no rulebook is published in {archive.text}.")
     newer = yield from _get(archive, version)
@@ -183,7 +183,7 @@ def _rollback(
 
 
 def _current(archive: VersionStore) -> Flow[RulebookVersion | None]:
-    seen: Stamp | None = None
+    seen: VersionStamp | None = None
     while True:
         stamp = yield archive.stamp
         if not stamp[0]:

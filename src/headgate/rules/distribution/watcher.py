@@ -30,11 +30,11 @@ from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.source import FileSource, Paper, PushedSource, Source
 
-__all__ = ["begin", "FileSource", "Paper", "PushedSource", "Source", "RulebookWatcher"]
+__all__ = ["load_once", "FileSource", "Paper", "PushedSource", "Source", "RulebookWatcher"]
 
 Book = TypeVar("Book")
 
-INTERVAL = 0.4  # seconds between two looks
+POLL_INTERVAL_S = 0.4  # seconds between two looks
 _PATIENCE = 1.0  # seconds that close waits for a look to end
 
 PUSH_ONE = "Push one: headgate rules push FILE --engine URL."
@@ -61,7 +61,7 @@ class RulebookWatcher(Generic[Book]):
         on_change: Callable[[Book], object],
         *,
         keep: DiskCache | None = None,
-        interval: float = INTERVAL,
+        interval: float = POLL_INTERVAL_S,
         clock: Clock | None = None,
     ) -> None:
         self.source = source
@@ -214,7 +214,7 @@ class RulebookWatcher(Generic[Book]):
         return kept.paper, book
 
 
-def begin(source: Source, load: Callable[[Paper], Book], keep: DiskCache | None = None) -> Book:
+def load_once(source: Source, load: Callable[[Paper], Book], keep: DiskCache | None = None) -> Book:
     """The book to start with, for one who will not watch."""
     return RulebookWatcher(source, load, lambda _: None, keep=keep).begin()
 

@@ -21,11 +21,11 @@ from typing import Any
 
 from headgate.errors import InvalidRule
 from headgate.rules.imports import envoy_ratelimit, nginx_limit_req, rate_strings, spring_gateway
-from headgate.rules.imports.rulebook_draft import Note, Translated
+from headgate.rules.imports.rulebook_draft import Note, Translation
 
-__all__ = ["KINDS", "Note", "Translated", "guess", "located", "looks_like", "translate"]
+__all__ = ["KINDS", "Note", "Translation", "detect_kind", "located", "looks_like", "translate"]
 
-_TRANSLATORS: dict[str, Callable[..., Translated]] = {
+_TRANSLATORS: dict[str, Callable[..., Translation]] = {
     "envoy": envoy_ratelimit.translate,
     "spring": spring_gateway.translate,
     "nginx": nginx_limit_req.translate,
@@ -51,7 +51,7 @@ class WrongOption(InvalidRule):
 
 def translate(
     text: str, kind: str | None = None, name: str | None = None, *, source: str | None = None, **options: Any
-) -> Translated:
+) -> Translation:
     """The text as a rulebook called `name`. Its kind is guessed unless given; errors name the file `source`.
 
     Options: for envoy `domain=True` (rules are for calls with the attribute `domain` of this file), for limits
@@ -64,7 +64,7 @@ def translate(
             raise
         except InvalidRule as error:
             raise InvalidRule(located(str(error), source)) from None
-    chosen = guess(text) if kind is None else kind
+    chosen = detect_kind(text) if kind is None else kind
     if chosen not in _TRANSLATORS:
         raise InvalidRule(f'"{chosen}" cannot be imported. Known are {", ".join(KINDS)}.')
     for option in options:
@@ -89,7 +89,7 @@ def looks_like(kind: str, text: str) -> bool:
     return all(signs)
 
 
-def guess(text: str) -> str:
+def detect_kind(text: str) -> str:
     """What kind of text it is."""
     for kind in _SIGNS:
         if looks_like(kind, text):

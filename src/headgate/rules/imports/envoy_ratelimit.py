@@ -33,10 +33,10 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from headgate.errors import InvalidRule
-from headgate.rules.imports.rulebook_draft import Document, Draft, Translated, attribute_name, one_or_all
-from headgate.rules.imports.yaml_tree import items, line_of, mapping, read, whole, word, yes
+from headgate.rules.imports.rulebook_draft import Document, Draft, Translation, attribute_name, one_or_all
+from headgate.rules.imports.yaml_tree import flag, items, line_of, mapping, optional_number, optional_text, read
 from headgate.rules.parsing.document_tree import Node, Scalar, Table
-from headgate.rules.parsing.fields import nearest
+from headgate.rules.parsing.fields import did_you_mean
 from headgate.rules.pattern import Glob
 
 _UNITS = {
@@ -101,7 +101,7 @@ def joined_keys(keys: Iterable[str]) -> str:
     return "/".join(key.replace("%", "%25").replace("/", "%2F").replace("*", "%2A") for key in keys)
 
 
-def translate(text: str, name: str | None = None, domain: bool = False) -> Translated:
+def translate(text: str, name: str | None = None, domain: bool = False) -> Translation:
     """The limits of one domain. With `domain`, rules are for calls with this attribute `domain` only."""
     return _Reading(read(text), domain).translated(name)
 
@@ -111,7 +111,7 @@ class _Reading:
         self.draft = Draft()
         self.root = root
         self._check(root, "the file", _ROOT)
-        self.domain = word(root.get("domain"), "domain")
+        self.domain = optional_text(root.get("domain"), "domain")
         if not self.domain:
             raise InvalidRule("line 1: a domain was expected, such as domain: shop.")
         if domain and "*" in self.domain:
@@ -120,7 +120,7 @@ class _Reading:
         self.named: dict[str, list[str]] = {}  # the service's name of a limit: our rules
         self.replacing: list[tuple[Document, Node, str]] = []
 
-    def translated(self, name: str | None) -> Translated:
+    def translated(self, name: str | None) -> Translation:
         self._descriptors(items(self.root.get("descriptors"), "descriptors"), ())
         self._replaces()
         return self.draft.translated(name=name or self.domain, defaults={"missing": "one"})
@@ -136,7 +136,7 @@ class _Reading:
             home = next((place for place, keys in _PLACES.items() if key.text in keys), None)
             if home is None:
                 raise InvalidRule(
-                    f'line {line_of(key)}: "{key.text}" is not a key of {what}. {nearest(key.text, known)}'
+                    f'line {line_of(key)}: "{key.text}" is not a key of {what}. {did_you_mean(key.text, known)}'
                 )
             self.draft.note(line_of(key), f"{key.text} is a key of {home}: here it is left out.")
 
@@ -144,7 +144,7 @@ class _Reading:
         tables = [mapping(node, "A descriptor") for node in nodes]
         for table in tables:
             self._check(table, "a descriptor", _DESCRIPTOR)
-        entries = [(_key(table), word(table.get("value"), "value") or None) for table in tables]
+        entries = [(_key(table), optional_text(table.get("value"), "value") or None) for table in tables]
         composite: set[str] = set()
         for place, table in enumerate(tables):
             key, value = entries[place]
@@ -153,7 +153,7 @@ class _Reading:
             if whole_key in composite:
                 raise InvalidRule(f"line {line_of(table)}: this key and value stand twice in one list.")
             composite.add(whole_key)
-            shared = yes(table.get("share_threshold"), "share_threshold")
+            shared = flag(table.get("share_threshold"), "share_threshold")
             if shared and "*" not in (value or ""):
                 raise InvalidRule(f"line {line_of(table)}: share_threshold is for values with a * only.")
             unless = _more_specific(entries, place)
@@ -175,7 +175,7 @@ class _Reading:
             return
         limit = mapping(given, "rate_limit")
         self._check(limit, "a rate_limit", _LIMIT)
-        wanted = word(limit.get("name"), "name")
+        wanted = optional_text(limit.get("name"), "name")
         name = self.draft.name(wanted or ".".join(step.label for step in path))
         if wanted:
             self.named.setdefault(wanted, []).append(name)
@@ -191,26 +191,26 @@ class _Reading:
             key=one_or_all(counted) if counted else None,
             limit=text,
             cost=cost,
-            mode="shadow" if yes(table.get("shadow_mode"), "shadow_mode") else None,
-            quota_mode=yes(table.get("quota_mode"), "quota_mode") or None,
+            mode="shadow" if flag(table.get("shadow_mode"), "shadow_mode") else None,
+            quota_mode=flag(table.get("quota_mode"), "quota_mode") or None,
         )
         for node in items(limit.get("replaces"), "replaces"):
             replaced = mapping(node, "What is replaced")
             self._check(replaced, "what is replaced", _REPLACED)
-            other = word(replaced.get("name"), "name")
+            other = optional_text(replaced.get("name"), "name")
             if not other or other == wanted:
                 raise InvalidRule(f"line {line_of(node)}: replaces takes the name of another limit.")
             self.replacing.append((self.draft.rules[-1], node, other))
 
     def _text(self, limit: Table) -> tuple[str, int | None]:
-        unit = (word(limit.get("unit"), "unit") or "").lower()
-        if yes(limit.get("unlimited"), "unlimited"):
+        unit = (optional_text(limit.get("unit"), "unit") or "").lower()
+        if flag(limit.get("unlimited"), "unlimited"):
             if unit:
                 raise InvalidRule(f"line {line_of(limit)}: what is unlimited has no unit.")
             return "unlimited", None
         if unit not in _UNITS:
             raise InvalidRule(f'line {line_of(limit)}: "{unit}" is not a unit. Known are {", ".join(_UNITS)}.')
-        amount = whole(limit.get("requests_per_unit"), "requests_per_unit")
+        amount = optional_number(limit.get("requests_per_unit"), "requests_per_unit")
         if unit in _ODD_UNITS and amount:
             self.draft.note(
                 line_of(limit.get("unit")),
@@ -251,7 +251,7 @@ class _Reading:
 
 
 def _key(table: Table) -> str:
-    key = word(table.get("key"), "key")
+    key = optional_text(table.get("key"), "key")
     if not key:
         raise InvalidRule(f"line {line_of(table)}: this descriptor has no key.")
     if "*" in key:

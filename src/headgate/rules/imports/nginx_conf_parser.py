@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from headgate.errors import InvalidRule
 
-MOST_CHARACTERS = 4_000_000
-MOST_DEPTH = 50
+MAX_CHARACTERS = 4_000_000
+MAX_DEPTH = 50
 
 _word = re.compile(
     r"""(?P<blank>[ \t\r\n]+ | \#[^\n]*)
@@ -63,8 +63,8 @@ class Directive:
 
 def read(text: str) -> Directive:
     """The whole text as the block of a directive without a name."""
-    if len(text) > MOST_CHARACTERS:
-        raise InvalidRule(f"The configuration is larger than {MOST_CHARACTERS // 1_000_000} MB: split it.")
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidRule(f"The configuration is larger than {MAX_CHARACTERS // 1_000_000} MB: split it.")
     blocks = [Directive(1, "")]
     words: list[str] = []
     begun = 1
@@ -88,8 +88,8 @@ def read(text: str) -> Directive:
             words = []
             if word == "{":
                 blocks.append(directive)
-            if len(blocks) > MOST_DEPTH:
-                raise InvalidRule(f"line {line}: more than {MOST_DEPTH} blocks lie within each other.")
+            if len(blocks) > MAX_DEPTH:
+                raise InvalidRule(f"line {line}: more than {MAX_DEPTH} blocks lie within each other.")
     if words:
         raise _unended(begun, words[0])
     if len(blocks) > 1:

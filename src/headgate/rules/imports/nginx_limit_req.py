@@ -23,18 +23,18 @@ from headgate.errors import InvalidRule
 from headgate.rules.imports.nginx_conf_parser import Directive, read
 from headgate.rules.imports.nginx_locations import (
     Condition,
-    Expression,
-    Place,
+    Location,
+    RegexLocation,
     all_limits,
-    conditions,
-    either,
-    patterns,
-    tree,
+    any_of,
+    location_conditions,
+    nest_locations,
+    regex_patterns,
 )
 from headgate.rules.imports.nginx_variables import Key, Variables
-from headgate.rules.imports.rulebook_draft import Draft, Translated, one_or_all
+from headgate.rules.imports.rulebook_draft import Draft, Translation, one_or_all
 
-STATUS = 503
+DEFAULT_STATUS = 503
 
 _rate = re.compile(r"([1-9][0-9]{0,8})(r?)/([sm])")
 _number = re.compile(r"[0-9]{1,9}")
@@ -55,7 +55,7 @@ class _Use(NamedTuple):
     module: str  # req or conn
     zone: str
     limit: str
-    status: int = STATUS
+    status: int = DEFAULT_STATUS
     shadow: bool = False
 
 
@@ -69,7 +69,9 @@ class _Level(NamedTuple):
     @property
     def limits(self) -> frozenset[_Use]:
         return frozenset(
-            use._replace(status=self.status.get(use.module, STATUS), shadow=self.shadow.get(use.module, False))
+            use._replace(
+                status=self.status.get(use.module, DEFAULT_STATUS), shadow=self.shadow.get(use.module, False)
+            )
             for uses in self.uses.values()
             for use in uses
         )
@@ -78,11 +80,11 @@ class _Level(NamedTuple):
 class _Server(NamedTuple):
     line: int
     hosts: list[str]  # none: whatever no other server is for
-    root: Place
-    expressions: list[Expression]
+    root: Location
+    expressions: list[RegexLocation]
 
 
-def translate(text: str, name: str | None = None) -> Translated:
+def translate(text: str, name: str | None = None) -> Translation:
     """The limits of an nginx configuration, or of a part of one."""
     return _Reading(text).translated(name)
 
@@ -100,7 +102,7 @@ class _Reading:
         self.zones = {(zone.name, zone.rate is None): zone for zone in map(self._zone, self._zone_directives())}
         self.seen: dict[_Use, int] = {}  # each use, and the line of its directive
 
-    def translated(self, name: str | None) -> Translated:
+    def translated(self, name: str | None) -> Translation:
         around = self._level(self.http, _Level({}, {}, {}))
         blocks = self.http.all("server")
         if not blocks:
@@ -111,7 +113,7 @@ class _Reading:
             self._rule(use, servers, alone=len([other for other in uses if other[:2] == use[:2]]) == 1)
         if self.draft.rules:
             self._general(servers)
-        return self.draft.translated(name=name, defaults={"missing": "skip", "refuse": {"status": STATUS}})
+        return self.draft.translated(name=name, defaults={"missing": "skip", "refuse": {"status": DEFAULT_STATUS}})
 
     def _zone_directives(self) -> list[Directive]:
         return self.http.all("limit_req_zone", "limit_conn_zone")
@@ -152,10 +154,10 @@ class _Reading:
 
     def _server(self, block: Directive, around: _Level) -> _Server:
         level = self._level(block, around)
-        places: list[Place] = []
-        expressions: list[tuple[Directive, Expression | None, frozenset[Any]]] = []
+        places: list[Location] = []
+        expressions: list[tuple[Directive, RegexLocation | None, frozenset[Any]]] = []
         self._locations(block, level, places, expressions)
-        rest = Place("/", limits=level.limits)
+        rest = Location("/", limits=level.limits)
         same = all(limits == rest.limits for limits in [*(p.limits for p in places), *(e[2] for e in expressions)])
         for location, expression, _ in expressions:
             if expression is None and not same:
@@ -167,9 +169,9 @@ class _Reading:
         known = [] if same else [expression for _, expression, _ in expressions if expression is not None]
         names = [(one, word) for one in block.all("server_name") for word in one.arguments]
         hosts = [host for one, word in names for host in self._host(one, word)]
-        return _Server(block.line, hosts, tree([] if same else places, rest), known)
+        return _Server(block.line, hosts, nest_locations([] if same else places, rest), known)
 
-    def _locations(self, block: Directive, around: _Level, places: list[Place], expressions: list[Any]) -> None:
+    def _locations(self, block: Directive, around: _Level, places: list[Location], expressions: list[Any]) -> None:
         for location in block.all("location"):
             if not location.arguments:
                 raise InvalidRule(f"line {location.line}: a location has a path.")
@@ -180,17 +182,17 @@ class _Reading:
                 if level.limits != around.limits:
                     self.draft.note(location.line, f"calls are sent to {path} inside: its limits are left out.")
             elif sign in ("~", "~*"):
-                ours = patterns(path)
+                ours = regex_patterns(path)
                 if ours and sign == "~*":
                     self.draft.note(location.line, f'case matters here in "{path}", in nginx it did not.')
-                found = Expression(ours, level.limits) if ours else None
+                found = RegexLocation(ours, level.limits) if ours else None
                 expressions.append((Directive(location.line, "location", [sign, path]), found, level.limits))
             elif not path.startswith("/") or re.search(r"[*{}]|/\.\.?(?:/|$)", path):
                 self.draft.note(location.line, f'"{path}" cannot be a path here: the location is left out.')
             elif any((place.path, place.exact) == (path, sign == "=") for place in places):
                 raise InvalidRule(f'line {location.line}: the location "{path}" stands twice in its server.')
             else:
-                places.append(Place(path, sign == "=", sign in ("=", "^~"), level.limits))
+                places.append(Location(path, sign == "=", sign in ("=", "^~"), level.limits))
                 if path != "/" and path.endswith("/"):
                     self.draft.note(None, "A slash at the end does not count: location /api/ is also /api.")
             self._locations(location, level, places, expressions)
@@ -263,11 +265,11 @@ class _Reading:
         """Every use that has a place, in the order of the file."""
         found = {use for server in servers for use in _limits_of(server)}
         order = list(self.seen)
-        return sorted(found, key=lambda use: (order.index(use._replace(status=STATUS, shadow=False)), use))
+        return sorted(found, key=lambda use: (order.index(use._replace(status=DEFAULT_STATUS, shadow=False)), use))
 
     def _rule(self, use: _Use, servers: list[_Server], alone: bool) -> None:
         zone = self.zones[use.zone, use.module == "conn"]
-        line = self.seen[use._replace(status=STATUS, shadow=False)]
+        line = self.seen[use._replace(status=DEFAULT_STATUS, shadow=False)]
         if not alone:
             self.draft.note(
                 line,
@@ -287,7 +289,7 @@ class _Reading:
             key=one_or_all(zone.key.dimensions) if zone.key.dimensions else None,
             limit=use.limit,
             mode="shadow" if use.shadow else None,
-            refuse={"status": use.status} if use.status != STATUS else None,
+            refuse={"status": use.status} if use.status != DEFAULT_STATUS else None,
         )
 
     def _when(self, use: _Use, servers: list[_Server]) -> Any:
@@ -295,10 +297,10 @@ class _Reading:
         found: list[Condition] = []
         for server in servers:
             host: Condition = {"host": one_or_all(server.hosts)} if server.hosts else {}
-            paths = conditions(server.root, server.expressions, lambda place: use in place.limits)
+            paths = location_conditions(server.root, server.expressions, lambda place: use in place.limits)
             if paths and not server.hosts and named:
                 host = {"all": [{"not": {"host": one_or_all(named)}}]}
-            merged = either(paths) if paths else []
+            merged = any_of(paths) if paths else []
             for path in merged if isinstance(merged, list) else [merged]:
                 if {**host, **path} not in found:
                     found.append({**host, **path})

@@ -31,14 +31,14 @@ _ending = re.compile(r"\\\.(?:(\w+)|\((?:\?:)?([\w|]+)\))\$")
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class Location:
     """A location, or for a server without a location / the rest of it."""
 
     path: str
     exact: bool = False
     firm: bool = False  # regular expressions do not come before it
     limits: frozenset[Any] = frozenset()
-    inner: list[Place] = field(default_factory=list)
+    inner: list[Location] = field(default_factory=list)
 
     @property
     def pattern(self) -> str:
@@ -48,28 +48,28 @@ class Place:
 
 
 @dataclass(eq=False, slots=True)
-class Expression:
+class RegexLocation:
     """A location by a regular expression that can be said in patterns."""
 
     patterns: list[str]
     limits: frozenset[Any]
 
 
-Has = Callable[[Place | Expression], bool]
+HasLimit = Callable[[Location | RegexLocation], bool]
 
 
-def patterns(expression: str) -> list[str] | None:
+def regex_patterns(expression: str) -> list[str] | None:
     """The paths that a simple regular expression means; None if it is not one of the few that can be said."""
     if found := _exact.fullmatch(expression):
         return [found[1]]
     if found := _prefix.fullmatch(expression):
-        return [Place(found[1]).pattern]
+        return [Location(found[1]).pattern]
     if found := _ending.fullmatch(expression):
         return [f"/**/*.{ending}" for ending in (found[1] or found[2]).split("|") if ending]
     return None
 
 
-def tree(places: list[Place], rest: Place) -> Place:
+def nest_locations(places: list[Location], rest: Location) -> Location:
     """The places by what lies within what; `rest` is what no location is for."""
     root = next((place for place in places if place.path == "/" and not place.exact), rest)
     for place in places:
@@ -79,7 +79,7 @@ def tree(places: list[Place], rest: Place) -> Place:
     return root
 
 
-def conditions(root: Place, expressions: list[Expression], has: Has) -> list[Condition]:
+def location_conditions(root: Location, expressions: list[RegexLocation], has: HasLimit) -> list[Condition]:
     """Conditions of which one holds for every path whose place has it; an empty one always holds.
 
     Paths that an expression takes away from places of the other kind are looked at apart: what it takes is all but
@@ -100,16 +100,16 @@ def conditions(root: Place, expressions: list[Expression], has: Has) -> list[Con
     return [{}] if {} in found else found
 
 
-def _taken(has: Has, expression: Expression, place: Place | Expression) -> bool:
+def _taken(has: HasLimit, expression: RegexLocation, place: Location | RegexLocation) -> bool:
     """Whether the place has it for paths that the expression matches."""
-    return has(place if isinstance(place, Place) and place.firm else expression)
+    return has(place if isinstance(place, Location) and place.firm else expression)
 
 
-def _keeps_all(place: Place) -> bool:
+def _keeps_all(place: Location) -> bool:
     return all(one.firm for one in _all(place))
 
 
-def _may_be(pattern: str, place: Place) -> bool:
+def _may_be(pattern: str, place: Location) -> bool:
     """Whether some path of the place has this pattern; of a prefix it is not asked."""
     return not place.exact or PathPattern(pattern).fits(segments(place.path))
 
@@ -118,30 +118,30 @@ def _both(pattern: str, condition: Condition) -> Condition:
     return {"all": [{"path": pattern}, condition]} if "path" in condition else {"path": pattern, **condition}
 
 
-def all_limits(root: Place) -> list[frozenset[Any]]:
+def all_limits(root: Location) -> list[frozenset[Any]]:
     """The limits of every place."""
     return [place.limits for place in _all(root)]
 
 
-def _all(place: Place) -> list[Place]:
+def _all(place: Location) -> list[Location]:
     return [place, *(one for inner in place.inner for one in _all(inner))]
 
 
-def _tops(root: Place, has: Has) -> list[Place]:
+def _tops(root: Location, has: HasLimit) -> list[Location]:
     """The outermost places that have it."""
     return [root] if has(root) else _others(root, has)
 
 
-def _region(place: Place, has: Has) -> Condition:
+def _region(place: Location, has: HasLimit) -> Condition:
     """Where the place and those inside which are like it are chosen."""
     return _condition(place, _regions(place, has))
 
 
-def _regions(place: Place, has: Has) -> list[Condition]:
+def _regions(place: Location, has: HasLimit) -> list[Condition]:
     return [_region(other, has) for other in _others(place, has)]
 
 
-def _others(place: Place, has: Has) -> list[Place]:
+def _others(place: Location, has: HasLimit) -> list[Location]:
     """The places inside which are of the other kind, not looking into those."""
     found = []
     for inner in place.inner:
@@ -152,12 +152,12 @@ def _others(place: Place, has: Has) -> list[Place]:
     return found
 
 
-def _condition(place: Place, unless: list[Condition]) -> Condition:
+def _condition(place: Location, unless: list[Condition]) -> Condition:
     path = {} if place.pattern == "/**" else {"path": place.pattern}
-    return {**path, "not": either(unless)} if unless else path
+    return {**path, "not": any_of(unless)} if unless else path
 
 
-def either(conditions: list[Condition]) -> Any:
+def any_of(conditions: list[Condition]) -> Any:
     """One of several conditions, as short as it can be written."""
     simple = [one["path"] for one in conditions if set(one) == {"path"}]
     paths = [path for one in simple for path in (one if isinstance(one, list) else [one])]
@@ -166,7 +166,7 @@ def either(conditions: list[Condition]) -> Any:
     return joined[0] if len(joined) == 1 else joined
 
 
-def _within(place: Place, other: Place) -> bool:
+def _within(place: Location, other: Location) -> bool:
     if place is other or other.exact:
         return False
     if place.exact:  # a slash at its end does not count

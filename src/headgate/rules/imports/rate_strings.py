@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
-from headgate.rules.imports.rulebook_draft import Draft, Translated, one_or_all
+from headgate.rules.imports.rulebook_draft import Draft, Translation, one_or_all
 
 _rate = re.compile(
     r"\s*([0-9]{1,15})\s*(?:r?/|\s+per\s+)\s*(?:([0-9]{1,9})\s*)?"
@@ -59,7 +59,7 @@ def looks_like(text: str) -> bool:
     return bool(lines) and all(_setting.fullmatch(line) or _rate.match(line.strip("\"' ")) for line in lines)
 
 
-def translate(text: str, name: str | None = None, strategy: str = "fixed-window") -> Translated:
+def translate(text: str, name: str | None = None, strategy: str = "fixed-window") -> Translation:
     """One rule of all the rates in the text."""
     draft = Draft()
     rates: list[str] = []

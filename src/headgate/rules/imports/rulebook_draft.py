@@ -20,7 +20,7 @@ class Note(NamedTuple):
         return self.sentence if self.line is None else f"line {self.line}: {self.sentence}"
 
 
-class Translated(NamedTuple):
+class Translation(NamedTuple):
     """A rulebook as a document, to be loaded or written down, and what its reader should know."""
 
     document: Document
@@ -56,7 +56,7 @@ class Draft:
         """One more rule; what is None is not said."""
         self.rules.append({name: value for name, value in fields.items() if value is not None})
 
-    def translated(self, **head: Any) -> Translated:
+    def translated(self, **head: Any) -> Translation:
         """The document: what is said of all rules, the conditions they share, the rules."""
         if not self.rules:
             self.note(None, "No limit was found that could be translated: the rulebook is empty.")
@@ -64,7 +64,7 @@ class Draft:
         if self.conditions:
             document["conditions"] = self.conditions
         document["rules"] = self.rules
-        return Translated(document, sorted(self._notes, key=lambda note: note.line or 0))
+        return Translation(document, sorted(self._notes, key=lambda note: note.line or 0))
 
 
 def attribute_name(text: str, otherwise: str = "value") -> str:

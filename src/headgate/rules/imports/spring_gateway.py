@@ -23,9 +23,18 @@ from typing import Any, NamedTuple
 
 from headgate.errors import InvalidRule, InvalidRulebook
 from headgate.rules import load
-from headgate.rules.imports.rulebook_draft import Document, Draft, Translated, attribute_name, one_or_all
-from headgate.rules.imports.spring_predicates import apart, tests_of
-from headgate.rules.imports.yaml_tree import beneath, documents, folded, items, line_of, mapping, whole, word
+from headgate.rules.imports.rulebook_draft import Document, Draft, Translation, attribute_name, one_or_all
+from headgate.rules.imports.spring_predicates import disjoint, translate_predicate
+from headgate.rules.imports.yaml_tree import (
+    documents,
+    find_path,
+    fold_name,
+    items,
+    line_of,
+    mapping,
+    optional_number,
+    optional_text,
+)
 from headgate.rules.parsing.document_tree import Items, Node, Scalar, Table
 
 _GATEWAYS = ("spring.cloud.gateway.server.webflux", "spring.cloud.gateway")
@@ -58,7 +67,7 @@ class _Route(NamedTuple):
     limiters: list[_Limiter]
 
 
-def translate(text: str, name: str | None = None) -> Translated:
+def translate(text: str, name: str | None = None) -> Translation:
     """The limits of the routes of an application."""
     return _Reading(text).translated(name)
 
@@ -71,14 +80,14 @@ class _Reading:
         self.fields = "spring"
         self.application: str | None = None
 
-    def translated(self, name: str | None) -> Translated:
+    def translated(self, name: str | None) -> Translation:
         routes: list[_Route] = []
         everywhere: list[_Limiter] = []
         for document in self.documents:
             self._settings(document)
             for gateway in _GATEWAYS:
-                everywhere += self._limiters(beneath(document, f"{gateway}.default-filters"))
-                routes += self._routes(items(beneath(document, f"{gateway}.routes"), "routes"))
+                everywhere += self._limiters(find_path(document, f"{gateway}.default-filters"))
+                routes += self._routes(items(find_path(document, f"{gateway}.routes"), "routes"))
         routes.sort(key=lambda route: route.order)
         if everywhere and not routes:
             self.draft.note(
@@ -95,20 +104,24 @@ class _Reading:
         )
 
     def _settings(self, document: Table) -> None:
-        if profile := beneath(document, "spring.config.activate.on-profile") or beneath(
+        if profile := find_path(document, "spring.config.activate.on-profile") or find_path(
             document, "spring.profiles"
         ):
             self.draft.note(
                 line_of(profile), "this part is for a profile only: its routes are taken as if it were on."
             )
-        self.application = self.application or word(beneath(document, "spring.application.name"), "the name")
+        self.application = self.application or optional_text(
+            find_path(document, "spring.application.name"), "the name"
+        )
         for prefix in _GATEWAYS:
-            empty = beneath(document, f"{prefix}.filter.request-rate-limiter.deny-empty-key")
-            self.deny = self.deny if empty is None else word(empty, "deny-empty-key") != "false"
-            shown = beneath(document, f"{prefix}.redis-rate-limiter.include-headers")
-            self.fields = "off" if shown is not None and word(shown, "include-headers") == "false" else self.fields
+            empty = find_path(document, f"{prefix}.filter.request-rate-limiter.deny-empty-key")
+            self.deny = self.deny if empty is None else optional_text(empty, "deny-empty-key") != "false"
+            shown = find_path(document, f"{prefix}.redis-rate-limiter.include-headers")
+            self.fields = (
+                "off" if shown is not None and optional_text(shown, "include-headers") == "false" else self.fields
+            )
             for other in ("redis-rate-limiter.config", "server.webmvc.routes", "mvc.routes"):
-                if (found := beneath(document, f"{prefix}.{other}")) is not None:
+                if (found := find_path(document, f"{prefix}.{other}")) is not None:
                     self.draft.note(line_of(found), f"{other} is not translated: it is left out.")
 
     def _routes(self, nodes: list[Node]) -> list[_Route]:
@@ -125,7 +138,7 @@ class _Reading:
         wider = False
         when: Document = {}
         for predicate in items(table.get("predicates"), "predicates"):
-            tests, sentence, loose = tests_of(*_call(predicate))
+            tests, sentence, loose = translate_predicate(*_call(predicate))
             if sentence:
                 self.draft.note(line_of(predicate), sentence)
             wider = wider or loose
@@ -134,10 +147,10 @@ class _Reading:
                     when.setdefault("all", []).append({attribute: _nameless(test)})
                 else:
                     when[attribute] = test
-        order = word(table.get("order"), "order") or "0"
+        order = optional_text(table.get("order"), "order") or "0"
         if not re.fullmatch(r"-?[0-9]{1,10}", order):
             raise InvalidRule(f'line {line_of(table.get("order"))}: order is a whole number, not "{order[:40]}".')
-        name = self.draft.name(word(table.get("id"), "id") or "route")
+        name = self.draft.name(optional_text(table.get("id"), "id") or "route")
         return _Route(line_of(node), name, int(order), when, wider, self._limiters(table.get("filters")))
 
     def _limiters(self, filters: Node | None) -> list[_Limiter]:
@@ -174,7 +187,7 @@ class _Reading:
         text, cost = self._limit(limiter)
         if text is None:
             return
-        status = word(limiter.arguments.get("statuscode"), "status-code")
+        status = optional_text(limiter.arguments.get("statuscode"), "status-code")
         deny = limiter.arguments.get("denyemptykey")
         rule = {
             "name": route.name,
@@ -182,7 +195,7 @@ class _Reading:
             "except": self._earlier(route, before),
             "key": self._key(limiter),
             "missing": "deny"
-            if (self.deny if deny is None else word(deny, "deny-empty-key") != "false")
+            if (self.deny if deny is None else optional_text(deny, "deny-empty-key") != "false")
             else "skip",
             "limit": text,
             "cost": cost,
@@ -198,7 +211,7 @@ class _Reading:
     def _earlier(self, route: _Route, before: list[_Route]) -> Any:
         taken = []
         for other in before:
-            if not other.when or apart(route.when, other.when):
+            if not other.when or disjoint(route.when, other.when):
                 continue
             if other.wider:
                 self.draft.note(
@@ -233,10 +246,10 @@ class _Reading:
 
     def _number(self, limiter: _Limiter, argument: str) -> int | None:
         node = limiter.arguments.get(argument)
-        text = word(node, argument)
+        text = optional_text(node, argument)
         found = _placeholder.fullmatch(text or "")
         if node is None or found is None:
-            return whole(node, argument)
+            return optional_number(node, argument)
         otherwise = found[1] or ""
         if otherwise.isdecimal():
             self.draft.note(line_of(node), f"{text} stands for a setting: its default was taken, {otherwise}.")
@@ -246,7 +259,7 @@ class _Reading:
 
     def _key(self, limiter: _Limiter) -> str:
         node = limiter.arguments.get("keyresolver")
-        text = word(node, "key-resolver")
+        text = optional_text(node, "key-resolver")
         bean = (found[1] if (found := _bean.search(text)) else text) if text else "principalNameKeyResolver"
         words = [part.lower() for part in _camel.findall(bean)]
         if words[:2] == ["principal", "name"]:
@@ -276,9 +289,11 @@ def _call(node: Node) -> tuple[str, Table | list[Scalar]]:
     table = mapping(node, "A predicate or filter")
     arguments = table.get("args")
     if isinstance(arguments, Items):
-        return word(table.get("name"), "name") or "", [one for one in arguments.nodes if isinstance(one, Scalar)]
+        return optional_text(table.get("name"), "name") or "", [
+            one for one in arguments.nodes if isinstance(one, Scalar)
+        ]
     empty = arguments is None or (isinstance(arguments, Scalar) and arguments.empty)
-    return word(table.get("name"), "name") or "", Table(node.place, {}) if empty else mapping(
+    return optional_text(table.get("name"), "name") or "", Table(node.place, {}) if empty else mapping(
         arguments or node, "args"
     )
 
@@ -304,7 +319,7 @@ def _flat(table: Table, prefix: str = "") -> dict[str, Node]:
     """redis-rate-limiter.replenishRate, whether its name is dotted or nested."""
     found: dict[str, Node] = {}
     for name, (_, node) in table.entries.items():
-        path = prefix + folded(name)
+        path = prefix + fold_name(name)
         found.update(_flat(node, f"{path}.") if isinstance(node, Table) else {path: node})
     return found
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from headgate.rules.imports.yaml_tree import folded
+from headgate.rules.imports.yaml_tree import fold_name
 from headgate.rules.parsing.document_tree import Items, Scalar, Table
 
 Tests = dict[str, Any]
-Meaning = tuple[Tests, str | None, bool]  # the tests, what to say about them, whether they are wider
+TranslatedPredicate = tuple[Tests, str | None, bool]  # the tests, what to say about them, whether they are wider
 
 _capture = re.compile(r"\{[^}]*\}")
 _valid = re.compile(r"\{[a-z][a-z0-9_]*\}")
@@ -24,7 +24,7 @@ _PARTS = {"Header": "header.", "Query": "argument.", "Cookie": "cookie."}
 _PRESENT = (".+", ".*", "")
 
 
-def tests_of(name: str, arguments: Table | list[Scalar]) -> Meaning:
+def translate_predicate(name: str, arguments: Table | list[Scalar]) -> TranslatedPredicate:
     """What the predicate means; a sentence if that is not all of it."""
     texts = [one.text for one in arguments] if isinstance(arguments, list) else _texts(arguments)
     if name == "Method" and texts:
@@ -40,7 +40,7 @@ def tests_of(name: str, arguments: Table | list[Scalar]) -> Meaning:
     return {}, f"the predicate {name} has no equivalent: it is left out, and the rule applies without it.", True
 
 
-def apart(one: Tests, other: Tests) -> bool:
+def disjoint(one: Tests, other: Tests) -> bool:
     """Whether no call can pass both. False if that cannot be told."""
     for name, meet in (("path", _paths_meet), ("method", _methods_meet), ("host", _hosts_meet)):
         if name in one and name in other:
@@ -50,7 +50,7 @@ def apart(one: Tests, other: Tests) -> bool:
     return False
 
 
-def _paths(texts: list[str]) -> Meaning:
+def _paths(texts: list[str]) -> TranslatedPredicate:
     patterns, sentences = [], []
     for text in texts:
         pattern, loose = _pattern(text)
@@ -90,7 +90,7 @@ def _pattern(text: str) -> tuple[str, bool]:
     return pattern if pattern.startswith("/") else f"/{pattern}", loose
 
 
-def _hosts(texts: list[str]) -> Meaning:
+def _hosts(texts: list[str]) -> TranslatedPredicate:
     hosts, wider = [], False
     for text in texts:
         bare = re.sub(r":[0-9*]+$", "", text)
@@ -101,7 +101,7 @@ def _hosts(texts: list[str]) -> Meaning:
     return ({} if "*" in hosts else {"host": _one_or_all(hosts)}), sentence, False
 
 
-def _part(name: str, part: str, expression: str) -> Meaning:
+def _part(name: str, part: str, expression: str) -> TranslatedPredicate:
     attribute = _PARTS[name] + (part.lower() if name == "Header" else part)
     if expression and _literal.fullmatch(expression):
         return {attribute: expression}, None, False
@@ -142,7 +142,7 @@ def _network(text: str) -> str:
 def _texts(arguments: Table) -> list[str]:
     """The values of a long form: in lists or one by one, a name before its regular expression."""
     order = ("name", "header", "param", "patterns", "methods", "sources", "regexp", "regex")
-    known = {folded(name): node for name, (_, node) in arguments.entries.items()}
+    known = {fold_name(name): node for name, (_, node) in arguments.entries.items()}
     chosen = [known[name] for name in order if name in known] or list(known.values())
     found = []
     for node in chosen:

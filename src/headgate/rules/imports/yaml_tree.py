@@ -6,7 +6,7 @@ import re
 
 from headgate.errors import InvalidRule
 from headgate.rules.parsing import read_yaml
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, decoded, kind
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, decode, kind
 
 _next_document = re.compile(r"^---(?=\s|$)[^\n]*", re.M)
 _YES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -15,7 +15,7 @@ _YES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off
 def read(text: str) -> Table:
     """The document as a mapping."""
     try:
-        root = read_yaml.read(decoded(text))
+        root = read_yaml.read(decode(text))
     except Fault as fault:
         where = "" if fault.place.line is None else f"line {fault.place.line}: "
         raise InvalidRule(f"{where}{fault.sentence} {fault.hint}".strip()) from None
@@ -46,7 +46,7 @@ def items(node: Node | None, what: str) -> list[Node]:
     raise InvalidRule(f"line {line_of(node)}: {what} is a list, not {kind(node)}.")
 
 
-def word(node: Node | None, what: str) -> str | None:
+def optional_text(node: Node | None, what: str) -> str | None:
     """A text; None if there is nothing."""
     if node is None or (isinstance(node, Scalar) and node.empty):
         return None
@@ -55,17 +55,17 @@ def word(node: Node | None, what: str) -> str | None:
     raise InvalidRule(f"line {line_of(node)}: {what} is a text, not {kind(node)}.")
 
 
-def yes(node: Node | None, what: str) -> bool:
+def flag(node: Node | None, what: str) -> bool:
     """Whether it says yes; nothing is no."""
-    text = (word(node, what) or "no").lower()
+    text = (optional_text(node, what) or "no").lower()
     if text not in _YES:
         raise InvalidRule(f"line {line_of(node)}: {what} is true or false, not {text!r}.")
     return _YES[text]
 
 
-def whole(node: Node | None, what: str) -> int | None:
+def optional_number(node: Node | None, what: str) -> int | None:
     """A whole number; None if there is nothing."""
-    text = word(node, what)
+    text = optional_text(node, what)
     if text is not None and not re.fullmatch(r"[0-9]{1,15}", text):
         raise InvalidRule(f'line {line_of(node)}: {what} is a whole number, not "{text[:40]}".')
     return None if text is None else int(text)
@@ -75,20 +75,20 @@ def line_of(node: Node | None) -> int | None:
     return None if node is None else node.place.line
 
 
-def beneath(table: Table, path: str) -> Node | None:
+def find_path(table: Table, path: str) -> Node | None:
     """What stands under a path such as spring.cloud.gateway, however it is nested, dotted or spelled."""
-    wanted = folded(path)
+    wanted = fold_name(path)
     for name, (_, node) in table.entries.items():
-        start = folded(name)
+        start = fold_name(name)
         if start == wanted:
             return node
         if isinstance(node, Table) and wanted.startswith(f"{start}."):
-            found = beneath(node, wanted.removeprefix(f"{start}."))
+            found = find_path(node, wanted.removeprefix(f"{start}."))
             if found is not None:
                 return found
     return None
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """replenishRate, replenish-rate and replenish_rate are one name."""
     return re.sub(r"[-_]", "", name).lower()

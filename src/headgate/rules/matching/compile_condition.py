@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.rules.condition import All, AnyOf, Attributes, Condition, Holds, Test
+from headgate.rules.condition import All, AnyOf, Attributes, Condition, Predicate, Test
 
 
-def compiled(condition: Condition) -> Holds:
+def compile_condition(condition: Condition) -> Predicate:
     """A function for one condition."""
     if isinstance(condition, Test):
         return condition.holds
     if isinstance(condition, All):
-        return condition.holds if condition.captures else every(condition.in_order)
+        return condition.holds if condition.captures else compile_all(condition.in_order)
     if isinstance(condition, AnyOf):
-        return _some([compiled(part) for part in condition.parts])
-    part = compiled(condition.part)
+        return _some([compile_condition(part) for part in condition.parts])
+    part = compile_condition(condition.part)
     return lambda attributes: not part(attributes)
 
 
-def every(conditions: Sequence[Condition]) -> Holds:
+def compile_all(conditions: Sequence[Condition]) -> Predicate:
     """A function for several that capture nothing and must all hold."""
-    parts = [compiled(condition) for condition in conditions]
+    parts = [compile_condition(condition) for condition in conditions]
     if len(parts) == 1:
         return parts[0]
     if len(parts) == 2:
@@ -40,7 +40,7 @@ def every(conditions: Sequence[Condition]) -> Holds:
     return holds
 
 
-def _some(parts: Sequence[Holds]) -> Holds:
+def _some(parts: Sequence[Predicate]) -> Predicate:
     def holds(attributes: Attributes) -> bool:
         for part in parts:  # noqa: SIM110 (as above)
             if part(attributes):

@@ -18,13 +18,13 @@ from typing import NamedTuple
 from zlib import crc32
 
 from headgate.algorithms.limit import EXACT
-from headgate.rules.keys import former
-from headgate.rules.matching.compile_condition import compiled
+from headgate.rules.keys import key_builder
+from headgate.rules.matching.compile_condition import compile_condition
 from headgate.rules.rule import Choice, Limits, Modes, Rule, T
 
-WHOLE = 10_000
+BUCKET_COUNT = 10_000
 
-Seen = Mapping[str, str]
+AttributeMap = Mapping[str, str]
 
 
 class Match(NamedTuple):
@@ -44,24 +44,24 @@ class Match(NamedTuple):
         return not self.shadow and self.denied is None
 
 
-Judge = Callable[[Seen, int], Match | None]
+RuleMatcher = Callable[[AttributeMap, int], Match | None]
 
 _new = tuple.__new__  # NamedTuple's own costs more than the rest of a match
 
 
-def judge(rule: Rule) -> Judge:
+def compile_rule(rule: Rule) -> RuleMatcher:
     """The rule as a function of attributes, with what its paths captured, and the caller's cost."""
     simple = rule.unless is None and rule.mode == Modes() and rule.cost is None and rule.candidate is None
     return _plain(rule) if simple and not rule.limit.cases else _full(rule)
 
 
-def _plain(rule: Rule) -> Judge:
+def _plain(rule: Rule) -> RuleMatcher:
     """Most rules have a key and a limit, and that is all."""
-    form = former(rule.key, blank=rule.missing == "one")
+    form = key_builder(rule.key, blank=rule.missing == "one")
     limits = rule.limit.otherwise
     other = _full(rule)
 
-    def judged(seen: Seen, cost: int) -> Match | None:
+    def judged(seen: AttributeMap, cost: int) -> Match | None:
         key = form(seen)
         if key is None or not cost:
             return other(seen, cost)
@@ -70,16 +70,16 @@ def _plain(rule: Rule) -> Judge:
     return judged
 
 
-def _full(rule: Rule) -> Judge:
-    unless = None if rule.unless is None else compiled(rule.unless)
-    form = former(rule.key, blank=rule.missing == "one")
-    form_blank = former(rule.key, blank=True)
-    mode = moded(rule)
-    cost_of = None if rule.cost is None else costed(rule.cost)
-    limits_of = chosen(rule.limit)
-    candidate_of = None if rule.candidate is None else chosen(rule.candidate)
+def _full(rule: Rule) -> RuleMatcher:
+    unless = None if rule.unless is None else compile_condition(rule.unless)
+    form = key_builder(rule.key, blank=rule.missing == "one")
+    form_blank = key_builder(rule.key, blank=True)
+    mode = compile_mode(rule)
+    cost_of = None if rule.cost is None else compile_cost(rule.cost)
+    limits_of = compile_choice(rule.limit)
+    candidate_of = None if rule.candidate is None else compile_choice(rule.candidate)
 
-    def judged(seen: Seen, cost: int) -> Match | None:
+    def judged(seen: AttributeMap, cost: int) -> Match | None:
         if unless is not None and unless(seen):
             return None
         denied = None
@@ -87,7 +87,7 @@ def _full(rule: Rule) -> Judge:
         if key is None:
             if rule.missing == "skip":
                 return None
-            key, denied = form_blank(seen) or "", lacking(rule, seen)
+            key, denied = form_blank(seen) or "", describe_missing_key(rule, seen)
         shadow = mode(key)
         if shadow is None:
             return None
@@ -97,7 +97,7 @@ def _full(rule: Rule) -> Judge:
                 if rule.missing == "skip":
                     return None
                 if rule.missing == "deny":
-                    denied = denied or uncounted(rule, seen)
+                    denied = denied or describe_invalid_cost(rule, seen)
                 found = 1
             cost = min(cost * found, EXACT)
         if not cost:
@@ -108,55 +108,55 @@ def _full(rule: Rule) -> Judge:
     return judged
 
 
-def number(name: str, key: str) -> int:
+def bucket_of(name: str, key: str) -> int:
     """Where a key stands among all: from 0 to 9999, the same everywhere."""
-    return crc32(f"{name}|{key}".encode()) % WHOLE
+    return crc32(f"{name}|{key}".encode()) % BUCKET_COUNT
 
 
-def moded(rule: Rule) -> Callable[[str], bool | None]:
+def compile_mode(rule: Rule) -> Callable[[str], bool | None]:
     """For a key: whether the rule is only shadowed, or None if it is off."""
     enforced, on = rule.mode.enforce, rule.mode.enforce + rule.mode.shadow
-    if on == 0 or WHOLE in (enforced, rule.mode.shadow):
+    if on == 0 or BUCKET_COUNT in (enforced, rule.mode.shadow):
         all_keys = None if on == 0 else enforced == 0
         return lambda key: all_keys
     start = crc32(f"{rule.name}|".encode())
 
     def mode(key: str) -> bool | None:
-        place = crc32(key.encode(), start) % WHOLE
+        place = crc32(key.encode(), start) % BUCKET_COUNT
         return place >= enforced if place < on else None
 
     return mode
 
 
-def costed(choice: Choice[int | str]) -> Callable[[Seen], int | None]:
+def compile_cost(choice: Choice[int | str]) -> Callable[[AttributeMap], int | None]:
     """The cost of a call; None if an attribute should say it and does not."""
-    said = chosen(choice)
+    said = compile_choice(choice)
 
-    def cost_of(seen: Seen) -> int | None:
+    def cost_of(seen: AttributeMap) -> int | None:
         cost = said(seen)
-        return cost if isinstance(cost, int) else counted(seen.get(cost))
+        return cost if isinstance(cost, int) else parse_cost(seen.get(cost))
 
     return cost_of
 
 
-def counted(text: str | None) -> int | None:
+def parse_cost(text: str | None) -> int | None:
     """A whole number of at most 2^53, in digits and nothing else."""
     if not text or len(text) > 16 or not (text.isascii() and text.isdecimal()):
         return None
     return found if (found := int(text)) <= EXACT else None
 
 
-def chosen(choice: Choice[T]) -> Callable[[Seen], T]:
+def compile_choice(choice: Choice[T]) -> Callable[[AttributeMap], T]:
     return choice.of if choice.cases else lambda seen: choice.otherwise
 
 
-def lacking(rule: Rule, seen: Seen) -> str:
+def describe_missing_key(rule: Rule, seen: AttributeMap) -> str:
     """Which dimensions the call does not have."""
-    names = [dimension.name for dimension in rule.key if former([dimension], blank=False)(seen) is None]
+    names = [dimension.name for dimension in rule.key if key_builder([dimension], blank=False)(seen) is None]
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
 
 
-def uncounted(rule: Rule, seen: Seen) -> str:
+def describe_invalid_cost(rule: Rule, seen: AttributeMap) -> str:
     assert rule.cost is not None
     name = str(rule.cost.of(seen))
     text = seen.get(name)

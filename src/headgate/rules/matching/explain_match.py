@@ -14,14 +14,22 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
-from headgate.rules.keys import former
-from headgate.rules.matching.compile_rule import WHOLE, Match, costed, judge, lacking, number, uncounted
+from headgate.rules.keys import key_builder
+from headgate.rules.matching.compile_rule import (
+    BUCKET_COUNT,
+    Match,
+    bucket_of,
+    compile_cost,
+    compile_rule,
+    describe_invalid_cost,
+    describe_missing_key,
+)
 from headgate.rules.matching.replaced_rules import Replacing
 from headgate.rules.rule import Rule, Rulebook
 
-LONGEST = 80  # characters of a value that are told
+MAX_VALUE_LENGTH = 80  # characters of a value that are told
 
-Seen = Mapping[str, str]
+AttributeMap = Mapping[str, str]
 
 
 class Told(NamedTuple):
@@ -36,7 +44,7 @@ class Told(NamedTuple):
         return self.match is not None
 
 
-def narrated(book: Rulebook, replacing: Replacing, seen: Seen, cost: int) -> list[Told]:
+def explain_rules(book: Rulebook, replacing: Replacing, seen: AttributeMap, cost: int) -> list[Told]:
     """Every rule of the book, in its order."""
     told = [_told(rule, seen, cost) for rule in book.rules]
     out = replacing.taken_out(rule.name for rule, match, _ in told if match is not None and match.earnest)
@@ -48,29 +56,33 @@ def narrated(book: Rulebook, replacing: Replacing, seen: Seen, cost: int) -> lis
     ]
 
 
-def _told(rule: Rule, seen: Seen, cost: int) -> Told:
+def _told(rule: Rule, seen: AttributeMap, cost: int) -> Told:
     bound = seen if rule.when is None else rule.when.bound(seen)
     if bound is None:
         assert rule.when is not None
-        return Told(rule, None, failing(rule.when, seen))
+        return Told(rule, None, describe_failure(rule.when, seen))
     if rule.unless is not None and rule.unless.holds(bound):
         return Told(rule, None, f"exempt: {rule.unless}")
-    match = judge(rule)(bound, cost)
+    match = compile_rule(rule)(bound, cost)
     return Told(rule, match, _silent(rule, bound) if match is None else _spoken(match))
 
 
-def _silent(rule: Rule, seen: Seen) -> str:
+def _silent(rule: Rule, seen: AttributeMap) -> str:
     """Why a rule that concerns the call says nothing."""
-    key = former(rule.key, blank=rule.missing == "one")(seen)
+    key = key_builder(rule.key, blank=rule.missing == "one")(seen)
     if key is None and rule.missing == "skip":
-        return f"{lacking(rule, seen)}, so the rule is skipped"
-    key = key or former(rule.key, blank=True)(seen) or ""
+        return f"{describe_missing_key(rule, seen)}, so the rule is skipped"
+    key = key or key_builder(rule.key, blank=True)(seen) or ""
     on = rule.mode.enforce + rule.mode.shadow
-    place = number(rule.name, key)
+    place = bucket_of(rule.name, key)
     if place >= on:
-        return f"off for {shown(key)}, which is number {place} of {WHOLE}: on below {on}" if on else "mode is off"
-    if rule.cost is not None and costed(rule.cost)(seen) is None:
-        return f"{uncounted(rule, seen)}, so the rule is skipped"
+        return (
+            f"off for {shown(key)}, which is number {place} of {BUCKET_COUNT}: on below {on}"
+            if on
+            else "mode is off"
+        )
+    if rule.cost is not None and compile_cost(rule.cost)(seen) is None:
+        return f"{describe_invalid_cost(rule, seen)}, so the rule is skipped"
     return "its cost is 0"
 
 
@@ -88,7 +100,7 @@ def _spoken(match: Match) -> str:
     return ", ".join(words)
 
 
-def failing(condition: Condition, seen: Seen) -> str:
+def describe_failure(condition: Condition, seen: AttributeMap) -> str:
     """Why a condition does not hold."""
     if isinstance(condition, Test):
         value = seen.get(condition.attribute)
@@ -99,24 +111,26 @@ def failing(condition: Condition, seen: Seen) -> str:
     if isinstance(condition, Not):
         return f"{condition.part}, and must not be"
     if isinstance(condition, AnyOf):
-        return "; ".join(failing(part, seen) for part in condition.parts) or "none of no conditions can hold"
+        return (
+            "; ".join(describe_failure(part, seen) for part in condition.parts) or "none of no conditions can hold"
+        )
     return _failing_part(condition, seen)
 
 
-def _failing_part(condition: All, seen: Seen) -> str:
+def _failing_part(condition: All, seen: AttributeMap) -> str:
     *parts, last = condition.in_order
     for part in parts:
         after = part.bound(seen)
         if after is None:
-            return failing(part, seen)
+            return describe_failure(part, seen)
         seen = after
-    return failing(last, seen)
+    return describe_failure(last, seen)
 
 
 def shown(value: str | None) -> str:
     """A value in a sentence: what cannot be printed is escaped, and what is long is cut."""
     if not value:
         return "absent"
-    if len(value) > LONGEST:
-        value = f"{value[:LONGEST]}... ({len(value)} characters)"
+    if len(value) > MAX_VALUE_LENGTH:
+        value = f"{value[:MAX_VALUE_LENGTH]}... ({len(value)} characters)"
     return value if value.isprintable() else repr(value)[1:-1]

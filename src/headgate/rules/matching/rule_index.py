@@ -15,20 +15,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from headgate.rules.condition import Test
-from headgate.rules.pattern import Glob, PathPattern, fit
+from headgate.rules.pattern import Glob, PathPattern, segments_match
 
-CROWD = 8  # that many are looked at faster than another index is
+MAX_UNINDEXED = 8  # that many are looked at faster than another index is
 
 T = TypeVar("T")
 
-Steps = tuple[Glob | None, ...]
-Row = list[str] | None  # the segments of the call's path, if it has one
-End = tuple[int | None, str]  # so many letters, from the front or (below zero) from the end; None: the whole text
-Spot = tuple[str, End]  # where an entry may wait: an attribute, and what is seen of it
-Tables = list[tuple[slice, dict[str, list[T]]]]  # by how much of a text is seen
+SegmentGlobs = tuple[Glob | None, ...]
+PathSegments = list[str] | None  # the segments of the call's path, if it has one
+Affix = tuple[
+    int | None, str
+]  # so many letters, from the front or (below zero) from the end; None: the whole text
+IndexKey = tuple[str, Affix]  # where an entry may wait: an attribute, and what is seen of it
+AffixTables = list[tuple[slice, dict[str, list[T]]]]  # by how much of a text is seen
 
 
-class Waiting:
+class IndexEntry:
     """An entry of a book, and the tests by which it may be placed."""
 
     __slots__ = ("number", "tests")
@@ -43,10 +45,10 @@ class RuleIndex:
 
     __slots__ = ("_always", "_ends", "_tree", "_whole", "passed")
 
-    def __init__(self, waiting: Sequence[Waiting]) -> None:
+    def __init__(self, waiting: Sequence[IndexEntry]) -> None:
         crowds = Counter(spot for entry in waiting for test in entry.tests for spot in set().union(*_spots(test)))
         always: list[int] = []
-        tables: dict[tuple[str, int | None], dict[str, list[Waiting]]] = {}
+        tables: dict[tuple[str, int | None], dict[str, list[IndexEntry]]] = {}
         tree = _Node()
         self.passed: dict[int, Test] = {}  # the test that needs no asking once an entry is found
         for entry in waiting:
@@ -54,7 +56,7 @@ class RuleIndex:
                 always.append(entry.number)
                 continue
             test = min(entry.tests, key=lambda test: (_crowd(test, crowds), not test.patterns, not test.exact))
-            rest = Waiting(entry.number, [other for other in entry.tests if other is not test])
+            rest = IndexEntry(entry.number, [other for other in entry.tests if other is not test])
             if test.patterns or test.exact:
                 self.passed[entry.number] = test
             for pattern in test.patterns:
@@ -70,7 +72,7 @@ class RuleIndex:
         self._ends = [(attribute, _slice(cut), table) for attribute, cut, table in places if cut is not None]
         self._tree = tree.settled() if tree.used else None
 
-    def find(self, attributes: Mapping[str, str], row: Row, into: list[int]) -> None:
+    def find(self, attributes: Mapping[str, str], row: PathSegments, into: list[int]) -> None:
         """Puts the numbers of the candidates into the list: in no order, and by two patterns twice."""
         into += self._always
         for attribute, table in self._whole:
@@ -89,7 +91,7 @@ class RuleIndex:
             _walk(self._tree, attributes, row, into)
 
 
-Place = tuple[int, ...] | RuleIndex
+Bucket = tuple[int, ...] | RuleIndex
 
 
 class _Node:
@@ -101,15 +103,15 @@ class _Node:
         self.literal: dict[str, _Node] = {}
         self.either: _Node | None = None  # any one segment
         self.globs: dict[str, tuple[Glob, _Node]] = {}
-        self.near: Tables[tuple[Glob, _Node]] = []
-        self.here: list[Waiting] = []
-        self.ends: Place = ()
-        self.deeper: dict[str, tuple[Steps, list[Waiting]]] = {}  # by what they end with
-        self.below: Place = ()  # they end with anything
-        self.deep: Tables[tuple[Steps, Place]] = []  # by the last segment
+        self.near: AffixTables[tuple[Glob, _Node]] = []
+        self.here: list[IndexEntry] = []
+        self.ends: Bucket = ()
+        self.deeper: dict[str, tuple[SegmentGlobs, list[IndexEntry]]] = {}  # by what they end with
+        self.below: Bucket = ()  # they end with anything
+        self.deep: AffixTables[tuple[SegmentGlobs, Bucket]] = []  # by the last segment
         self.used = False
 
-    def place(self, pattern: PathPattern, entry: Waiting) -> None:
+    def place(self, pattern: PathPattern, entry: IndexEntry) -> None:
         self.used = True
         node = self
         for step in pattern.head:
@@ -155,7 +157,7 @@ def _walk(root: _Node, attributes: Mapping[str, str], row: list[str], into: list
             if node.deep:
                 for seen, tails in node.deep:
                     for tail, ends in tails.get(row[-1][seen], ()):
-                        if length - depth >= len(tail) and fit(tail, row[length - len(tail) :]):
+                        if length - depth >= len(tail) and segments_match(tail, row[length - len(tail) :]):
                             _arrive(ends, attributes, row, into)
             segment = row[depth]
             depth += 1
@@ -168,20 +170,20 @@ def _walk(root: _Node, attributes: Mapping[str, str], row: list[str], into: list
             node = node.literal.get(segment)
 
 
-def _arrive(place: Place, attributes: Mapping[str, str], row: Row, into: list[int]) -> None:
+def _arrive(place: Bucket, attributes: Mapping[str, str], row: PathSegments, into: list[int]) -> None:
     if type(place) is tuple:
         into += place
     else:
         place.find(attributes, row, into)  # type: ignore[union-attr]
 
 
-def _settled(entries: list[Waiting]) -> Place:
-    if len(entries) > CROWD and sum(bool(entry.tests) for entry in entries) > CROWD:
+def _settled(entries: list[IndexEntry]) -> Bucket:
+    if len(entries) > MAX_UNINDEXED and sum(bool(entry.tests) for entry in entries) > MAX_UNINDEXED:
         return RuleIndex(entries)
     return tuple(entry.number for entry in entries)
 
 
-def _told_apart(given: Iterable[tuple[Glob | None, T]]) -> Tables[T]:
+def _told_apart(given: Iterable[tuple[Glob | None, T]]) -> AffixTables[T]:
     """What waits for globs, each under the end that fewest share; where there is none, under no letters at all."""
     waiting = [(_ends(glob) or [(0, "")], thing) for glob, thing in given]
     crowds = Counter(end for ends, _ in waiting for end in ends)
@@ -192,21 +194,21 @@ def _told_apart(given: Iterable[tuple[Glob | None, T]]) -> Tables[T]:
     return [(_slice(cut), table) for cut, table in tables.items()]
 
 
-def _spots(test: Test) -> list[list[Spot]]:
+def _spots(test: Test) -> list[list[IndexKey]]:
     """For each of its texts where it may wait, the best first; for a test that is none of texts, nothing."""
-    shapes: list[list[Spot]] = [[("path", (None, _shape(pattern)))] for pattern in test.patterns]
+    shapes: list[list[IndexKey]] = [[("path", (None, _shape(pattern)))] for pattern in test.patterns]
     return shapes or [[(test.attribute, end) for end in _ends(glob)] for glob in test.globs]
 
 
-def _chosen(test: Test, crowds: Counter[Spot]) -> set[Spot]:
+def _chosen(test: Test, crowds: Counter[IndexKey]) -> set[IndexKey]:
     return {min(spots, key=crowds.__getitem__) for spots in _spots(test)}
 
 
-def _crowd(test: Test, crowds: Counter[Spot]) -> int:
+def _crowd(test: Test, crowds: Counter[IndexKey]) -> int:
     return max(crowds[spot] for spot in _chosen(test, crowds))
 
 
-def _ends(glob: Glob | None) -> list[End]:
+def _ends(glob: Glob | None) -> list[Affix]:
     """What a text must begin or end with; all of it, if it stands for one text only."""
     if glob is None:
         return []

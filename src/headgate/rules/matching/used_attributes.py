@@ -12,7 +12,7 @@ def used(rule: Rule) -> Iterator[str]:
     """The names of all attributes that can make a difference to the rule; some more than once."""
     for condition in (rule.when, rule.unless):
         if condition is not None:
-            yield from tested(condition)
+            yield from tested_attributes(condition)
     for dimension in rule.key:
         yield dimension.name
     for choice in (rule.limit, rule.candidate, rule.cost):
@@ -23,10 +23,10 @@ def used(rule: Rule) -> Iterator[str]:
         yield from (value for value in said if isinstance(value, str))
 
 
-def tested(condition: Condition) -> Iterator[str]:
+def tested_attributes(condition: Condition) -> Iterator[str]:
     """The names of the attributes that a condition tests."""
     if isinstance(condition, Test):
         yield condition.attribute
         return
     for part in (condition.part,) if isinstance(condition, Not) else condition.parts:
-        yield from tested(part)
+        yield from tested_attributes(part)

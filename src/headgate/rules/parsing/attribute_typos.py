@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from headgate.rules.attributes import PREFIXES, WELL_KNOWN
-from headgate.rules.parsing.document_tree import Fault, shown
+from headgate.rules.parsing.document_tree import Fault, quote
 from headgate.rules.parsing.parse_rule import Field
 
 _ALIASES = {
@@ -43,27 +43,27 @@ _LONG = 7  # letters from which on two slips are believed
 _DESCRIPTOR = "descriptor"  # what every rule on Envoy's descriptors tests
 
 
-def typos(found: dict[str, Field], captured: Collection[str]) -> Iterator[tuple[str, Fault]]:
+def find_typos(found: dict[str, Field], captured: Collection[str]) -> Iterator[tuple[str, Fault]]:
     """Every attribute of a rule that looks misspelled, with a sentence; each use by itself."""
     uses = [use for field in found.values() for use in field.uses]
     if any(name == _DESCRIPTOR for name, _ in uses):
         return
     for name, place in uses:
         if name not in WELL_KNOWN and name not in captured and not name.startswith(PREFIXES):
-            meant = nearest(name, frozenset(captured))
+            meant = intended_name(name, frozenset(captured))
             if meant is not None:
                 yield (
                     name,
                     Fault(
                         place,
-                        f"no gateway sets the attribute {shown(name)}: did you mean {meant}? If your application "
+                        f"no gateway sets the attribute {quote(name)}: did you mean {meant}? If your application "
                         "passes it, list it in the book's attributes.",
                     ),
                 )
 
 
 @lru_cache(maxsize=1024)
-def nearest(name: str, captured: frozenset[str]) -> str | None:
+def intended_name(name: str, captured: frozenset[str]) -> str | None:
     """The attribute that a name is probably meant to be; None if it may well be an application's own."""
     if name in _MEANT:
         return _MEANT[name]

@@ -18,25 +18,25 @@ from collections.abc import Collection, Iterator
 from headgate.algorithms.slots import Slots
 from headgate.rules.attributes import PREFIXES, WELL_KNOWN
 from headgate.rules.parsing import fields
-from headgate.rules.parsing.document_tree import Fault, Place, shown
-from headgate.rules.parsing.impossible_conditions import never, surely
+from headgate.rules.parsing.document_tree import Fault, Position, quote
+from headgate.rules.parsing.impossible_conditions import always_captured, excludes_all
 from headgate.rules.parsing.parse_rule import Field
 from headgate.rules.rule import Choice, Limits
 
 Fields = dict[str, Field]
-Replaced = dict[str, tuple[tuple[str, Place], ...]]
+ReplacedRules = dict[str, tuple[tuple[str, Position], ...]]
 
 _ALWAYS_THERE = ("address", "server", "method", "path", "host")
 _CHARGED = ("cost", "candidate", "overrides", "lockout", "prefetch", "quota_mode")
 
 
-def faults(found: Fields, supplied: Collection[str] | None) -> Iterator[Fault]:
+def check_rule(found: Fields, supplied: Collection[str] | None) -> Iterator[Fault]:
     """Everything that does not go together in a rule, each fault by itself."""
     when = found["when"].value if "when" in found else None
     yield from _unknown_attributes(found, supplied, when.captures if when else frozenset())
-    if "except" in found and never(when, found["except"].value):
+    if "except" in found and excludes_all(when, found["except"].value):
         yield Fault(found["except"].place, "The rule never applies: what is excepted is all that it is for.")
-    yield from _missing(found, surely(when))
+    yield from _missing(found, always_captured(when))
     where = found["where"].value if "where" in found else "cluster"
     if "nodes" in found and where != "split" and found["nodes"].own:
         yield Fault(
@@ -61,8 +61,8 @@ def _unknown_attributes(
     for field in found.values():
         for name, place in field.uses:
             if name not in known and not name.startswith(PREFIXES):
-                hint = fields.nearest(name, sorted(known))
-                yield Fault(place, f"{shown(name)} is none of the attributes that the book lists.", hint)
+                hint = fields.did_you_mean(name, sorted(known))
+                yield Fault(place, f"{quote(name)} is none of the attributes that the book lists.", hint)
 
 
 def _missing(found: Fields, captured: Collection[str]) -> Iterator[Fault]:
@@ -147,12 +147,12 @@ def _says(found: Fields, name: str) -> bool:
     return name in found and found[name].value not in (None, False)
 
 
-def replacing(replaced: Replaced, known: Collection[str]) -> Iterator[tuple[str, Fault]]:
+def check_replaces(replaced: ReplacedRules, known: Collection[str]) -> Iterator[tuple[str, Fault]]:
     """For each rule whose `replaces` cannot be, why."""
     for rule, names in replaced.items():
         for name, place in names:
             if name not in known:
-                yield rule, Fault(place, f"No rule is called {shown(name)}.", fields.nearest(name, known))
+                yield rule, Fault(place, f"No rule is called {quote(name)}.", fields.did_you_mean(name, known))
     for circle in _circles({rule: [name for name, _ in names] for rule, names in replaced.items()}):
         places = [place for name, place in replaced[circle[0]] if name == circle[1]]
         yield circle[0], Fault(places[0], f"Rules replace each other in a circle: {' -> '.join(circle)}.")

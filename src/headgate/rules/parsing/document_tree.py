@@ -16,9 +16,9 @@ import codecs
 from dataclasses import dataclass
 from typing import NamedTuple
 
-MOST_BYTES = 4_000_000
-MOST_NODES = 100_000
-MOST_DEPTH = 32
+MAX_BYTES = 4_000_000
+MAX_NODES = 100_000
+MAX_DEPTH = 32
 
 _SHOWN = 60
 _OTHER_CODES = {
@@ -29,19 +29,19 @@ _OTHER_CODES = {
 }
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where something stands: its line in a file, or its path in a value of Python."""
 
     line: int | None
     path: str = ""
 
 
-TOP = Place(1)
+START = Position(1)
 
 
 @dataclass(slots=True)
 class Scalar:
-    place: Place
+    place: Position
     text: str
     quoted: bool
 
@@ -52,13 +52,13 @@ class Scalar:
 
 @dataclass(slots=True)
 class Items:
-    place: Place
+    place: Position
     nodes: list[Node]
 
 
 @dataclass(slots=True)
 class Table:
-    place: Place
+    place: Position
     entries: dict[str, tuple[Scalar, Node]]
 
     def get(self, name: str) -> Node | None:
@@ -68,7 +68,7 @@ class Table:
     def add(self, key: Scalar, node: Node) -> None:
         if before := self.entries.get(key.text):
             where = f" in line {first}" if (first := before[0].place.line) else ""
-            raise Fault(key.place, f"{shown(key.text)} stands twice in one mapping.", f"The first one is{where}.")
+            raise Fault(key.place, f"{quote(key.text)} stands twice in one mapping.", f"The first one is{where}.")
         self.entries[key.text] = (key, node)
 
 
@@ -78,11 +78,11 @@ Node = Scalar | Items | Table
 class Fault(Exception):
     """One thing that is wrong, where it stands, and what to write instead."""
 
-    def __init__(self, place: Place, sentence: str, hint: str = "") -> None:
+    def __init__(self, place: Position, sentence: str, hint: str = "") -> None:
         super().__init__(sentence)
         self.place = place
-        self.sentence: str = legible(sentence)
-        self.hint: str = legible(hint)
+        self.sentence: str = escape_unprintable(sentence)
+        self.hint: str = escape_unprintable(hint)
 
 
 class Faults(Fault):
@@ -102,56 +102,58 @@ class Budget:
     """How much of a tree may still be made."""
 
     def __init__(self) -> None:
-        self.left: int = MOST_NODES
+        self.left: int = MAX_NODES
 
-    def spend(self, place: Place, depth: int, nodes: int = 1) -> None:
+    def spend(self, place: Position, depth: int, nodes: int = 1) -> None:
         self.left -= nodes
         if self.left < 0:
             raise Fault(
-                place, f"The rulebook is too big: more than {MOST_NODES:,} values, with aliases written out."
+                place, f"The rulebook is too big: more than {MAX_NODES:,} values, with aliases written out."
             )
-        if depth > MOST_DEPTH:
-            raise Fault(place, f"The rulebook is too deep: more than {MOST_DEPTH} values lie within each other.")
+        if depth > MAX_DEPTH:
+            raise Fault(place, f"The rulebook is too deep: more than {MAX_DEPTH} values lie within each other.")
 
 
-def decoded(data: str | bytes) -> str:
+def decode(data: str | bytes) -> str:
     """The text of a document, or the line in which it ceases to be one."""
     if isinstance(data, str):
         try:
             data = data.encode()
         except UnicodeEncodeError as error:
             line = error.object.count("\n", 0, error.start) + 1
-            raise Fault(Place(line), "Half a character (a lone surrogate) stands here.") from None
-    if len(data) > MOST_BYTES:
+            raise Fault(Position(line), "Half a character (a lone surrogate) stands here.") from None
+    if len(data) > MAX_BYTES:
         raise Fault(
-            TOP, f"The rulebook is larger than {MOST_BYTES // 1_000_000} MB.", "Split it, or make it smaller."
+            START, f"The rulebook is larger than {MAX_BYTES // 1_000_000} MB.", "Split it, or make it smaller."
         )
     for mark, code in _OTHER_CODES.items():
         if data.startswith(mark):
-            raise Fault(TOP, f"The rulebook is written in {code}.", "Save it as UTF-8.")
+            raise Fault(START, f"The rulebook is written in {code}.", "Save it as UTF-8.")
     try:
         text = data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
-        raise Fault(Place(line), f"The byte 0x{byte:02x} here is not UTF-8.", "Save the file as UTF-8.") from None
+        raise Fault(
+            Position(line), f"The byte 0x{byte:02x} here is not UTF-8.", "Save the file as UTF-8."
+        ) from None
     if not text.strip():
-        raise empty()
+        raise empty_rulebook()
     return text
 
 
-def empty(place: Place = TOP) -> Fault:
+def empty_rulebook(place: Position = START) -> Fault:
     return Fault(place, "The rulebook is empty.", "One without rules is written: rules: []")
 
 
-def legible(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Characters that cannot be seen, spelled."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """A text in quotes, not all of it if it is long."""
     return f'"{text}"' if len(text) <= _SHOWN else f'"{text[:_SHOWN]}..."'
 
@@ -162,4 +164,4 @@ def kind(node: Node) -> str:
         return "a list"
     if isinstance(node, Table):
         return "a mapping"
-    return "nothing" if node.empty else shown(node.text)
+    return "nothing" if node.empty else quote(node.text)

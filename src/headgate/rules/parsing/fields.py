@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from headgate import limit_syntax as words
 from headgate.algorithms.limit import EXACT, HORIZON_US
-from headgate.rules.parsing.document_tree import Fault, Faults, Items, Node, Scalar, Table, kind, shown
+from headgate.rules.parsing.document_tree import Fault, Faults, Items, Node, Scalar, Table, kind, quote
 from headgate.rules.parsing.problems import every, placed
 
 W = TypeVar("W", bound=str)
 
-LONGEST = 1_000  # of any text that is not a body
+MAX_TEXT_LENGTH = 1_000  # of any text that is not a body
 
 _name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _whole = re.compile(r"[0-9][0-9_]{0,29}")
@@ -30,7 +30,7 @@ def table(node: Node, what: str, known: Collection[str], required: Collection[st
     if not isinstance(node, Table):
         raise Fault(node.place, f"{what} is a mapping, not {kind(node)}.", f"It may hold: {', '.join(known)}.")
     faults = [
-        Fault(key.place, f"{what} has no field {shown(key.text)}.", nearest(key.text, known))
+        Fault(key.place, f"{what} has no field {quote(key.text)}.", did_you_mean(key.text, known))
         for key, _ in node.entries.values()
         if key.text not in known
     ]
@@ -42,12 +42,12 @@ def table(node: Node, what: str, known: Collection[str], required: Collection[st
     return node
 
 
-def nearest(word: str, known: Collection[str]) -> str:
-    near = get_close_matches(word.lower()[:LONGEST], known, 1, 0.6)
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    near = get_close_matches(word.lower()[:MAX_TEXT_LENGTH], known, 1, 0.6)
     return f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(known)}."
 
 
-def text(node: Node, what: str, most: int = LONGEST) -> str:
+def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
     """A text, as it stands there."""
     if not isinstance(node, Scalar):
         raise Fault(node.place, f"{what} is a text, not {kind(node)}.")
@@ -80,7 +80,7 @@ def name(node: Node, what: str) -> str:
     if not _name.fullmatch(found):
         raise Fault(
             node.place,
-            f"{shown(found)} cannot be {what}.",
+            f"{quote(found)} cannot be {what}.",
             "Write letters, digits, _ . and -, at most 64, the first a letter or digit"
             + (f", such as {near}." if (near := _repaired(found)) else "."),
         )
@@ -97,7 +97,7 @@ def word(node: Node, what: str, known: Collection[W]) -> W:
     for one in known:
         if one == found:
             return one
-    raise Fault(node.place, f"{what} cannot be {shown(found)}.", nearest(found, known))
+    raise Fault(node.place, f"{what} cannot be {quote(found)}.", did_you_mean(found, known))
 
 
 def flag(node: Node, what: str) -> bool:

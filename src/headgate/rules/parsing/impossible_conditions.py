@@ -37,7 +37,7 @@ def contradiction(condition: Condition) -> str | None:
     return None
 
 
-def never(when: Condition | None, unless: Condition | None) -> bool:
+def excludes_all(when: Condition | None, unless: Condition | None) -> bool:
     """Whether what is excepted is all that is meant."""
     if when is None or unless is None:
         return False
@@ -45,14 +45,14 @@ def never(when: Condition | None, unless: Condition | None) -> bool:
     return unless == when or any(part in exceptions for part in (when, *_flat(when)))
 
 
-def surely(condition: Condition | None) -> frozenset[str]:
+def always_captured(condition: Condition | None) -> frozenset[str]:
     """The names that are captured whenever it holds."""
     if isinstance(condition, Test) and condition.patterns:
         return frozenset.intersection(*(frozenset(pattern.captures) for pattern in condition.patterns))
     if isinstance(condition, All):
-        return frozenset().union(*map(surely, condition.parts))
+        return frozenset().union(*map(always_captured, condition.parts))
     if isinstance(condition, AnyOf):
-        return frozenset.intersection(*map(surely, condition.parts))
+        return frozenset.intersection(*map(always_captured, condition.parts))
     return frozenset()
 
 
@@ -91,7 +91,7 @@ def _passes(test: Test, text: str) -> bool:
     return test.holds({test.attribute: text})
 
 
-def hidden(case: Test, before: list[Test]) -> str | None:
+def covering_case(case: Test, before: list[Test]) -> str | None:
     """The text of the case that comes before and holds wherever this one does, if one is seen."""
     for other in before:
         same = other.wanted == case.wanted or (

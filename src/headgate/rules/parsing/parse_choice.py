@@ -15,13 +15,13 @@ from headgate.limit_syntax import parse_all
 from headgate.rules.attributes import named
 from headgate.rules.condition import Test
 from headgate.rules.parsing import fields
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Place, Scalar, Table, kind, shown
-from headgate.rules.parsing.impossible_conditions import hidden
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Position, Scalar, Table, kind, quote
+from headgate.rules.parsing.impossible_conditions import covering_case
 from headgate.rules.parsing.problems import every, placed
 from headgate.rules.rule import Choice, Limits
 
 T = TypeVar("T")
-Uses = list[tuple[str, Place]]
+Uses = list[tuple[str, Position]]
 
 UNLIMITED = "unlimited"
 _CHOICE = ("by", "cases", "otherwise")
@@ -78,9 +78,9 @@ def _case(key: Scalar, attribute: str, before: list[Test]) -> Test:
     text = fields.text(Scalar(key.place, key.text, quoted=True), "The name of a case")
     test = placed(key, Test, attribute, (text,))
     if test.captures:
-        raise Fault(key.place, f"The case {shown(key.text)} captures nothing.", "Write * for the segment.")
-    if earlier := hidden(test, before):
-        raise Fault(key.place, f"The case {shown(key.text)} is never reached: {shown(earlier)} comes before it.")
+        raise Fault(key.place, f"The case {quote(key.text)} captures nothing.", "Write * for the segment.")
+    if earlier := covering_case(test, before):
+        raise Fault(key.place, f"The case {quote(key.text)} is never reached: {quote(earlier)} comes before it.")
     return test
 
 
@@ -101,7 +101,7 @@ def _cost(node: Node, uses: Uses) -> int | str:
     if isinstance(node, Scalar) and not node.empty and not node.text[:1].isalpha():
         raise Fault(
             node.place,
-            f"{shown(node.text)} is not a cost.",
+            f"{quote(node.text)} is not a cost.",
             "Write a whole number from 0 to 2^53, or an attribute.",
         )
     attribute = placed(node, named, fields.text(node, "A cost"))

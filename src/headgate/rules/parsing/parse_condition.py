@@ -18,22 +18,22 @@ from dataclasses import dataclass
 from headgate.rules.attributes import named
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
 from headgate.rules.parsing import fields
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Place, Scalar, Table, TooLarge, kind, shown
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Position, Scalar, Table, TooLarge, kind, quote
 from headgate.rules.parsing.impossible_conditions import contradiction
-from headgate.rules.parsing.problems import Problems, Told, every, placed
+from headgate.rules.parsing.problems import AlreadyReported, Problems, every, placed
 
-MOST_TESTS = 1_000
+MAX_TESTS = 1_000
 _MOST_NAMES = 32  # that refer to each other
 _FAMILIES = ("header", "argument", "cookie")
 _REPLACED = {"and": "all", "or": "any", "none": "not"}
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ParsedCondition:
     """A condition, and all attributes that it tests with the place of each."""
 
     condition: Condition
-    uses: tuple[tuple[str, Place], ...]
+    uses: tuple[tuple[str, Position], ...]
 
 
 class Conditions:
@@ -42,7 +42,7 @@ class Conditions:
     def __init__(self, node: Node | None, problems: Problems) -> None:
         self.problems = problems
         self.nodes: dict[str, Node] = {}
-        self.done: dict[str, Read | None] = {}
+        self.done: dict[str, ParsedCondition | None] = {}
         self.open: list[str] = []
         if node is None:
             return
@@ -57,14 +57,14 @@ class Conditions:
             with problems.under(""):
                 self.named(name, inner)
 
-    def read(self, node: Node) -> Read:
+    def read(self, node: Node) -> ParsedCondition:
         """A condition of a rule."""
-        uses: list[tuple[str, Place]] = []
-        return Read(self._condition(node, uses), tuple(uses))
+        uses: list[tuple[str, Position]] = []
+        return ParsedCondition(self._condition(node, uses), tuple(uses))
 
-    def named(self, name: str, user: Node) -> Read:
+    def named(self, name: str, user: Node) -> ParsedCondition:
         if name not in self.nodes:
-            raise Fault(user.place, f"No condition is called {shown(name)}.", _nearest(name, self.nodes))
+            raise Fault(user.place, f"No condition is called {quote(name)}.", _nearest(name, self.nodes))
         if name in self.open:
             circle = [*self.open[self.open.index(name) :], name]
             raise Fault(user.place, f"Conditions refer to each other in a circle: {' -> '.join(circle)}.")
@@ -78,10 +78,10 @@ class Conditions:
             self.open.pop()
         found = self.done[name]
         if found is None:
-            raise Told(user.place, "")
+            raise AlreadyReported(user.place, "")
         return found
 
-    def _condition(self, node: Node, uses: list[tuple[str, Place]]) -> Condition:
+    def _condition(self, node: Node, uses: list[tuple[str, Position]]) -> Condition:
         if isinstance(node, Scalar):
             found = self.named(fields.text(node, "A condition"), node)
             uses.extend(found.uses)
@@ -90,11 +90,11 @@ class Conditions:
             condition = _joined(AnyOf, self._parts(node, "any", uses))
         else:
             condition = self._mapping(node, uses)
-        if len(uses) > MOST_TESTS:
-            raise TooLarge(node.place, f"A condition has more than {MOST_TESTS:,} tests, with names written out.")
+        if len(uses) > MAX_TESTS:
+            raise TooLarge(node.place, f"A condition has more than {MAX_TESTS:,} tests, with names written out.")
         return condition
 
-    def _parts(self, node: Node, word: str, uses: list[tuple[str, Place]]) -> list[Condition]:
+    def _parts(self, node: Node, word: str, uses: list[tuple[str, Position]]) -> list[Condition]:
         if not isinstance(node, Items):
             raise Fault(node.place, f"{word} is a list of conditions, not {kind(node)}.")
         if not node.nodes:
@@ -104,13 +104,13 @@ class Conditions:
             raise Fault(node.place, holds, "Leave it out.")
         return every(lambda inner: self._condition(inner, uses), node.nodes)
 
-    def _mapping(self, node: Table, uses: list[tuple[str, Place]]) -> Condition:
+    def _mapping(self, node: Table, uses: list[tuple[str, Position]]) -> Condition:
         if not node.entries:
             raise Fault(node.place, "An empty condition always holds.", "Leave it out.")
         found = every(lambda entry: self._entry(*entry, uses), node.entries.values())
         return _possible(_joined(All, [part for parts in found for part in parts]), node.place)
 
-    def _entry(self, key: Scalar, node: Node, uses: list[tuple[str, Place]]) -> Sequence[Condition]:
+    def _entry(self, key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Sequence[Condition]:
         match key.text:
             case "all":
                 return [_possible(_joined(All, self._parts(node, "all", uses)), node.place)]
@@ -123,7 +123,7 @@ class Conditions:
         return _tests(key, node, uses)
 
 
-def _tests(key: Scalar, node: Node, uses: list[tuple[str, Place]]) -> list[Test]:
+def _tests(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> list[Test]:
     if key.text in _FAMILIES and isinstance(node, Table):
         if not node.entries:
             raise Fault(node.place, f"{key.text} names nothing to test.", f"Write {key.text}: {{name: text}}.")
@@ -136,7 +136,7 @@ def _tests(key: Scalar, node: Node, uses: list[tuple[str, Place]]) -> list[Test]
     return [_test(key, node, uses)]
 
 
-def _test(key: Scalar, node: Node, uses: list[tuple[str, Place]]) -> Test:
+def _test(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Test:
     attribute = placed(key, named, fields.text(key, "An attribute"))
     if attribute in _FAMILIES:
         raise Fault(
@@ -175,11 +175,11 @@ def _joined(make: type[All] | type[AnyOf], parts: list[Condition]) -> Condition:
     return parts[0] if len(parts) == 1 else make(tuple(parts))
 
 
-def _possible(condition: Condition, place: Place) -> Condition:
+def _possible(condition: Condition, place: Position) -> Condition:
     if why := contradiction(condition):
         raise Fault(place, why)
     return condition
 
 
 def _nearest(name: str, known: dict[str, Node]) -> str:
-    return fields.nearest(name, known) if known else "The book has no conditions."
+    return fields.did_you_mean(name, known) if known else "The book has no conditions."

@@ -10,18 +10,18 @@ from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout
 from headgate.rules.keys import Dimension
 from headgate.rules.parsing import fields, parse_choice
-from headgate.rules.parsing.document_tree import Fault, Node, Place, Scalar, Table, shown
-from headgate.rules.parsing.parse_condition import Conditions, Read
+from headgate.rules.parsing.document_tree import Fault, Node, Position, Scalar, Table, quote
+from headgate.rules.parsing.parse_condition import Conditions, ParsedCondition
 from headgate.rules.parsing.problems import Problems, every, every_entry, placed
-from headgate.rules.rule import INSTEAD, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
+from headgate.rules.rule import FALLBACKS, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
 
 FIELDS = (
     "name", "label", "when", "except", "key", "missing", "limit", "candidate", "cost", "mode", "quota_mode",
     "lockout", "overrides", "replaces", "where", "nodes", "prefetch", "fallback", "deadline", "initial_share",
     "refuse",
 )  # fmt: skip
-NOT_BY_DEFAULT = ("name", "label", "when", "key", "limit", "candidate", "replaces")
-BY_DEFAULT = tuple(name for name in FIELDS if name not in NOT_BY_DEFAULT)
+WITHOUT_DEFAULT = ("name", "label", "when", "key", "limit", "candidate", "replaces")
+DEFAULT_FIELDS = tuple(name for name in FIELDS if name not in WITHOUT_DEFAULT)
 
 # What people write for it.
 _INSTEAD = {
@@ -42,9 +42,9 @@ class Field:
 
     __slots__ = ("own", "place", "uses", "value")
 
-    def __init__(self, value: Any, place: Place, uses: parse_choice.Uses) -> None:
+    def __init__(self, value: Any, place: Position, uses: parse_choice.Uses) -> None:
         self.value: Any = value
-        self.place: Place = place
+        self.place: Position = place
         self.uses: parse_choice.Uses = uses
         self.own: bool = True  # not by default
 
@@ -65,13 +65,13 @@ def read(
 
 
 def _unknown(key: Scalar, names: tuple[str, ...]) -> Fault:
-    if key.text in NOT_BY_DEFAULT:
+    if key.text in WITHOUT_DEFAULT:
         return Fault(
             key.place, f"{key.text} is each rule's own.", f"Defaults may be given for {', '.join(names)}."
         )
     what = "A rule has" if names is FIELDS else "Defaults have"
-    hint = _INSTEAD.get(key.text) or fields.nearest(key.text, names)
-    return Fault(key.place, f"{what} no field {shown(key.text)}.", hint)
+    hint = _INSTEAD.get(key.text) or fields.did_you_mean(key.text, names)
+    return Fault(key.place, f"{what} no field {quote(key.text)}.", hint)
 
 
 def _label(node: Node) -> str:
@@ -82,7 +82,7 @@ def _label(node: Node) -> str:
 
 
 def _condition(node: Node, uses: parse_choice.Uses, conditions: Conditions) -> Any:
-    found: Read = conditions.read(node)
+    found: ParsedCondition = conditions.read(node)
     uses.extend(found.uses)
     return found.condition
 
@@ -156,7 +156,7 @@ def _content_type(node: Node, name: str) -> str:
     if not _type.fullmatch(found):
         raise Fault(
             node.place,
-            f"{shown(found)} is not a content type.",
+            f"{quote(found)} is not a content type.",
             "Write one such as text/plain or application/json.",
         )
     return found
@@ -167,13 +167,13 @@ def _redirect(node: Node, name: str) -> str:
     if not _url.fullmatch(found):
         raise Fault(
             node.place,
-            f"{shown(found)} is no address to redirect to.",
+            f"{quote(found)} is no address to redirect to.",
             "Write https://host/path or /path, without blanks; other characters as %XX.",
         )
     return found
 
 
-def _replaces(node: Node) -> tuple[tuple[str, Place], ...]:
+def _replaces(node: Node) -> tuple[tuple[str, Position], ...]:
     names = fields.texts(node, "replaces")
     return tuple(every(lambda one: (fields.name(one, "the name of a rule"), one.place), names))
 
@@ -196,7 +196,7 @@ _READERS: dict[str, Callable[[Node, parse_choice.Uses, Conditions], Any]] = {
     "where": lambda node, uses, conditions: fields.word(node, "where", WHERE),
     "nodes": lambda node, uses, conditions: fields.whole(node, "nodes", most=1_000_000),
     "prefetch": lambda node, uses, conditions: _prefetch(node),
-    "fallback": lambda node, uses, conditions: fields.word(node, "fallback", INSTEAD),
+    "fallback": lambda node, uses, conditions: fields.word(node, "fallback", FALLBACKS),
     "deadline": lambda node, uses, conditions: fields.span(node, "deadline") / SECOND,
     "initial_share": lambda node, uses, conditions: fields.percentage(node, "initial_share"),
     "refuse": lambda node, uses, conditions: _refuse(node),

@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.rules.parsing.document_tree import Fault, Faults, Node, Place, Table, TooLarge
+from headgate.rules.parsing.document_tree import Fault, Faults, Node, Position, Table, TooLarge
 
 T = TypeVar("T")
 N = TypeVar("N")
 
 
-class Told(Fault):
+class AlreadyReported(Fault):
     """It rests on something whose fault was told already."""
 
 
 class Problems:
     def __init__(self) -> None:
-        self.found: list[tuple[Place, str]] = []
+        self.found: list[tuple[Position, str]] = []
 
     @contextmanager
     def under(self, subject: str) -> Iterator[None]:
@@ -78,7 +78,7 @@ def _each(fault: Fault) -> list[Fault]:
     """The faults in it that nobody was told of."""
     if isinstance(fault, Faults):
         return fault.faults
-    return [] if isinstance(fault, Told) else [fault]
+    return [] if isinstance(fault, AlreadyReported) else [fault]
 
 
 def placed(node: Node, make: Callable[..., T], *args: object) -> T:

@@ -10,7 +10,7 @@ import json
 import re
 from bisect import bisect_right
 
-from headgate.rules.parsing.document_tree import Budget, Fault, Items, Node, Place, Scalar, Table, shown
+from headgate.rules.parsing.document_tree import Budget, Fault, Items, Node, Position, Scalar, Table, quote
 
 _seen = re.compile(r"[^ \t\r\n]")
 _string = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
@@ -59,7 +59,7 @@ class _Reader:
             return Scalar(place, found[0], quoted=False)
         raise self.unexpected("a value")
 
-    def table(self, place: Place, depth: int) -> Table:
+    def table(self, place: Position, depth: int) -> Table:
         table = Table(place, {})
         while self.another("}", bool(table.entries)):
             if self.peek() != '"':
@@ -71,7 +71,7 @@ class _Reader:
             table.add(key, self.value(depth + 1))
         return table
 
-    def items(self, place: Place, depth: int) -> Items:
+    def items(self, place: Position, depth: int) -> Items:
         items = Items(place, [])
         while self.another("]", bool(items.nodes)):
             items.nodes.append(self.value(depth + 1))
@@ -98,7 +98,7 @@ class _Reader:
         self.at = found.end()
         text = json.loads(found[0])
         if _surrogate.search(text):
-            raise Fault(place, f"{shown(text)} holds half a character (a lone surrogate).")
+            raise Fault(place, f"{quote(text)} holds half a character (a lone surrogate).")
         return Scalar(place, text, quoted=True)
 
     def peek(self) -> str:
@@ -107,10 +107,10 @@ class _Reader:
         self.at = found.start() if found else len(self.text)
         return self.text[self.at : self.at + 1]
 
-    def place(self) -> Place:
-        return Place(bisect_right(self.breaks, self.at) + 1)
+    def place(self) -> Position:
+        return Position(bisect_right(self.breaks, self.at) + 1)
 
     def unexpected(self, wanted: str) -> Fault:
         found = _word.match(self.text, self.at)
-        instead = f"but there is {shown(found[0])}" if found else "but the document ends"
+        instead = f"but there is {quote(found[0])}" if found else "but the document ends"
         return Fault(self.place(), f"This is not JSON: {wanted} was expected, {instead}.")

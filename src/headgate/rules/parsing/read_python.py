@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.algorithms.limit import Limit
-from headgate.rules.parsing.document_tree import Budget, Fault, Items, Node, Place, Scalar, Table, shown
+from headgate.rules.parsing.document_tree import Budget, Fault, Items, Node, Position, Scalar, Table, quote
 
 Path = tuple[str | int, ...]
-Locate = Callable[[Path], Place]
+Locate = Callable[[Path], Position]
 
 _simple = re.compile(r"[A-Za-z0-9_-]+")
 _surrogate = re.compile("[\ud800-\udfff]")
@@ -22,10 +22,10 @@ class Written(str):
 
 
 def read(value: object, locate: Locate | None = None) -> Node:
-    return _Reader(locate or (lambda path: Place(None, spelled(path)))).node(value, ())
+    return _Reader(locate or (lambda path: Position(None, format_path(path)))).node(value, ())
 
 
-def spelled(path: Path) -> str:
+def format_path(path: Path) -> str:
     """rules[2].limit, or conditions["a b"]; the top has no name but this."""
     text = ""
     for step in path:
@@ -34,7 +34,7 @@ def spelled(path: Path) -> str:
         elif _simple.fullmatch(step):
             text += f".{step}"
         else:
-            text += f"[{shown(step)}]"
+            text += f"[{quote(step)}]"
     return text.removeprefix(".") or "top"
 
 
@@ -63,10 +63,10 @@ class _Reader:
         raise Fault(where, f"A name in a mapping is a text, not of the type {type(name).__name__}.")
 
 
-def scalar(value: object, place: Place) -> Scalar:
+def scalar(value: object, place: Position) -> Scalar:
     if isinstance(value, str):
         if _surrogate.search(value):
-            raise Fault(place, f"{shown(value)} holds half a character (a lone surrogate).")
+            raise Fault(place, f"{quote(value)} holds half a character (a lone surrogate).")
         return Scalar(place, str(value), quoted=not isinstance(value, Written))
     if value is None or isinstance(value, bool):
         return Scalar(place, {None: "null", True: "true", False: "false"}[value], quoted=False)

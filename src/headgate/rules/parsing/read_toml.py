@@ -10,25 +10,25 @@ import re
 import tomllib
 
 from headgate.rules.parsing import read_python
-from headgate.rules.parsing.document_tree import Fault, Node, Place, empty
+from headgate.rules.parsing.document_tree import Fault, Node, Position, empty_rulebook
 from headgate.rules.parsing.read_python import Path, Written
-from headgate.rules.parsing.toml_line_numbers import lines_of
+from headgate.rules.parsing.toml_line_numbers import line_numbers
 
 _long_number = re.compile("[0-9_]{4000}")
 _where = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.S)
 
 
 def read(text: str) -> Node:
-    lines = lines_of(text)
+    lines = line_numbers(text)
     try:
         tree = tomllib.loads(text, parse_float=Written)
     except (ValueError, RecursionError) as error:
         raise complaint(text, str(error)) from None
     if not tree:
-        raise empty()
+        raise empty_rulebook()
 
-    def locate(path: Path) -> Place:
-        return Place(lines.get(path, 1))
+    def locate(path: Path) -> Position:
+        return Position(lines.get(path, 1))
 
     return read_python.read(tree, locate)
 
@@ -39,7 +39,7 @@ def complaint(text: str, problem: str) -> Fault:
     if not found:  # a number with more digits than Python reads
         digits = _long_number.search(text)
         line = text.count("\n", 0, digits.start()) + 1 if digits else 1
-        return Fault(Place(line), "This is not TOML: a number is too long.")
+        return Fault(Position(line), "This is not TOML: a number is too long.")
     line = int(found["line"]) if found["line"] else text.count("\n") + 1
     what = found["what"][:1].lower() + found["what"][1:]
-    return Fault(Place(line), f"This is not TOML: {what}.")
+    return Fault(Position(line), f"This is not TOML: {what}.")

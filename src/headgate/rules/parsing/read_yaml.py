@@ -17,12 +17,12 @@ from headgate.rules.parsing.document_tree import (
     Fault,
     Items,
     Node,
-    Place,
+    Position,
     Scalar,
     Table,
-    empty,
+    empty_rulebook,
     kind,
-    shown,
+    quote,
 )
 
 _unprintable = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -53,7 +53,7 @@ _TAB = ("A tab stands where blanks are expected.", "YAML is indented by blanks o
 def read(text: str) -> Node:
     if found := _unprintable.search(text):
         line = text.count("\n", 0, found.start()) + 1
-        raise Fault(Place(line), f"The character U+{ord(found[0]):04X} cannot stand in YAML.", "Take it out.")
+        raise Fault(Position(line), f"The character U+{ord(found[0]):04X} cannot stand in YAML.", "Take it out.")
     yaml, loader = _pyyaml()
     tree = _Tree()
     try:
@@ -62,7 +62,7 @@ def read(text: str) -> Node:
     except yaml.MarkedYAMLError as error:
         raise _complaint(text, error) from None
     if tree.root is None:
-        raise empty()
+        raise empty_rulebook()
     return tree.root
 
 
@@ -102,7 +102,7 @@ class _Tree:
 
     def take(self, event: Any) -> None:
         what = type(event).__name__
-        place = Place(event.start_mark.line + 1)
+        place = Position(event.start_mark.line + 1)
         if what == "AliasEvent":
             self.alias(event.anchor, place)
         elif what == "ScalarEvent":
@@ -122,14 +122,14 @@ class _Tree:
             self.keep(done.anchor, done.node, 1 + done.before - self.budget.left, done.height)
             self.put(done.node, done.height)
 
-    def begin(self, event: Any, place: Place) -> None:
+    def begin(self, event: Any, place: Position) -> None:
         if event.tag is not None:
             raise Fault(
-                place, f"The tag {shown(event.tag)} means nothing here.", "Leave tags out: no ! before a value."
+                place, f"The tag {quote(event.tag)} means nothing here.", "Leave tags out: no ! before a value."
             )
         self.budget.spend(place, len(self.open) + 1)
 
-    def alias(self, name: str, place: Place) -> None:
+    def alias(self, name: str, place: Position) -> None:
         if name not in self.known:
             raise Fault(
                 place, f"*{name} refers to nothing.", f"Write &{name} before the value that is meant, further up."
@@ -180,14 +180,14 @@ def _complaint(text: str, error: Any) -> Fault:
     before = lines[line][: mark.column + 1] if mark and line < len(lines) else ""
     problem = str(error.problem or error.context)
     if before.endswith("\t") or "tab character" in problem:
-        return Fault(Place(line + 1), *_TAB)
+        return Fault(Position(line + 1), *_TAB)
     for theirs, ours in _WORDS.items():
         if problem.startswith(theirs):
             begun = error.context_mark.line if error.context_mark else line
             at = begun if theirs in _WHERE_IT_BEGAN else min(line, len(lines) - 1)
-            return Fault(Place(at + 1), ours[0], ours[1].format(begun + 1))
+            return Fault(Position(at + 1), ours[0], ours[1].format(begun + 1))
     if "cannot start any token" in problem:
         return Fault(
-            Place(line + 1), f"No plain value begins with {shown(before[-1:])}.", "Put the text in quotes."
+            Position(line + 1), f"No plain value begins with {quote(before[-1:])}.", "Put the text in quotes."
         )
-    return Fault(Place(line + 1), f"This is not YAML: {problem}.")
+    return Fault(Position(line + 1), f"This is not YAML: {problem}.")

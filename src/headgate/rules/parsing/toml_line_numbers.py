@@ -14,7 +14,7 @@ import tomllib
 from bisect import bisect_right
 from contextlib import suppress
 
-from headgate.rules.parsing.document_tree import MOST_DEPTH, Budget, Fault, Place
+from headgate.rules.parsing.document_tree import MAX_DEPTH, Budget, Fault, Position
 from headgate.rules.parsing.read_python import Path
 
 _blank = re.compile(r"[ \t]*+")
@@ -33,7 +33,7 @@ class _Lost(Exception):
     """The text is not TOML from here on."""
 
 
-def lines_of(text: str) -> dict[Path, int]:
+def line_numbers(text: str) -> dict[Path, int]:
     walk = _Walk(text)
     with suppress(_Lost):
         walk.document()
@@ -52,7 +52,7 @@ class _Walk:
     def document(self) -> None:
         table: Path = ()
         while self.skip(_gap) < len(self.text):
-            self.budget.spend(Place(self.line()), 1)
+            self.budget.spend(Position(self.line()), 1)
             if self.next("[["):
                 path = self.inside(self.keys())
                 count = self.counts[path] = self.counts.get(path, -1) + 1
@@ -75,7 +75,7 @@ class _Walk:
 
     def value(self, path: Path, depth: int) -> None:
         self.skip(_blank)
-        self.budget.spend(Place(self.line()), depth)
+        self.budget.spend(Position(self.line()), depth)
         if self.next("["):
             count = 0
             while self.another("]", count):
@@ -104,8 +104,8 @@ class _Walk:
         found = [self.key()]
         while self.next("."):
             found.append(self.key())
-            if len(found) > MOST_DEPTH:
-                raise Fault(Place(self.line()), f"A key has more than {MOST_DEPTH} parts.")
+            if len(found) > MAX_DEPTH:
+                raise Fault(Position(self.line()), f"A key has more than {MAX_DEPTH} parts.")
         return tuple(found)
 
     def key(self) -> str:
