@@ -16,7 +16,7 @@ ITEM = Test("path", ("/items/{sku}", "/{shop}/items/{sku}"))
 
 @given(CONDITIONS, CALLS)
 def test_bound_is_none_exactly_where_it_does_not_hold(condition: Condition, call: dict[str, str]) -> None:
-    bound = condition.bound(call)
+    bound = condition.bind(call)
     assert (bound is not None) is condition.holds(call)
     assert compile_condition(condition)(call) is condition.holds(call)
     if bound is not None:
@@ -46,24 +46,24 @@ def test_no_conditions_at_all() -> None:
 
 
 def test_the_first_pattern_that_fits_captures() -> None:
-    assert ITEM.bound({"path": "/items/7"}) == {"path": "/items/7", "sku": "7"}
-    assert ITEM.bound({"path": "/a/items/7"}) == {"path": "/a/items/7", "sku": "7", "shop": "a"}
-    assert ITEM.bound({"path": "/a"}) is None
-    assert ITEM.bound({}) is None
+    assert ITEM.bind({"path": "/items/7"}) == {"path": "/items/7", "sku": "7"}
+    assert ITEM.bind({"path": "/a/items/7"}) == {"path": "/a/items/7", "sku": "7", "shop": "a"}
+    assert ITEM.bind({"path": "/a"}) is None
+    assert ITEM.bind({}) is None
     assert ITEM.captures == {"sku", "shop"}
 
 
 def test_the_first_part_that_holds_captures() -> None:
     either = AnyOf((All((GET, ITEM)), Test("path", ("/{kind}/7",))))
-    assert either.bound({"path": "/items/7", "method": "GET"}) == {"path": "/items/7", "method": "GET", "sku": "7"}
-    assert either.bound({"path": "/items/7"}) == {"path": "/items/7", "kind": "items"}
+    assert either.bind({"path": "/items/7", "method": "GET"}) == {"path": "/items/7", "method": "GET", "sku": "7"}
+    assert either.bind({"path": "/items/7"}) == {"path": "/items/7", "kind": "items"}
 
 
 def test_what_is_captured_is_seen_beside_it_wherever_it_stands() -> None:
     nested = All((All((Test("sku", ("7",)),)), All((ITEM,))))
     assert nested.holds({"path": "/items/7", "sku": "8"})
     assert not nested.holds({"path": "/items/8", "sku": "7"})
-    assert nested.holds({"path": "/items/7"}) is (nested.bound({"path": "/items/7"}) is not None)
+    assert nested.holds({"path": "/items/7"}) is (nested.bind({"path": "/items/7"}) is not None)
 
 
 def test_conditions_within_conditions_that_must_all_hold_are_one() -> None:
@@ -75,7 +75,7 @@ def test_conditions_within_conditions_that_must_all_hold_are_one() -> None:
 
 def test_not_captures_nothing() -> None:
     assert Not(ITEM).captures == frozenset()
-    assert Not(ITEM).bound({"path": "/x"}) == {"path": "/x"}
+    assert Not(ITEM).bind({"path": "/x"}) == {"path": "/x"}
 
 
 @pytest.mark.parametrize(

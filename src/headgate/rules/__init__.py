@@ -1,20 +1,22 @@
-"""The rulebook: which limits a call meets, under which keys, and what is done when one refuses.
+"""Rulebooks: which limits apply to a call, under which keys, and how a refusal is answered.
 
-What a book says:
-    rule                    a rule and a rulebook: values, made once, replaced whole
-    condition, pattern      tests on attributes, joined by all, any and not; paths as templates, texts as globs
-    network, keys           addresses; the dimensions of a key, and its text
+The rules:
+    rule                    a rule and a rulebook: immutable values
+    condition, pattern      tests on attributes, joined by all, any and not; path templates and globs
+    ip_networks, keys       client addresses; the dimensions of a key, and its text
 
-What it means for a call:
-    attributes              what is known of a call, in one normal form
-    match                   which rules apply, with key, limits and cost; matching/ is how
+Matching a call:
+    attributes              the attributes of a call, in one normal form
+    match                   which rules apply, with key, limits and cost; matching/ has the parts
 
-How it is read and written:
-    load, write, schema     reading/ is how; imports/ has other programs' configurations as rulebooks
+Reading and writing:
+    load, serialization, json_schema    parsing/ has the parts
+    lookup                  rules by name, attributes from a key text
+    imports/                translates the configurations of other rate limiters
 
-How it stays up to date:
-    living/                 editions, sources, the watch, the last good book on disk
+Keeping up to date:
+    distribution/           published versions, sources, the watcher, the disk cache
 
-A room of values and pure functions, but for living/. It decides nothing: attributes come in, matches go out, and
-an engine is asked elsewhere.
+Everything here is a value or a pure function, except in distribution/. Nothing here decides: attributes go in,
+matches come out, and an engine decides elsewhere.
 """

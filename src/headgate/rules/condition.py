@@ -1,16 +1,16 @@
 """Conditions: tests on a call's attributes, joined by all, any and not.
 
-    Test("method", ("GET", "HEAD"))     one of these
-    Test("header.x-plan", True)         is there, and is not empty
+    Test("method", ("GET", "HEAD"))     equals one of these
+    Test("header.x-plan", True)         is present and not empty
     All, AnyOf, Not                     of other conditions
 
-How a text is meant depends on the attribute: a path pattern for `path`, a network for `address`, without case for
-`method` and `host`, a glob for everything else. What a path captures is seen by the tests beside it and below it,
-and by all that the rule says afterwards: of the patterns of one test the first that fits captures, of `any` the
-first part that holds, and under `not` nothing is captured.
+The attribute decides how a text is compared: `path` with path patterns, `address` with networks, `method` and
+`host` without case, everything else with globs. Captured path segments are visible to the tests beside and below
+the path test, and to all other fields of the rule. Of the patterns of one test the first that matches captures, of
+`any` the first part that holds; `not` captures nothing.
 
 Laws: conditions are values; attributes come in normal form (attributes.py); an absent or empty attribute passes no
-test but False; and `bound` is None exactly where `holds` is False.
+test but False; and `bind` is None exactly where `holds` is False.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Predicate = Callable[[Attributes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One attribute, and what it must be: one of some texts, present (True) or absent (False)."""
+    """A test of one attribute: it matches one of some texts, is present (True) or absent (False)."""
 
-    __test__ = False  # pytest would collect it by its name
+    __test__ = False  # keeps pytest from collecting it
 
     attribute: str
     wanted: tuple[str, ...] | bool
@@ -43,21 +43,23 @@ class Test:
 
     def __post_init__(self) -> None:
         if isinstance(self.wanted, bool):
-            self._set("holds", _presence(self.attribute, self.wanted))
+            self._set("holds", _presence_predicate(self.attribute, self.wanted))
         elif not self.wanted:
             raise InvalidRule(f"{self.attribute} is compared with an empty list: write what it may be, or false.")
         elif self.attribute == "path":
             patterns = tuple(PathPattern(text) for text in self.wanted)
             self._set("patterns", patterns)
-            self._set("holds", _path(patterns))
+            self._set("holds", _path_predicate(patterns))
         elif self.attribute == "address":
             networks = Networks(self.wanted)
             self._set("holds", lambda attributes: attributes.get("address", "") in networks)
         else:
-            globs = tuple(Glob(_FOLDS.get(self.attribute, str)(text)) for text in self.wanted)
+            globs = tuple(Glob(_CASE_FOLDING.get(self.attribute, str)(text)) for text in self.wanted)
             self._set("globs", globs)
             exact = frozenset(glob.first for glob in globs if glob.exact is not None)
-            self._set("holds", _texts(self.attribute, exact, [glob for glob in globs if glob.exact is None]))
+            self._set(
+                "holds", _text_predicate(self.attribute, exact, [glob for glob in globs if glob.exact is None])
+            )
             if all(glob.exact is not None for glob in globs):
                 self._set("exact", exact)
 
@@ -69,11 +71,11 @@ class Test:
 
     @property
     def captures(self) -> frozenset[str]:
-        """The names that it may give to parts of the path."""
+        """Returns the names that its patterns may capture."""
         return frozenset(name for pattern in self.patterns for name in pattern.captures)
 
-    def bound(self, attributes: Attributes) -> Attributes | None:
-        """The attributes, with what is captured laid over them; None if it does not hold."""
+    def bind(self, attributes: Attributes) -> Attributes | None:
+        """Returns the attributes together with the captured segments; None if the test does not hold."""
         if not self.captures:
             return attributes if self.holds(attributes) else None
         path = segments(attributes.get("path", ""))
@@ -84,9 +86,9 @@ class Test:
         return None
 
     def __str__(self) -> str:
-        return self.told("is")
+        return self.describe("is")
 
-    def told(self, verb: str) -> str:
+    def describe(self, verb: str) -> str:
         if isinstance(self.wanted, bool):
             return f"{self.attribute} is {'present' if self.wanted is (verb == 'is') else 'absent'}"
         return f"{self.attribute} {verb} {' or '.join(self.wanted)}"
@@ -94,7 +96,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Every part must hold; none at all always does."""
+    """Holds if every part holds; without parts, always."""
 
     parts: tuple[Condition, ...]
 
@@ -104,27 +106,27 @@ class All:
 
     @property
     def in_order(self) -> list[Condition]:
-        """Its parts, and those of every All among them. What captures comes first, so that the others see it."""
-        return sorted(_flat(self), key=lambda part: not part.captures)
+        """Returns the parts, nested All flattened. Those that capture come first, so that the others see it."""
+        return sorted(_flatten(self), key=lambda part: not part.captures)
 
     def holds(self, attributes: Attributes) -> bool:
-        return self.bound(attributes) is not None
+        return self.bind(attributes) is not None
 
-    def bound(self, attributes: Attributes) -> Attributes | None:
+    def bind(self, attributes: Attributes) -> Attributes | None:
         for part in self.in_order:
-            after = part.bound(attributes)
-            if after is None:
+            attributes_after = part.bind(attributes)
+            if attributes_after is None:
                 return None
-            attributes = after
+            attributes = attributes_after
         return attributes
 
     def __str__(self) -> str:
-        return " and ".join(_inside(part) for part in self.parts) or "always"
+        return " and ".join(_parenthesized(part) for part in self.parts) or "always"
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """One of its parts must hold; of none at all none does."""
+    """Holds if at least one part holds; without parts, never."""
 
     parts: tuple[Condition, ...]
 
@@ -135,20 +137,20 @@ class AnyOf:
     def holds(self, attributes: Attributes) -> bool:
         return any(part.holds(attributes) for part in self.parts)
 
-    def bound(self, attributes: Attributes) -> Attributes | None:
+    def bind(self, attributes: Attributes) -> Attributes | None:
         for part in self.parts:
-            after = part.bound(attributes)
-            if after is not None:
-                return after
+            attributes_after = part.bind(attributes)
+            if attributes_after is not None:
+                return attributes_after
         return None
 
     def __str__(self) -> str:
-        return " or ".join(_inside(part) for part in self.parts) or "never"
+        return " or ".join(_parenthesized(part) for part in self.parts) or "never"
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Its part must not hold. It captures nothing: what was not there has no name."""
+    """Holds if its part does not. It captures nothing."""
 
     part: Condition
 
@@ -159,57 +161,59 @@ class Not:
     def holds(self, attributes: Attributes) -> bool:
         return not self.part.holds(attributes)
 
-    def bound(self, attributes: Attributes) -> Attributes | None:
+    def bind(self, attributes: Attributes) -> Attributes | None:
         return None if self.part.holds(attributes) else attributes
 
     def __str__(self) -> str:
         if isinstance(self.part, Test):
-            return self.part.told("is not")
+            return self.part.describe("is not")
         return f"not ({self.part})"
 
 
 Condition = Test | All | AnyOf | Not
 
-_FOLDS: dict[str, Callable[[str], str]] = {"method": upper, "host": lower}
+_CASE_FOLDING: dict[str, Callable[[str], str]] = {"method": upper, "host": lower}
 
 
-def _flat(condition: Condition) -> list[Condition]:
+def _flatten(condition: Condition) -> list[Condition]:
     if isinstance(condition, All):
-        return [inner for part in condition.parts for inner in _flat(part)]
+        return [inner for part in condition.parts for inner in _flatten(part)]
     return [condition]
 
 
-def _inside(part: Condition) -> str:
-    """In brackets where it would run together with its neighbours."""
+def _parenthesized(part: Condition) -> str:
+    """Puts parentheses around a part where the text would be ambiguous."""
     return f"({part})" if isinstance(part, All | AnyOf) and len(part.parts) > 1 else str(part)
 
 
-def _presence(attribute: str, wanted: bool) -> Predicate:
+def _presence_predicate(attribute: str, wanted: bool) -> Predicate:
     if wanted:
         return lambda attributes: bool(attributes.get(attribute))
     return lambda attributes: not attributes.get(attribute)
 
 
-def _path(patterns: tuple[PathPattern, ...]) -> Predicate:
-    """Most patterns are a path, or all that begins with one: those need no segments."""
+def _path_predicate(patterns: tuple[PathPattern, ...]) -> Predicate:
+    """Compiles path patterns. Most are a literal path or a prefix: those need no segments."""
     exact = frozenset(pattern.literal for pattern in patterns if pattern.tail is None)
-    below = tuple(
+    prefixes = tuple(
         f"{pattern.literal}/".replace("//", "/") for pattern in patterns if pattern.literal and pattern.tail == ()
     )
-    others = [pattern for pattern in patterns if pattern.literal is None or pattern.tail]
+    other_patterns = [pattern for pattern in patterns if pattern.literal is None or pattern.tail]
 
     def holds(attributes: Attributes) -> bool:
         path = attributes.get("path")
         if not path:
             return False
-        if path in exact or f"{path}/".startswith(below):
+        if path in exact or f"{path}/".startswith(prefixes):
             return True
-        return bool(others) and any(pattern.fits(row) for row in (segments(path),) for pattern in others)
+        return bool(other_patterns) and any(
+            pattern.fits(path_segments) for path_segments in (segments(path),) for pattern in other_patterns
+        )
 
     return holds
 
 
-def _texts(attribute: str, exact: frozenset[str], globs: list[Glob]) -> Predicate:
+def _text_predicate(attribute: str, exact: frozenset[str], globs: list[Glob]) -> Predicate:
     if not globs:
         return lambda attributes: attributes.get(attribute) in exact
     if len(globs) == 1 and not exact:

@@ -1,8 +1,8 @@
-"""The rulebook's JSON Schema (draft 2020-12), for editors and for programs that write rulebooks.
+"""The JSON Schema of rulebooks (draft 2020-12), for editors and for programs that write rulebooks.
 
-Law (tests/rules/test_json_schema.py): every book that loads is valid by the schema. Of the others it refuses those
-that a look at one field can tell; whether names exist, parts contradict each other or limits can be exact, only
-the loader knows.
+Law (tests/rules/test_json_schema.py): every book that loads is valid by the schema. The schema rejects what one
+field alone makes invalid; only the loader checks whether names exist, fields contradict each other or limits can
+be exact.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any
 
 
 def text() -> str:
+    """Returns the schema as JSON text."""
     return files("headgate.rules").joinpath("rulebook.schema.json").read_text(encoding="utf-8")
 
 
 def schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text())
-    return found
+    """Returns the parsed schema."""
+    parsed: dict[str, Any] = json.loads(text())
+    return parsed

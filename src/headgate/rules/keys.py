@@ -1,12 +1,12 @@
-"""Keys: the text that a call is counted under.
+"""Keys: the text under which a call is counted.
 
-A rule names dimensions; the key says what each of them is for this call:
+A rule names dimensions; the key has the value of each for this call:
 
     user=ada|address=203.0.113.0/24
 
 In a value % is written %25, | is %7C, and a byte that is not UTF-8 is %XX. Without dimensions the key is `all`. An
-address is counted by its network: IPv4 whole and IPv6 by /64, because that is what one customer is given, unless
-the dimension says otherwise.
+address is counted by its network: IPv4 by the whole address and IPv6 by /64, because that is what one customer is
+given, unless the dimension has other lengths.
 
 Laws: two calls have the same key if and only if they agree in every dimension; and a key can be written as UTF-8,
 whatever the client sent.
@@ -24,13 +24,15 @@ from headgate.rules.ip_networks import network_of
 
 ALL = "all"
 
-KeyBuilder = Callable[[Mapping[str, str]], str | None]  # the key, or its part; None: something is missing
+KeyBuilder = Callable[
+    [Mapping[str, str]], str | None
+]  # builds a key or a part of it; None: an attribute is missing
 
-_address = re.compile(r"address(?:/([0-9]{1,3}))?(?:/([0-9]{1,3}))?")
+_address_dimension = re.compile(r"address(?:/([0-9]{1,3}))?(?:/([0-9]{1,3}))?")
 
 
 class Dimension(NamedTuple):
-    """An attribute that tells counts apart; for an address, by how many bits of IPv4 and of IPv6."""
+    """An attribute by which calls are counted separately; for an address, the prefix lengths of IPv4 and IPv6."""
 
     name: str
     v4: int | None = None
@@ -38,13 +40,13 @@ class Dimension(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Dimension:
-        """ "user", "header.x-api-key", "address", "address/24", "address/24/56"."""
-        found = _address.fullmatch(text)
-        if found is not None:
-            v4, v6 = int(found[1] or 32), int(found[2] or 64)
+        """Parses "user", "header.x-api-key", "address", "address/24" or "address/24/56"."""
+        match = _address_dimension.fullmatch(text)
+        if match is not None:
+            v4, v6 = int(match[1] or 32), int(match[2] or 64)
             if 1 <= v4 <= 32 and 1 <= v6 <= 128:
                 return cls("address", v4, v6)
-        if found is not None or text.startswith("address/"):
+        if match is not None or text.startswith("address/"):
             raise InvalidRule(
                 f'"{text}" is no way to count addresses: write address, address/24 (bits of IPv4, 1 to 32) or '
                 "address/24/56 (bits of IPv4 and of IPv6, 1 to 128)."
@@ -58,23 +60,26 @@ class Dimension(NamedTuple):
 
 
 def key_builder(dimensions: Sequence[Dimension], *, blank: bool) -> KeyBuilder:
-    """Forms the keys of these dimensions. What is missing is left blank, or leaves no key at all."""
-    parts = [_part(dimension, blank) for dimension in dimensions]
-    if not parts:
+    """Returns a function that builds keys of these dimensions.
+
+    A missing attribute leaves its part blank (`blank`), or makes the key None.
+    """
+    builders = [_part_builder(dimension, blank) for dimension in dimensions]
+    if not builders:
         return lambda attributes: ALL
-    if len(parts) == 1:
-        return parts[0]
-    if len(parts) == 2:
-        return _pair(*parts)
+    if len(builders) == 1:
+        return builders[0]
+    if len(builders) == 2:
+        return _build_pair(*builders)
 
-    def form(attributes: Mapping[str, str]) -> str | None:
-        formed = [part(attributes) for part in parts]
-        return None if None in formed else "|".join(formed)  # type: ignore[arg-type]
+    def build(attributes: Mapping[str, str]) -> str | None:
+        parts = [builder(attributes) for builder in builders]
+        return None if None in parts else "|".join(parts)  # type: ignore[arg-type]
 
-    return form
+    return build
 
 
-_specials = re.compile("[%|\ud800-\udfff]")
+_escaped_characters = re.compile("[%|\ud800-\udfff]")
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -84,39 +89,39 @@ def _escape(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 
-def _pair(first: KeyBuilder, second: KeyBuilder) -> KeyBuilder:
-    def form(attributes: Mapping[str, str]) -> str | None:
-        one, two = first(attributes), second(attributes)
-        return None if one is None or two is None else f"{one}|{two}"
+def _build_pair(first: KeyBuilder, second: KeyBuilder) -> KeyBuilder:
+    def build(attributes: Mapping[str, str]) -> str | None:
+        first_part, second_part = first(attributes), second(attributes)
+        return None if first_part is None or second_part is None else f"{first_part}|{second_part}"
 
-    return form
+    return build
 
 
-def _part(dimension: Dimension, blank: bool) -> KeyBuilder:
+def _part_builder(dimension: Dimension, blank: bool) -> KeyBuilder:
     name, v4, v6 = dimension
-    head = name + "="
-    nothing = head if blank else None
+    prefix = name + "="
+    when_missing = prefix if blank else None
     if v4 is None or v6 is None:
 
-        def form(attributes: Mapping[str, str]) -> str | None:
+        def build(attributes: Mapping[str, str]) -> str | None:
             value = attributes.get(name)
             if not value:
-                return nothing
+                return when_missing
             if value.isascii() and "%" not in value and "|" not in value:
-                return head + value
-            return head + _specials.sub(_escape, value)
+                return prefix + value
+            return prefix + _escaped_characters.sub(_escape, value)
 
-        return form
+        return build
 
-    whole = v4 == 32
+    full_ipv4 = v4 == 32
 
-    def form_address(attributes: Mapping[str, str]) -> str | None:
+    def build_address(attributes: Mapping[str, str]) -> str | None:
         address = attributes.get(name)
         if not address:
-            return nothing
-        if whole and ":" not in address:
-            return head + address
+            return when_missing
+        if full_ipv4 and ":" not in address:
+            return prefix + address
         network = network_of(address, v4, v6)
-        return nothing if network is None else head + network
+        return when_missing if network is None else prefix + network
 
-    return form_address
+    return build_address

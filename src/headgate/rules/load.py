@@ -1,11 +1,11 @@
-"""A rulebook is read: from a file, a text, or values of a program.
+"""Loads a rulebook from a file, a text, or Python values.
 
-The format only says how the tree is written (document.py); what it says is read here and in load_*.py, once for
-all. A book is taken whole or not at all: InvalidRulebook carries every problem that could be found, and each has
-its line.
+The format decides only how the tree is written (document_tree.py); its meaning is read here and in parsing/, the
+same for all formats. A book is accepted as a whole or not at all: InvalidRulebook carries every problem that could
+be found, each with its line.
 
 Laws (tests/rules/parsing/test_load.py): whatever the bytes are, only a Rulebook or an InvalidRule comes out, in
-bounded time; a book that is written (write.py) and read again is the same.
+bounded time; a book that is written (serialization.py) and loaded again is the same.
 """
 
 from __future__ import annotations
@@ -47,33 +47,37 @@ from headgate.rules.parsing.problems import Problems, placed
 from headgate.rules.rule import HEADERS, Rule, Rulebook
 
 _READERS = {"yaml": read_yaml.read, "yml": read_yaml.read, "toml": read_toml.read, "json": read_json.read}
-_underscored = re.compile(r"header\.[\w-]*_[\w-]*", re.A)
-_BOOK = ("name", "headers", "attributes", "defaults", "conditions", "rules")
+_underscored_header = re.compile(r"header\.[\w-]*_[\w-]*", re.A)
+_BOOK_FIELDS = ("name", "headers", "attributes", "defaults", "conditions", "rules")
 
 
 def read(path: str | PathLike[str]) -> Rulebook:
-    """The rulebook in a file; its suffix says how it is written: .yaml, .yml, .toml or .json."""
-    return parse(_data(path), format=_format(path), source=fspath(path))
+    """Reads the rulebook in a file; the suffix is its format: .yaml, .yml, .toml or .json."""
+    return parse(_read_file(path), format=_format(path), source=fspath(path))
 
 
 def underscored_headers(path: str | PathLike[str]) -> list[str]:
-    """The headers that a rulebook in a file spells with an underscore: api_key of header.api_key.
+    """Returns the headers that a rulebook file spells with an underscore: api_key of header.api_key.
 
-    In a Rulebook it is header.api-key, but nginx drops the field that is spelled so."""
-    found = (name.removeprefix("header.") for name in _texts(_READERS[_format(path)](decode(_data(path)))))
-    return list(dict.fromkeys(found))
+    In a Rulebook it is header.api-key, but nginx drops a field with an underscore.
+    """
+    names = (
+        name.removeprefix("header.")
+        for name in _underscored_names(_READERS[_format(path)](decode(_read_file(path))))
+    )
+    return list(dict.fromkeys(names))
 
 
-def _texts(node: Node) -> Iterator[str]:
-    """All texts in a document that can be the name of such a header."""
+def _underscored_names(node: Node) -> Iterator[str]:
+    """Yields all texts of a document that may name such a header."""
     if isinstance(node, Table):
         for key, inner in node.entries.values():
-            yield from _texts(key)
-            yield from _texts(inner)
+            yield from _underscored_names(key)
+            yield from _underscored_names(inner)
     elif isinstance(node, Items):
         for inner in node.nodes:
-            yield from _texts(inner)
-    elif _underscored.fullmatch(node.text):
+            yield from _underscored_names(inner)
+    elif _underscored_header.fullmatch(node.text):
         yield node.text
 
 
@@ -81,45 +85,45 @@ def _format(path: str | PathLike[str]) -> str:
     return Path(path).suffix[1:].lower()
 
 
-def _data(path: str | PathLike[str]) -> bytes:
+def _read_file(path: str | PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as file:
             return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: no file can be called so
+    except (OSError, ValueError) as error:  # ValueError: not a valid file name
         why = getattr(error, "strerror", None) or error
         raise InvalidRulebook([(None, f"The rulebook cannot be read: {why}.")], fspath(path)) from error
 
 
 def parse(text: str | bytes, *, format: str = "yaml", source: str | None = None) -> Rulebook:  # noqa: A002
-    """The rulebook in a text. `source` names it in sentences."""
+    """Parses the rulebook in a text. Messages name it `source`."""
     if format not in _READERS:
-        at = f"{source}: " if source else ""
-        raise InvalidRule(f'{at}"{format}" is no format of a rulebook: write yaml, toml or json.')
+        location = f"{source}: " if source else ""
+        raise InvalidRule(f'{location}"{format}" is no format of a rulebook: write yaml, toml or json.')
     problems = Problems()
     with problems.under(""):
-        whole = decode(text)
-        root = _READERS[format](whole)
-        return _Book(root, source, whole, problems).rulebook()
+        decoded_text = decode(text)
+        root = _READERS[format](decoded_text)
+        return _BookParser(root, source, decoded_text, problems).rulebook()
     raise problems.error(source)
 
 
 def of(mapping: Mapping[str, Any], source: str | None = None) -> Rulebook:
-    """The rulebook that values of a program say; sentences name paths in it, such as rules[2].limit."""
+    """Returns the rulebook in Python values; messages name paths in it, such as rules[2].limit."""
     problems = Problems()
     with problems.under(""):
-        return _Book(read_python.read(mapping), source, None, problems).rulebook()
+        return _BookParser(read_python.read(mapping), source, None, problems).rulebook()
     raise problems.error(source)
 
 
 def of_node(node: Node, source: str | None = None) -> Rulebook:
-    """The rulebook that is a part of another document."""
+    """Returns the rulebook that is a part of another document."""
     problems = Problems()
     with problems.under(""):
-        return _Book(node, source, None, problems).rulebook()
+        return _BookParser(node, source, None, problems).rulebook()
     raise problems.error(source)
 
 
-class _Book:
+class _BookParser:
     def __init__(self, root: Node, source: str | None, text: str | None, problems: Problems) -> None:
         self.source, self.text, self.problems = source, text, problems
         self.warnings = Problems()
@@ -132,27 +136,27 @@ class _Book:
         self.root = root
 
     def rulebook(self) -> Rulebook:
-        known: dict[str, Any] = {}
+        book_fields: dict[str, Any] = {}
         for key, node in self.root.entries.values():
             with self.problems.under(""):
-                if key.text not in _BOOK:
+                if key.text not in _BOOK_FIELDS:
                     raise Fault(
                         key.place,
                         f"A rulebook has no field {quote(key.text)}.",
-                        fields.did_you_mean(key.text, _BOOK),
+                        fields.did_you_mean(key.text, _BOOK_FIELDS),
                     )
                 if key.text == "name":
-                    known["name"] = fields.name(node, "the name of a rulebook")
+                    book_fields["name"] = fields.name(node, "the name of a rulebook")
                 elif key.text == "headers":
-                    known["headers"] = fields.word(node, "headers", HEADERS)
+                    book_fields["headers"] = fields.word(node, "headers", HEADERS)
                 elif key.text == "attributes":
-                    known["attributes"] = _attributes(node)
+                    book_fields["attributes"] = _attributes(node)
         rules: list[Rule] = []
         with self.problems.under(""):
-            rules = self.rules(known.get("attributes"))
+            rules = self.rules(book_fields.get("attributes"))
         self.problems.raise_any(self.source)
         warnings = tuple(self.warnings.in_order())
-        return Rulebook(rules=tuple(rules), source=self.source, text=self.text, warnings=warnings, **known)
+        return Rulebook(rules=tuple(rules), source=self.source, text=self.text, warnings=warnings, **book_fields)
 
     def rules(self, supplied: tuple[str, ...] | None) -> list[Rule]:
         conditions = Conditions(self.root.get("conditions"), self.problems)
@@ -162,25 +166,27 @@ class _Book:
             raise Fault(self.root.place, "The rulebook lacks rules.", "One without rules is written: rules: []")
         if not isinstance(node, Items):
             raise Fault(node.place, f"rules is a list, not {kind(node)}.", "Begin each rule with - name: ...")
-        return _Rules(conditions, defaults, supplied, self.problems, self.warnings).read(node)
+        return _RuleListParser(conditions, defaults, supplied, self.problems, self.warnings).read(node)
 
     def defaults(self, conditions: Conditions) -> dict[str, Field] | None:
-        """What rules say unless they say otherwise; None if that cannot be known."""
+        """Parses the defaults of all rules; None if some are invalid."""
         node = self.root.get("defaults")
         if node is None:
             return {}
         with self.problems.under(""):
             if not isinstance(node, Table):
                 raise Fault(node.place, f"defaults is a mapping, not {kind(node)}.")
-            found = parse_rule.read(node, parse_rule.DEFAULT_FIELDS, "defaults", conditions, self.problems)
-            for field in found.values():
-                field.own = False
-            return found if len(found) == len(node.entries) else None
+            default_fields = parse_rule.read(
+                node, parse_rule.DEFAULT_FIELDS, "defaults", conditions, self.problems
+            )
+            for field in default_fields.values():
+                field.explicit = False
+            return default_fields if len(default_fields) == len(node.entries) else None
         return None
 
 
-class _Rules:
-    """The list of rules, one after the other; each may be at fault by itself."""
+class _RuleListParser:
+    """Parses the list of rules; the problems of one rule do not hide those of another."""
 
     def __init__(
         self,
@@ -194,7 +200,7 @@ class _Rules:
         self.warnings = warnings
         self.nodes: dict[str, Node] = {}
         self.replaced: consistency.ReplacedRules = {}
-        self.told: set[tuple[Position, str]] = set()
+        self.reported: set[tuple[Position, str]] = set()
 
     def read(self, node: Items) -> list[Rule]:
         rules = [self.rule(inner, f"rule {number}") for number, inner in enumerate(node.nodes, 1)]
@@ -210,67 +216,74 @@ class _Rules:
                 )
             name = self.name(node, subject)
             if name is not None:
-                return self.named(node, name, f'rule "{name}"')
+                return self.named_rule(node, name, f'rule "{name}"')
             self.fields(node, subject)
         return None
 
     def name(self, node: Table, subject: str) -> str | None:
-        """The rule's name; None if it has none, or none that can be: then that is added to the problems."""
+        """Returns the rule's name; None if it is missing (then a problem is added) or invalid."""
         entry = node.entries.get("name")
         if entry is None:
             fault = Fault(node.place, "The rule lacks a name.", "Write name: and a name of its own.")
             self.problems.add(fault, subject)
             return None
-        with suppress(Fault):  # the fields are read below, the name with them
+        with suppress(Fault):  # the name is read again with the other fields, which reports it
             return fields.name(entry[1], "the name of a rule")
         return None
 
     def fields(self, node: Table, subject: str) -> dict[str, Field]:
-        found = parse_rule.read(node, parse_rule.FIELDS, subject, self.conditions, self.problems)
+        rule_fields = parse_rule.read(node, parse_rule.FIELDS, subject, self.conditions, self.problems)
         if "limit" not in node.entries:
             self.problems.add(
                 Fault(node.place, "The rule lacks a limit.", "Write limit: 10/minute, or unlimited."), subject
             )
-        return found
+        return rule_fields
 
-    def named(self, node: Table, name: str, subject: str) -> Rule | None:
-        before = len(self.problems.found)
+    def named_rule(self, node: Table, name: str, subject: str) -> Rule | None:
+        problems_before = len(self.problems.entries)
         with self.problems.under(subject):
             self.unique(name, node.entries["name"][1])
-        found = self.fields(node, subject)
-        self.replaced[name] = found["replaces"].value if "replaces" in found else ()
-        if self.defaults is None or len(found) < len(node.entries) or len(self.problems.found) > before:
+        rule_fields = self.fields(node, subject)
+        self.replaced[name] = rule_fields["replaces"].value if "replaces" in rule_fields else ()
+        if (
+            self.defaults is None
+            or len(rule_fields) < len(node.entries)
+            or len(self.problems.entries) > problems_before
+        ):
             return None
-        found = {**self.defaults, **found}
-        for fault in consistency.check_rule(found, self.supplied):
-            if (fault.place, fault.sentence) not in self.told:  # many rules may use the same condition
-                self.told.add((fault.place, fault.sentence))
+        rule_fields = {**self.defaults, **rule_fields}
+        for fault in consistency.check_rule(rule_fields, self.supplied):
+            if (
+                fault.place,
+                fault.sentence,
+            ) not in self.reported:  # once, although many rules may use the same condition
+                self.reported.add((fault.place, fault.sentence))
                 self.problems.add(fault, subject)
         if self.supplied is None:
-            self.warn_of_typos(found, subject)
-        return _made(found, node)
+            self.warn_of_typos(rule_fields, subject)
+        return _make_rule(rule_fields, node)
 
-    def warn_of_typos(self, found: dict[str, Field], subject: str) -> None:
-        captured = found["when"].value.captures if "when" in found else ()
-        for name, fault in attribute_typos.find_typos(found, captured):
-            if (fault.place, name) not in self.told:  # once, also where many rules use the same condition
-                self.told.add((fault.place, name))
+    def warn_of_typos(self, rule_fields: dict[str, Field], subject: str) -> None:
+        captured = rule_fields["when"].value.captures if "when" in rule_fields else ()
+        for name, fault in attribute_typos.find_typos(rule_fields, captured):
+            if (fault.place, name) not in self.reported:  # once, although many rules may use the same condition
+                self.reported.add((fault.place, name))
                 self.warnings.add(fault, subject)
 
     def unique(self, name: str, node: Node) -> None:
-        if first := self.nodes.get(name):
-            where = f"in line {first.place.line}" if first.place.line else f"at {first.place.path}"
+        if first_node := self.nodes.get(name):
+            where = f"in line {first_node.place.line}" if first_node.place.line else f"at {first_node.place.path}"
             raise Fault(node.place, "Another rule has the same name.", f"The first one is {where}.")
         self.nodes[name] = node
 
 
-def _made(found: dict[str, Field], node: Table) -> Rule:
-    said = {name: field.value for name, field in found.items()}
-    said["unless"] = said.pop("except", None)
-    said["replaces"] = tuple(name for name, _ in said.get("replaces", ()))
-    if said.get("where") != "split":
-        said.pop("nodes", None)  # a default is meant for those that are split
-    return Rule(**said, line=node.place.line)
+def _make_rule(rule_fields: dict[str, Field], node: Table) -> Rule:
+    values = {name: field.value for name, field in rule_fields.items()}
+    values["unless"] = values.pop("except", None)
+    values["replaces"] = tuple(name for name, _ in values.get("replaces", ()))
+    if values.get("where") != "split":
+        values.pop("nodes", None)  # a default applies to split rules only
+    return Rule(**values, line=node.place.line)
 
 
 def _attributes(node: Node) -> tuple[str, ...]:
@@ -278,10 +291,10 @@ def _attributes(node: Node) -> tuple[str, ...]:
         raise Fault(
             node.place, f"attributes is a list of names, not {kind(node)}.", "Write attributes: [sku, tenant]."
         )
-    found: list[str] = []
+    names: list[str] = []
     for one in fields.texts(node, "An attribute"):
         name = placed(one, named, one.text)
-        if name in found:
+        if name in names:
             raise Fault(one.place, f"{quote(name)} stands twice in the list of attributes.", "Once is enough.")
-        found.append(name)
-    return tuple(found)
+        names.append(name)
+    return tuple(names)

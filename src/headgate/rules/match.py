@@ -1,11 +1,11 @@
-"""Matching: which rules of a book a call meets, under which key, by which limits, at which cost.
+"""Matches a call against a rulebook: which rules apply, under which key, with which limits, at which cost.
 
-A Matcher is a book compiled. The index finds the entries that a call may concern: a rule is one entry, or one for
-each part of the `any` that its `when` is. What is left to be tested then is a closure, and so is what the rule
-makes of the call (judging.py). At last, rules that replace others take them out (replacing.py).
+A Matcher is a compiled rulebook. The index finds the entries that may apply to a call: a rule is one entry, or one
+for each alternative of an `any` at the top of its `when`. Closures test the remaining conditions and turn the rule
+into a Match (compile_rule.py). At the end, rules that replace others remove them (replaced_rules.py).
 
-Laws: what is matched comes in the order of the book; no engine is asked and nothing is kept; and `explain`, which
-goes through every rule by the plain meaning of its conditions (narrate.py), agrees.
+Laws: matches come in the order of the book; matching asks no engine and stores nothing; and `explain`, which
+evaluates the conditions of every rule without index or closures (explain_match.py), agrees.
 """
 
 from __future__ import annotations
@@ -29,102 +29,110 @@ AttributeMap = Mapping[str, str]
 
 
 class Matcher:
-    """A rulebook, compiled."""
+    """A compiled rulebook: finds the rules that apply to a call."""
 
-    __slots__ = ("_entries", "_index", "_reading", "_replacing", "book")
+    __slots__ = ("_entries", "_index", "_reader", "_replacements", "book")
 
     def __init__(self, book: Rulebook) -> None:
         self.book: Rulebook = book
-        self._replacing = Replacing(book.rules)
-        self._reading = AttributeReader(name for rule in book.rules for name in used(rule))
-        parts = [(order, rule, part) for order, rule in enumerate(book.rules) for part in _parts(rule.when)]
+        self._replacements = Replacing(book.rules)
+        self._reader = AttributeReader(name for rule in book.rules for name in used(rule))
+        alternatives = [
+            (order, rule, alternative)
+            for order, rule in enumerate(book.rules)
+            for alternative in _alternatives(rule.when)
+        ]
         self._index = RuleIndex(
-            [IndexEntry(number, _placeable(part)) for number, (_, _, part) in enumerate(parts)]
+            [
+                IndexEntry(number, _indexable_tests(alternative))
+                for number, (_, _, alternative) in enumerate(alternatives)
+            ]
         )
-        judges = [compile_rule(rule) for rule in book.rules]
+        matchers = [compile_rule(rule) for rule in book.rules]
         self._entries = [
-            _entry(order, judges[order], part, self._index.passed.get(number))
-            for number, (order, _, part) in enumerate(parts)
+            _entry(order, matchers[order], alternative, self._index.implied_tests.get(number))
+            for number, (order, _, alternative) in enumerate(alternatives)
         ]
 
     def match(self, attributes: Mapping[str, Any], cost: int | None = None) -> Sequence[Match]:
-        """The rules that apply to a call, in the order of the book. Each is charged the cost times its own."""
-        seen: AttributeMap = attributes if type(attributes) is Attributes else self._reading(attributes)
+        """Returns the rules that apply to a call, in the order of the book. `cost` multiplies each rule's cost."""
+        values: AttributeMap = attributes if type(attributes) is Attributes else self._reader(attributes)
         if cost is None:
             cost = 1
-        path = seen.get("path")
-        row: PathSegments = None if not path else path[1:].split("/") if len(path) > 1 else []
+        path = values.get("path")
+        path_segments: PathSegments = None if not path else path[1:].split("/") if len(path) > 1 else []
         numbers: list[int] = []
-        self._index.find(seen, row, numbers)
+        self._index.find(values, path_segments, numbers)
         if len(numbers) > 1:
             numbers.sort()
         entries = self._entries
-        found: list[Match] = []
-        done = -1
+        matches: list[Match] = []
+        last_order = -1
         for number in numbers:
-            order, captures, test, bound, judged = entries[number]
-            if order == done:  # by another pattern, or an earlier part of its `any`
+            order, captures, test, bind, match_rule = entries[number]
+            if order == last_order:  # the rule matched already, by another pattern or alternative
                 continue
-            known: Any = seen
+            bound_values: Any = values
             if captures is not None:
-                known = {**seen}
-                for name, place in captures:
-                    known[name] = row[place]  # type: ignore[index]
+                bound_values = {**values}
+                for name, index in captures:
+                    bound_values[name] = path_segments[index]  # type: ignore[index]
             if test is not None:
-                if not test(known):
+                if not test(bound_values):
                     continue
-            elif bound is not None:
-                known = bound(known)
-                if known is None:
+            elif bind is not None:
+                bound_values = bind(bound_values)
+                if bound_values is None:
                     continue
-            done = order
-            match = judged(known, cost)
-            if match is not None:
-                found.append(match)
-        return self._left(found) if self._replacing and len(found) > 1 else found
+            last_order = order
+            result = match_rule(bound_values, cost)
+            if result is not None:
+                matches.append(result)
+        return self._without_replaced(matches) if self._replacements and len(matches) > 1 else matches
 
     def explain(self, attributes: Mapping[str, Any], cost: int | None = None) -> list[Told]:
-        """For every rule of the book, whether it applies to the call, and if not, why."""
-        seen = attributes if type(attributes) is Attributes else self._reading(attributes)
-        return explain_rules(self.book, self._replacing, seen, 1 if cost is None else cost)
+        """Explains for every rule of the book whether it applies to the call, and if not, why."""
+        values = attributes if type(attributes) is Attributes else self._reader(attributes)
+        return explain_rules(self.book, self._replacements, values, 1 if cost is None else cost)
 
-    def _left(self, found: list[Match]) -> list[Match]:
-        out = self._replacing.taken_out(match.rule.name for match in found if match.earnest)
-        return [match for match in found if match.rule.name not in out] if out else found
+    def _without_replaced(self, matches: list[Match]) -> list[Match]:
+        replaced = self._replacements.taken_out(match.rule.name for match in matches if match.earnest)
+        return [match for match in matches if match.rule.name not in replaced] if replaced else matches
 
 
 class _Entry(NamedTuple):
-    """A rule, or a part of the `any` that its `when` is, once the index has found it."""
+    """An entry of the index: a rule, or one alternative of the `any` at the top of its `when`."""
 
-    order: int  # the rule's place in the book
-    captures: tuple[tuple[str, int], ...] | None  # where in the path
+    order: int  # the rule's index in the book
+    captures: tuple[tuple[str, int], ...] | None  # names and indexes of path segments
     test: Predicate | None
-    bound: (
-        Callable[[AttributeMap], AttributeMap | None] | None
-    )  # in place of the test, where it must say what it captured
-    judged: RuleMatcher
+    # Replaces `test` where captures depend on which pattern matches.
+    bind: Callable[[AttributeMap], AttributeMap | None] | None
+    match_rule: RuleMatcher
 
 
-def _entry(order: int, judged: RuleMatcher, part: All, passed: Test | None) -> _Entry:
-    rest = [condition for condition in part.in_order if condition is not passed]
-    if any(condition.captures for condition in rest) or (passed and passed.captures and len(passed.patterns) > 1):
-        return _Entry(order, None, None, part.bound, judged)
-    captures = tuple(passed.patterns[0].captures.items()) if passed and passed.captures else None
-    return _Entry(order, captures, compile_all(rest) if rest else None, None, judged)
+def _entry(order: int, match_rule: RuleMatcher, part: All, implied: Test | None) -> _Entry:
+    remaining = [condition for condition in part.in_order if condition is not implied]
+    if any(condition.captures for condition in remaining) or (
+        implied and implied.captures and len(implied.patterns) > 1
+    ):
+        return _Entry(order, None, None, part.bind, match_rule)
+    captures = tuple(implied.patterns[0].captures.items()) if implied and implied.captures else None
+    return _Entry(order, captures, compile_all(remaining) if remaining else None, None, match_rule)
 
 
-def _parts(when: Condition | None) -> list[All]:
-    """A `when` as parts of which one must hold: the first that does captures."""
+def _alternatives(when: Condition | None) -> list[All]:
+    """Splits a `when` into alternatives of which one must hold; the first that holds captures."""
     if when is None:
         return [All(())]
     match All((when,)).in_order:
-        case [AnyOf(parts)]:
-            return [All((part,)) for part in parts]
-        case parts:
-            return [All(tuple(parts))]
+        case [AnyOf(alternatives)]:
+            return [All((alternative,)) for alternative in alternatives]
+        case alternatives:
+            return [All(tuple(alternatives))]
 
 
-def _placeable(part: All) -> list[Test]:
-    """The tests that must hold whatever else does, and that look at nothing captured."""
-    captured = part.captures
-    return [test for test in part.in_order if isinstance(test, Test) and test.attribute not in captured]
+def _indexable_tests(alternative: All) -> list[Test]:
+    """Returns the tests that must hold in any case and that use no captured segment."""
+    captured = alternative.captures
+    return [test for test in alternative.in_order if isinstance(test, Test) and test.attribute not in captured]

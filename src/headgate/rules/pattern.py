@@ -1,15 +1,15 @@
-"""Patterns: paths as templates, everything else as globs. No regular expressions, here and in nginx alike.
+"""Patterns: path templates, and globs for all other texts. No regular expressions, here and in nginx alike.
 
-A path is a row of segments; empty ones do not count, so /api//items/ is /api/items. Of a pattern
+A path is a list of segments; empty ones do not count, so /api//items/ is /api/items. Patterns match
 
-    /api/items      is that path
-    /items/{sku}    has one segment there, whatever it is, and calls it sku
-    /img/*.png      has one segment there that ends so; * stands for any text without a slash
-    /api/**         has any number of segments there, none too; once in a pattern
+    /api/items      that path
+    /items/{sku}    any one segment there, and capture it as sku
+    /img/*.png      one segment there with that ending; * matches any text without a slash
+    /api/**         any number of segments there, also none; once in a pattern
 
-A glob is a text in which * stands for any text, also none. Case matters in both, unless the caller folds it.
+In a glob, * matches any text, also none. Both are case-sensitive, unless the caller folds the case.
 
-Law: no pattern takes longer than its length times the text's, whatever the text is.
+Law: matching takes at most time proportional to the length of the pattern times that of the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _capture = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 
 
 class Glob:
-    """A text with stars in it."""
+    """A text in which * matches any text."""
 
     __slots__ = ("first", "last", "middle", "text")
 
@@ -40,7 +40,7 @@ class Glob:
 
     @property
     def exact(self) -> str | None:
-        """The only text it stands for, if there is just one."""
+        """Returns the only text that it matches, or None if there are several."""
         return self.first if self.last is None else None
 
     def matches(self, text: str) -> bool:
@@ -48,21 +48,20 @@ class Glob:
             return text == self.first
         if not text.startswith(self.first) or not text.endswith(self.last):
             return False
-        at, end = len(self.first), len(text) - len(self.last)
-        for part in self.middle:  # the leftmost place of each leaves the most room for the others
-            at = text.find(part, at, end)
-            if at < 0:
+        start, end = len(self.first), len(text) - len(self.last)
+        for part in self.middle:  # the leftmost match of each leaves the most text for the others
+            start = text.find(part, start, end)
+            if start < 0:
                 return False
-            at += len(part)
-        return at <= end
+            start += len(part)
+        return start <= end
 
 
 class PathPattern:
-    """A path with names and stars in it.
+    """A path template with captures and wildcards.
 
-    `head` are the segments before **, `tail` those after it; without ** there is no tail (None), and the path is
-    as long as the head. `captures` says where each name stands: counted from the front, or behind ** from the end
-    (-1 is the last).
+    `head` are the segments before **, `tail` those after it; without ** the tail is None, and the path is as long
+    as the head. `captures` maps each name to its index: from the front, or after ** from the end (-1 is the last).
     """
 
     __slots__ = ("captures", "head", "tail", "text")
@@ -74,32 +73,34 @@ class PathPattern:
         if parts.count(ANY_DEPTH) > 1:
             raise InvalidRule(f'"{text}" has ** twice: once is enough for any depth.')
         self.text: str = text
-        deep = parts.index(ANY_DEPTH) if ANY_DEPTH in parts else len(parts)
+        wildcard_index = parts.index(ANY_DEPTH) if ANY_DEPTH in parts else len(parts)
         self.captures: dict[str, int] = {}
-        for place, part in enumerate(parts):
-            name = _name(text, part)
+        for index, part in enumerate(parts):
+            name = _capture_name(text, part)
             if name in self.captures:
                 raise InvalidRule(f'"{text}" has two segments called {name}: give each a name of its own.')
             if name is not None:
-                self.captures[name] = place if place < deep else place - len(parts)
-        steps = [None if _capture.fullmatch(part) or part == "*" else Glob(part) for part in parts]
-        self.head: tuple[Glob | None, ...] = tuple(steps[:deep])
-        self.tail: tuple[Glob | None, ...] | None = tuple(steps[deep + 1 :]) if ANY_DEPTH in parts else None
+                self.captures[name] = index if index < wildcard_index else index - len(parts)
+        globs = [None if _capture.fullmatch(part) or part == "*" else Glob(part) for part in parts]
+        self.head: tuple[Glob | None, ...] = tuple(globs[:wildcard_index])
+        self.tail: tuple[Glob | None, ...] | None = (
+            tuple(globs[wildcard_index + 1 :]) if ANY_DEPTH in parts else None
+        )
 
     @property
     def literal(self) -> str | None:
-        """What it begins with up to **, if that is one path and no other."""
-        steps = [None if step is None else step.exact for step in self.head]
-        return None if None in steps else "/" + "/".join(steps)  # type: ignore[arg-type]
+        """Returns the path before **, or None if it has captures or wildcards."""
+        texts = [None if glob is None else glob.exact for glob in self.head]
+        return None if None in texts else "/" + "/".join(texts)  # type: ignore[arg-type]
 
     def match(self, path: list[str]) -> dict[str, str] | None:
-        """What its names stand for in this path, if the path is one of those meant."""
+        """Returns the captured segments, or None if the path does not match."""
         if not self.fits(path):
             return None
-        return {name: path[place] for name, place in self.captures.items()}
+        return {name: path[index] for name, index in self.captures.items()}
 
     def fits(self, path: list[str]) -> bool:
-        """Whether the path, as segments, is one of those meant."""
+        """Returns whether a path, as segments, matches."""
         if self.tail is None:
             return len(path) == len(self.head) and segments_match(self.head, path)
         if len(path) < len(self.head) + len(self.tail):
@@ -107,20 +108,20 @@ class PathPattern:
         return segments_match(self.head, path) and segments_match(self.tail, path[len(path) - len(self.tail) :])
 
 
-def segments_match(steps: tuple[Glob | None, ...], path: list[str]) -> bool:
-    """Whether each step stands for its segment; None stands for any. There are enough segments."""
-    return all(step is None or step.matches(path[place]) for place, step in enumerate(steps))
+def segments_match(globs: tuple[Glob | None, ...], path: list[str]) -> bool:
+    """Returns whether each glob matches its segment; None matches any. There must be enough segments."""
+    return all(glob is None or glob.matches(path[index]) for index, glob in enumerate(globs))
 
 
-def _name(pattern: str, segment: str) -> str | None:
-    found = _capture.fullmatch(segment)
-    if found is not None:
-        if found[1] in WELL_KNOWN:
+def _capture_name(pattern: str, segment: str) -> str | None:
+    capture = _capture.fullmatch(segment)
+    if capture is not None:
+        if capture[1] in WELL_KNOWN:
             raise InvalidRule(
-                f'"{pattern}": {found[1]} is the name of something else of the call; take another, such as '
-                f"{{the_{found[1]}}}."
+                f'"{pattern}": {capture[1]} is the name of something else of the call; take another, such as '
+                f"{{the_{capture[1]}}}."
             )
-        return found[1]
+        return capture[1]
     if "{" in segment or "}" in segment:
         raise InvalidRule(
             f'"{segment}" in "{pattern}": a name stands for a whole segment, in small letters, such as {{sku}}.'

@@ -1,14 +1,14 @@
 """A rule: a named limit, when it applies, and how its key is formed. A rulebook: all of them.
 
-Both are values: made once by the loader, never changed, replaced whole. What a rule says is here; what it means
-for a call is in match.py, how it is read is in load.py.
+Both are values: the loader makes them once, nothing changes them, and a new rulebook replaces the old one as a
+whole. This file has the fields of a rule; match.py applies a rule to a call, load.py reads it.
 
-Order and precedence. Every rule whose `when` holds and whose `except` does not applies to the call, wherever it
-stands in the book, and all that apply are decided together: the call passes all of them or is charged to none. So
-order never decides whether a call passes. It decides two things only: verdicts are told in the order of the book,
-and of two rules that refuse equally long the first one is named. A rule that `replaces` others takes them out
-where it applies itself in earnest: enforced for this key, with a key that could be formed. One that was itself
-replaced replaces nothing. Within a rule, the first case that holds is taken, and `otherwise` if none does.
+Order and precedence. Every rule whose `when` holds and whose `except` does not applies to the call, wherever it is
+in the book, and all that apply are decided together: the call passes all of them or is charged to none. So order
+never decides whether a call passes. It decides two things only: verdicts are reported in the order of the book,
+and of two rules with the same retry time the first one is named. A rule that `replaces` others removes them where
+it is enforced itself: in mode enforce for this key, with a key that could be formed. A rule that was replaced
+replaces nothing. Within a rule, the first case that holds is taken, and `otherwise` if none does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MODES = (ENFORCE, SHADOW, OFF)
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[T]):
-    """A value, or one of several by an attribute: the first case that holds."""
+    """A value, or one of several chosen by an attribute: the first case that holds."""
 
     otherwise: T
     cases: tuple[tuple[Test, T], ...] = ()
@@ -56,8 +56,7 @@ class Choice(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Of how many keys, in hundredths of a percent, a rule is enforced or only shadowed; for the rest it is
-    off."""
+    """The shares of keys, in hundredths of a percent, that a rule enforces or shadows; it is off for the rest."""
 
     enforce: int = 10_000
     shadow: int = 0
@@ -65,7 +64,7 @@ class Modes:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What is answered when the rule refuses."""
+    """The HTTP response to a call that the rule refuses."""
 
     status: int = 429
     body: str | None = None
@@ -75,7 +74,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Units of a hot key fetched ahead: for how long they are held, and how many at most."""
+    """Units of a hot key that are fetched ahead: how long they are held, and how many at most."""
 
     hold_us: int
     units: int | None = None
@@ -92,26 +91,26 @@ class Rule:
 
     name: str
     limit: Choice[Limits]
-    label: str | None = None  # what Envoy is told instead of the name
+    label: str | None = None  # the name that Envoy receives instead
     when: Condition | None = None  # None: always
-    unless: Condition | None = None  # in the book it is called `except`
-    key: tuple[Dimension, ...] = ()  # none: one count for all
+    unless: Condition | None = None  # `except` in the rulebook
+    key: tuple[Dimension, ...] = ()  # empty: one counter for all calls
     missing: Missing = "deny"
-    cost: Choice[int | str] | None = None  # a number, or the attribute that holds it; None: what the caller says
+    cost: Choice[int | str] | None = None  # a number, or the attribute that holds it; None: the caller's cost
     mode: Modes = Modes()
-    quota_mode: bool = False  # of several in one request of Envoy's, one that has room is enough
+    quota_mode: bool = False  # of several such rules in one Envoy request, one that allows is enough
     candidate: Choice[Limits] | None = None
     refuse: Refusal = Refusal()
     replaces: tuple[str, ...] = ()
     where: Where = "cluster"
-    nodes: int | None = None  # of `split`, if known beforehand
+    nodes: int | None = None  # of `split`, if configured
     prefetch: Prefetch | None = None
     fallback: Fallback | None = None
     deadline: float | None = None  # seconds
     initial_share: int = 0  # of the limit, in hundredths of a percent
     lockout: Lockout | None = None
     overrides: bool = False
-    line: int | None = field(default=None, compare=False)  # where it stands in its file
+    line: int | None = field(default=None, compare=False)  # its line in the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +124,10 @@ class Rulebook:
     rules: tuple[Rule, ...] = ()
     name: str | None = None
     headers: Headers = "draft-11"
-    attributes: tuple[str, ...] | None = None  # those that the caller supplies, if the book says so
-    source: str | None = field(default=None, compare=False)  # its file, to be named in sentences
-    text: str | None = field(default=None, compare=False)  # as it was written
-    warnings: tuple[tuple[int | None, str], ...] = field(default=(), compare=False)  # line and sentence of each
+    attributes: tuple[str, ...] | None = None  # that the caller supplies, if the book lists them
+    source: str | None = field(default=None, compare=False)  # its file, for messages
+    text: str | None = field(default=None, compare=False)  # the original text
+    warnings: tuple[tuple[int | None, str], ...] = field(default=(), compare=False)  # line and message of each
 
     def rule(self, name: str) -> Rule | None:
         """Finds a rule by its name; None if there is none.
@@ -140,7 +139,7 @@ class Rulebook:
 
     @property
     def located_warnings(self) -> tuple[str, ...]:
-        """The warnings, each with its file and line."""
+        """Returns the warnings, each with its file and line."""
         return InvalidRulebook(self.warnings, self.source).told if self.warnings else ()
 
     def strict(self) -> Rulebook:

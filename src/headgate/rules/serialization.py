@@ -1,11 +1,11 @@
-"""A rulebook is written: as a document for programs, or as YAML for people.
+"""Writes a rulebook: as a document for programs, or as YAML for people.
 
-`document` holds all that the book says, with its defaults and named conditions worked out and what goes without
-saying left out. `yaml_text` writes any such document in the small part of YAML that everybody reads alike: texts
-that could be taken for anything else stand in double quotes.
+`document` holds all fields of the book, with defaults and named conditions resolved and default values left out.
+`yaml_text` writes any such document in the small part of YAML that every reader understands alike: texts that
+could be read as anything else are in double quotes.
 
 Laws (tests/rules/test_serialization.py): load.of(document(book)) == book; a document written as YAML and read by
-anyone is the same document; read by load, the same book.
+any YAML reader is the same document; read by load, the same book.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from headgate.algorithms.limit import SECOND, span
 from headgate.rules.condition import All, AnyOf, Condition, Test
 from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Refusal, Rule, Rulebook
 
-_PLAIN = Rule(name="plain", limit=Choice(()))
-_WIDTH = 100
-_LONG = 1000  # YAML reads a name before its colon only up to here; longer ones stand behind a question mark
+_DEFAULTS = Rule(name="plain", limit=Choice(()))
+_MAX_LINE_WIDTH = 100
+_MAX_SIMPLE_KEY_LENGTH = 1000  # characters; YAML writes longer keys after a question mark
 
-# Words, and texts such as 10/minute or /items: begun and ended by what no YAML reader takes for anything else.
-_safe = re.compile(r"(?:[A-Za-z/]|[0-9]+/)[A-Za-z0-9_./ *-]*(?<! )|[0-9]+[a-z]{1,2}")
-_taken = re.compile(r"(?i:true|false|null|yes|no|on|off|y|n|~)|[0-9_.]+(?:e[0-9]+)?")
-_breaks = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
+# Words, and texts such as 10/minute or /items, that no YAML reader takes for another type.
+_plain_scalar = re.compile(r"(?:[A-Za-z/]|[0-9]+/)[A-Za-z0-9_./ *-]*(?<! )|[0-9]+[a-z]{1,2}")
+_ambiguous = re.compile(r"(?i:true|false|null|yes|no|on|off|y|n|~)|[0-9_.]+(?:e[0-9]+)?")
+_escaped_characters = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
 
 
 def document(rulebook: Rulebook) -> dict[str, Any]:
-    """All that the book says, as texts, numbers, lists and mappings."""
-    found: dict[str, Any] = {}
+    """Returns all fields of the book as texts, numbers, lists and mappings."""
+    fields: dict[str, Any] = {}
     if rulebook.name is not None:
-        found["name"] = rulebook.name
+        fields["name"] = rulebook.name
     if rulebook.headers != Rulebook().headers:
-        found["headers"] = rulebook.headers
+        fields["headers"] = rulebook.headers
     if rulebook.attributes is not None:
-        found["attributes"] = list(rulebook.attributes)
-    found["rules"] = [dict(_rule(rule)) for rule in rulebook.rules]
-    return found
+        fields["attributes"] = list(rulebook.attributes)
+    fields["rules"] = [dict(_rule(rule)) for rule in rulebook.rules]
+    return fields
 
 
 def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
@@ -52,14 +52,14 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "except", condition(rule.unless)
     if rule.key:
         yield "key", str(rule.key[0]) if len(rule.key) == 1 else [str(dimension) for dimension in rule.key]
-    if rule.key or rule.cost or rule.missing != _PLAIN.missing:
+    if rule.key or rule.cost or rule.missing != _DEFAULTS.missing:
         yield "missing", rule.missing
     yield "limit", _choice(rule.limit)
     if rule.candidate is not None:
         yield "candidate", _choice(rule.candidate)
     if rule.cost is not None:
         yield "cost", _choice(rule.cost)
-    if rule.mode != _PLAIN.mode:
+    if rule.mode != _DEFAULTS.mode:
         yield "mode", _mode(rule.mode)
     if rule.quota_mode:
         yield "quota_mode", True
@@ -71,7 +71,7 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
     if rule.replaces:
         yield "replaces", list(rule.replaces)
     for name in ("where", "nodes", "fallback"):
-        if getattr(rule, name) != getattr(_PLAIN, name):
+        if getattr(rule, name) != getattr(_DEFAULTS, name):
             yield name, getattr(rule, name)
     if rule.prefetch is not None:
         yield "prefetch", _prefetch(rule.prefetch)
@@ -79,20 +79,20 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "deadline", span(round(rule.deadline * SECOND))
     if rule.initial_share:
         yield "initial_share", _percentage(rule.initial_share)
-    if rule.refuse != _PLAIN.refuse:
+    if rule.refuse != _DEFAULTS.refuse:
         yield "refuse", _refusal(rule.refuse)
 
 
-def condition(said: Condition) -> dict[str, Any]:
-    """A condition as a mapping."""
-    if isinstance(said, Test):
-        return {said.attribute: _wanted(said)}
-    if isinstance(said, All):
-        tests = {part.attribute: _wanted(part) for part in said.parts if isinstance(part, Test)}
-        return tests if len(tests) == len(said.parts) else {"all": [condition(part) for part in said.parts]}
-    if isinstance(said, AnyOf):
-        return {"any": [condition(part) for part in said.parts]}
-    return {"not": condition(said.part)}
+def condition(value: Condition) -> dict[str, Any]:
+    """Returns a condition as a mapping."""
+    if isinstance(value, Test):
+        return {value.attribute: _wanted(value)}
+    if isinstance(value, All):
+        tests = {part.attribute: _wanted(part) for part in value.parts if isinstance(part, Test)}
+        return tests if len(tests) == len(value.parts) else {"all": [condition(part) for part in value.parts]}
+    if isinstance(value, AnyOf):
+        return {"any": [condition(part) for part in value.parts]}
+    return {"not": condition(value.part)}
 
 
 def _wanted(test: Test) -> Any:
@@ -137,21 +137,21 @@ def _prefetch(prefetch: Prefetch) -> Any:
 
 
 def _refusal(refusal: Refusal) -> dict[str, Any]:
-    said = {name: getattr(refusal, name) for name in ("status", "body", "type", "redirect")}
-    return {name: value for name, value in said.items() if value is not None}
+    fields = {name: getattr(refusal, name) for name in ("status", "body", "type", "redirect")}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def yaml_text(written: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
-    """A document as YAML. `comments`: what stands above a rule, by its name; and under "" above everything."""
-    known = comments or {}
-    lines = list(_comment(known.get("", ""), ""))
-    for name, value in written.items():
+def yaml_text(document_fields: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+    """Writes a document as YAML. `comments` go above the rule of that name; "" goes above everything."""
+    rule_comments = comments or {}
+    lines = list(_comment(rule_comments.get("", ""), ""))
+    for name, value in document_fields.items():
         if name == "rules" and isinstance(value, list) and value:
             lines.append("rules:")
             for number, rule in enumerate(value):
-                named = str(rule.get("name")) if isinstance(rule, Mapping) else ""
-                said = _comment(known.get(named, "") if named else "", "  ")
-                lines += [*([""] if number else []), *said, *_item(rule, "  ")]
+                rule_name = str(rule.get("name")) if isinstance(rule, Mapping) else ""
+                comment = _comment(rule_comments.get(rule_name, "") if rule_name else "", "  ")
+                lines += [*([""] if number else []), *comment, *_item(rule, "  ")]
         else:
             lines += _entry(name, value, "")
     return "\n".join(lines) + "\n" if lines else "{}\n"
@@ -159,15 +159,17 @@ def yaml_text(written: Mapping[str, Any], comments: Mapping[str, str] | None = N
 
 def _comment(text: str, indent: str) -> Iterator[str]:
     for line in text.splitlines():
-        seen = "".join(c if c.isprintable() else " " for c in line)
-        yield f"{indent}# {seen}".rstrip()
+        printable = "".join(c if c.isprintable() else " " for c in line)
+        yield f"{indent}# {printable}".rstrip()
 
 
 def _entry(name: str, value: Any, indent: str) -> list[str]:
-    said = _scalar(name)
-    head = f"{indent}{said}:" if len(said) < _LONG else f"{indent}? {said}\n{indent}:"
+    name_text = _scalar(name)
+    head = (
+        f"{indent}{name_text}:" if len(name_text) < _MAX_SIMPLE_KEY_LENGTH else f"{indent}? {name_text}\n{indent}:"
+    )
     flow = _flow(value)
-    if not isinstance(value, Mapping | list) or not value or len(head) + len(flow) < _WIDTH:
+    if not isinstance(value, Mapping | list) or not value or len(head) + len(flow) < _MAX_LINE_WIDTH:
         return [f"{head} {flow}"]
     if isinstance(value, list):
         return [head, *(line for inner in value for line in _item(inner, indent + "  "))]
@@ -182,7 +184,7 @@ def _item(value: Any, indent: str) -> list[str]:
 
 
 def _flow(value: Any) -> str:
-    """In one line."""
+    """Writes a value on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_flow_name(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -191,14 +193,14 @@ def _flow(value: Any) -> str:
 
 
 def _flow_name(name: str) -> str:
-    said = _scalar(name)
-    return said if len(said) < _LONG else f"? {said} "
+    name_text = _scalar(name)
+    return name_text if len(name_text) < _MAX_SIMPLE_KEY_LENGTH else f"? {name_text} "
 
 
 def _scalar(value: Any) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    if _safe.fullmatch(value) and not _taken.fullmatch(value) and len(value) < _WIDTH:
+    if _plain_scalar.fullmatch(value) and not _ambiguous.fullmatch(value) and len(value) < _MAX_LINE_WIDTH:
         return value
     quoted = json.dumps(value, ensure_ascii=False)
-    return _breaks.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+    return _escaped_characters.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)

@@ -111,7 +111,7 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
     watch = RulebookWatcher(FileSource(path), load, books.append, interval=0.05)
     watch.begin()
     watch.start()
-    watch._looking.acquire()  # as if the fork fell into a look
+    watch._poll_lock.acquire()  # as if the fork fell into a look
     fork = multiprocessing.get_context("fork")
     answers = fork.SimpleQueue()
 
@@ -125,7 +125,7 @@ def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
 
     process = fork.Process(target=child)
     process.start()
-    watch._looking.release()
+    watch._poll_lock.release()
     try:
         assert answers.get() == "ready"
         path.write_text("two")

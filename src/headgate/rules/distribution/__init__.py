@@ -1,7 +1,8 @@
-"""A rulebook that lives: published, watched, kept.
+"""How rulebooks reach running processes.
 
-edition, editions   one published rulebook; all that are kept, and how one is published or rolled back
-source              where a rulebook comes from while a program runs: a file, or what was pushed
-watch               one thread that looks at a source and hands over what is new
-keep                the last good rulebook on disk
+version, versions    one published rulebook; all that are kept, and how to publish and roll back
+source               where a rulebook comes from: a file, or the published versions on a server
+watcher              a thread that polls a source and hands over new rulebooks
+disk_cache           the last good rulebook on disk
+envoy_descriptors    the files of envoyproxy/ratelimit as a source
 """

@@ -1,12 +1,12 @@
-"""Descriptors as rules: the files of envoyproxy/ratelimit, followed as they are.
+"""Follows the configuration files of envoyproxy/ratelimit as rulebooks.
 
-    ratelimit.yaml      one file, one domain                  rules are called what their limits are called
+    ratelimit.yaml      one file, one domain                  rules have the names of their limits
     config/             a folder of such files, as that service has it     edge.user: rules of the domain edge
                                                               (their label is the name in the file)
 
-What is read becomes a rulebook, by rules/imports/envoy_ratelimit.py; what has no equivalent is logged, once for
-each change. Rules of a folder carry their domain, whatever else is in the folder: counts are filed under a rule's
-name, and must not move when a file is added.
+rules/imports/envoy_ratelimit.py translates the files; the log reports what has no equivalent, once for each
+change. Rule names of a folder always include the domain: counters are stored under a rule's name, and must not
+move when a file is added.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _log = logging.getLogger("headgate.rules")
 
 
 def as_book(paper: Paper) -> Paper:
-    """A paper that describes descriptors as one that says rules; any other as it is."""
+    """Translates a text with descriptors into a rulebook; returns any other text as it is."""
     text, kind = paper.plain
     if kind != "yaml" or not imports.looks_like("envoy", text):
         return paper
-    return Paper(json.dumps(_translated(paper)), "json", paper.name)
+    return Paper(json.dumps(_translate(paper)), "json", paper.name)
 
 
 class FolderSource:
-    """All such files of a folder, as one rulebook."""
+    """All descriptor files of a folder, as one rulebook."""
 
     def __init__(self, path: str | Path) -> None:
         self.path: Path = Path(path).absolute()
@@ -47,34 +47,34 @@ class FolderSource:
     def read(self) -> Paper:
         rules: list[Any] = []
         domains: dict[str, str] = {}
-        names = Draft()
+        name_draft = Draft()
         for file in self._files():
-            found = _translated(file.read())
-            domain = found["name"]
+            document = _translate(file.read())
+            domain = document["name"]
             if domain in domains:
                 raise InvalidRule(f"{file.name}: the domain {domain} is in {domains[domain]} already.")
             domains[domain] = file.name
-            ours = {rule["name"]: names.name(f"{domain}.{rule['name']}") for rule in found["rules"]}
-            rules += [_renamed(rule, ours) for rule in found["rules"]]
+            rule_names = {rule["name"]: name_draft.name(f"{domain}.{rule['name']}") for rule in document["rules"]}
+            rules += [_rename_rule(rule, rule_names) for rule in document["rules"]]
         return Paper(json.dumps({"defaults": {"missing": "one"}, "rules": rules}), "json", self.name)
 
     def _files(self) -> list[FileSource]:
-        found = [FileSource(path) for path in sorted(self.path.iterdir()) if path.suffix.lower() in _SUFFIXES]
-        if not found:
+        sources = [FileSource(path) for path in sorted(self.path.iterdir()) if path.suffix.lower() in _SUFFIXES]
+        if not sources:
             raise InvalidRule(f"There is no file that ends with {' or '.join(_SUFFIXES)} in {self.name}.")
-        return found
+        return sources
 
 
-def _translated(paper: Paper) -> dict[str, Any]:
+def _translate(paper: Paper) -> dict[str, Any]:
     translated = imports.translate(paper.plain[0], "envoy", source=paper.name, domain=True)
     for note in translated.notes:
         _log.info("%s", imports.located(str(note), paper.name))
     return translated.document
 
 
-def _renamed(rule: dict[str, Any], ours: dict[str, str]) -> dict[str, Any]:
-    """The rule under its name in the folder, and so whatever it refers to. Envoy is told the name in the file."""
-    named = rule | {"name": ours[rule["name"]], "label": rule.get("label", rule["name"])}
+def _rename_rule(rule: dict[str, Any], rule_names: dict[str, str]) -> dict[str, Any]:
+    """Puts the domain into the names of a rule and of those it replaces. Envoy receives the name in the file."""
+    renamed = rule | {"name": rule_names[rule["name"]], "label": rule.get("label", rule["name"])}
     if "replaces" in rule:
-        named["replaces"] = [ours[name] for name in rule["replaces"]]
-    return named
+        renamed["replaces"] = [rule_names[name] for name in rule["replaces"]]
+    return renamed

@@ -1,18 +1,18 @@
-"""Where a rulebook comes from while a program runs: a file, or the editions that were pushed to a server.
+"""Sources of a rulebook: a file, or the versions that were published on a server.
 
-A source has a signature, which is cheap and changes whenever there may be something new, and a paper: the book as
-it stands there, not loaded yet. What cannot be reached raises OSError or EngineUnavailable; what was reached and
-can be no rulebook raises InvalidRule.
+A source has a signature, which is cheap and changes whenever there may be something new, and a text that is not
+parsed yet. A source that cannot be reached raises OSError or EngineUnavailable; a text that cannot be a rulebook
+raises InvalidRule.
 
-A file is known by its device and inode, its size and its times, wherever its path leads: editors that write in
-place or rename a new file over the old one, and links that are turned to another folder (Kubernetes) are all
-seen. It is read once it has held still for SETTLE, and only what is the same before and after counts. So a file
-that is being written is not taken for a short one, unless its writer pauses longer than that; what it adds then is
-a change like any other. An empty file is no rulebook: it is what is left when a writer fails.
+The signature of a file is its device and inode, its size and its times, after links: so it changes when an editor
+writes in place or renames a new file over the old one, and when a link is pointed at another folder (Kubernetes).
+A file is read once it has not changed for SETTLE_US, and only if it is the same before and after. So a file that
+is half written is not taken for a short one, unless its writer pauses for longer; what it adds then is a change
+like any other. An empty file is no rulebook: it is what a failed writer leaves.
 
 Laws (tests/rules/distribution/test_source.py):
   - if the text changes, the signature does;
-  - what is read is a text that the file held as a whole, never parts of two.
+  - a text that is read was the whole content of the file at one instant, never parts of two.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ _FORMATS = {".yml": "yaml", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 
 
 class Paper(NamedTuple):
-    """A rulebook as somebody wrote it. `document`: the same as JSON, if it was pushed."""
+    """The text of a rulebook, not parsed yet. `document`: the same as JSON, if it was published."""
 
     text: str
-    format: str | None  # None: its name does not tell
+    format: str | None  # None: the file name has no known suffix
     name: str
     version: int | None = None
     document: str | None = None
 
     @property
     def plain(self) -> tuple[str, str | None]:
-        """What to read and how: the JSON where there is one, because it needs no YAML."""
+        """Returns the text to parse and its format: the JSON where there is one, because it needs no YAML."""
         return (self.text, self.format) if self.document is None else (self.document, "json")
 
 
 class Source(Protocol):
+    """Where a rulebook comes from while a program runs."""
+
     name: str
 
     def signature(self) -> Hashable: ...
@@ -55,10 +57,10 @@ class Source(Protocol):
 
 
 class FileSource:
-    """A file."""
+    """A rulebook file."""
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
-        self.path: Path = Path(path).absolute()  # a daemon may leave the folder that it was started in
+        self.path: Path = Path(path).absolute()  # a daemon may change its working directory
         self.name: str = str(path)
         self._clock = clock or SystemClock()
 
@@ -66,11 +68,11 @@ class FileSource:
         try:
             return _signature(os.stat(self.path))
         except FileNotFoundError:
-            self._clock.sleep_us(SETTLE_US)  # some editors remove the old one first
+            self._clock.sleep_us(SETTLE_US)  # some editors remove the old file first
             return _signature(os.stat(self.path))
 
     def read(self) -> Paper:
-        raw = self._held_still()
+        raw = self._read_unchanged()
         if len(raw) > LARGEST:
             raise InvalidRule(f"{self.name} has more than {LARGEST:,} bytes: that is no rulebook.")
         try:
@@ -82,27 +84,27 @@ class FileSource:
             raise InvalidRule(f"{self.name} is empty. A book without rules is written rules: []")
         return Paper(text, _FORMATS.get(self.path.suffix.lower()), self.name)
 
-    def _held_still(self) -> bytes:
+    def _read_unchanged(self) -> bytes:
         for _ in range(READ_ATTEMPTS):
-            before = os.stat(self.path)
-            # The next write must have another time than the one seen here, and clocks of files are coarse.
-            changed_us = max(before.st_mtime_ns, before.st_ctime_ns) // 1000
+            stat_before = os.stat(self.path)
+            # The next write must have another timestamp than this one, and file timestamps are coarse.
+            changed_us = max(stat_before.st_mtime_ns, stat_before.st_ctime_ns) // 1000
             if self._clock.now_us() - changed_us < SETTLE_US:
                 self._clock.sleep_us(SETTLE_US)
             with self.path.open("rb") as file:
-                opened = os.fstat(file.fileno())
+                stat_open = os.fstat(file.fileno())
                 raw = file.read(LARGEST + 1)
-            if _signature(before) == _signature(opened) == _signature(os.stat(self.path)):
+            if _signature(stat_before) == _signature(stat_open) == _signature(os.stat(self.path)):
                 return raw
         raise OSError(f"{self.name} changes all the time: nobody can read it as a whole")
 
 
-def _signature(of: os.stat_result) -> tuple[int, ...]:
-    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
+def _signature(stat: os.stat_result) -> tuple[int, ...]:
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 class PublishedVersions(Protocol):
-    """What is asked of editions (rules/editions.py)."""
+    """The part of RulebookVersions that a source needs."""
 
     text: str
 
@@ -111,19 +113,19 @@ class PublishedVersions(Protocol):
 
 
 class PushedSource:
-    """The edition in force."""
+    """The current published version."""
 
-    def __init__(self, editions: PublishedVersions) -> None:
-        self._editions = editions
-        self.name: str = editions.text
+    def __init__(self, versions: PublishedVersions) -> None:
+        self._versions = versions
+        self.name: str = versions.text
 
     def signature(self) -> Hashable:
-        return self._editions.stamp()
+        return self._versions.stamp()
 
     def read(self) -> Paper | None:
-        """None: nobody has pushed one."""
-        found = self._editions.current()
-        if found is None:
+        """Returns the current version; None if nothing was published."""
+        version = self._versions.current()
+        if version is None:
             return None
-        name = f"edition {found.version} in {self.name}"
-        return Paper(found.text, found.format, name, found.version, found.book)
+        name = f"edition {version.version} in {self.name}"
+        return Paper(version.text, version.format, name, version.version, version.book)

@@ -1,15 +1,15 @@
-"""An edition: one published rulebook, with who published it, when and why.
+"""A version: one published rulebook, with its author, time and note.
 
-It holds the book twice: `text` as it was written, with its comments, for people and for the next one who changes
-it; `document` as plain JSON, for whoever reads it without YAML or TOML. Beside the book that JSON may hold what
-was worked out of it for gateways (gateway/bundle.py), which nobody here needs: `book` is without it. An edition is
-written as one JSON object. A draft is an edition without number and time: those are given where it is published.
+It holds the book twice: `text` as it was written, with its comments, for people and for the next change;
+`document` as JSON, for readers without YAML or TOML. Beside the book that JSON may hold what was compiled from it
+for gateways (gateway/bundle.py), which is not needed here: `book` leaves it out. A version is stored as one JSON
+object. A draft is a version without number and time: the server adds those when it is published.
 
 Laws (tests/rules/distribution/test_version.py):
-  - what was written is read back the same, whatever the text;
-  - what cannot be an edition is refused with a sentence: it is never half read;
-  - what stands beside the book for gateways is not read with it, and nothing else is left out;
-  - author and note are each one short line without control characters: they are shown in logs and terminals.
+  - a version that is written is read back the same, whatever the text;
+  - an invalid version is rejected with a message: it is never partly read;
+  - `book` leaves out the fields for gateways, and nothing else;
+  - author and note are each one short line without control characters: they appear in logs and terminals.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FORMATS = ("yaml", "toml", "json")
 LARGEST = 4 * 1024 * 1024  # bytes, of text and document each
 LONGEST_AUTHOR = 100
 MAX_NOTE_LENGTH = 500
-# Fields of a document that are not the book's.
+# Fields of a document that belong to gateways, not to the book.
 GATEWAY_FIELDS = ("limits", "zones", "terms", "scripts", "warnings", "texts")
 
-# Ends of lines, what moves a terminal's cursor, what turns the direction of writing, and half characters.
-_unprintable = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Line ends, terminal control characters, changes of writing direction, and lone surrogates.
+_control_characters = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulebookVersion:
-    """See above. `rolled_back_to`: the edition where this text was published first, if it is not new."""
+    """A published rulebook. `rolled_back_to`: the version that published this text first, if it is not new."""
 
     version: int
     at_us: int
@@ -47,49 +47,50 @@ class RulebookVersion:
 
     @property
     def origin(self) -> int:
-        """The edition where this text was published first."""
+        """Returns the version that published this text first."""
         return self.rolled_back_to or self.version
 
     @property
     def book(self) -> str:
-        """The rulebook as JSON. What cannot be one is left as it is, for whoever reads rulebooks to refuse."""
+        """Returns the rulebook as JSON. An invalid document is returned as it is: the loader rejects it."""
         try:
-            found = json.loads(self.document)
+            document = json.loads(self.document)
         except (ValueError, RecursionError):
             return self.document
-        if not isinstance(found, dict) or found.keys().isdisjoint(GATEWAY_FIELDS):
+        if not isinstance(document, dict) or document.keys().isdisjoint(GATEWAY_FIELDS):
             return self.document
-        return json.dumps({name: value for name, value in found.items() if name not in GATEWAY_FIELDS})
+        return json.dumps({name: value for name, value in document.items() if name not in GATEWAY_FIELDS})
 
     def written(self) -> str:
+        """Returns the version as JSON."""
         return _json(asdict(self))
 
     @classmethod
     def read(cls, raw: str | bytes) -> RulebookVersion:
-        """The edition that stands there as JSON; InvalidRule says why it is none."""
+        """Parses a version from JSON; raises InvalidRule with the reason if it is invalid."""
         try:
-            found = json.loads(raw)
+            fields_read = json.loads(raw)
         except (ValueError, RecursionError) as error:
             raise InvalidRule(f"This is not an edition of a rulebook: it is not JSON ({error}).") from None
-        if not isinstance(found, dict):
+        if not isinstance(fields_read, dict):
             raise InvalidRule("This is not an edition of a rulebook: it is not a JSON object.")
         for field in fields(cls):
-            wanted = _KINDS[field.name]
-            value = found.get(field.name)
-            if type(value) not in wanted or (type(value) is int and value < 0):
+            types = _FIELD_TYPES[field.name]
+            value = fields_read.get(field.name)
+            if type(value) not in types or (type(value) is int and value < 0):
                 raise InvalidRule(
                     f"This is not an edition of a rulebook: its {field.name} should be "
-                    f"{_NAMES[wanted[0]]}, not {str(value)[:40]!r}."
+                    f"{_TYPE_NAMES[types[0]]}, not {str(value)[:40]!r}."
                 )
-        return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
+        return cls(**{field.name: fields_read[field.name] for field in fields(cls) if field.name in fields_read})
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_FIELD_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("version", "at_us"), (int,)),
     **dict.fromkeys(("author", "note", "format", "text", "document"), (str,)),
     "rolled_back_to": (int, type(None)),
 }
-_NAMES = {int: "a whole number", str: "a text"}
+_TYPE_NAMES = {int: "a whole number", str: "a text"}
 
 
 def draft(
@@ -101,7 +102,7 @@ def draft(
     note: str = "",
     rolled_back_to: int | None = None,
 ) -> str:
-    """What is to be published, checked, as the JSON object that lacks only version and at_us."""
+    """Checks a rulebook to be published, and returns it as the JSON object that lacks only version and at_us."""
     if format not in FORMATS:
         raise InvalidRule(f"A rulebook is written in yaml, toml or json, not in {format!r}.")
     _check_size("text", text)
@@ -119,7 +120,7 @@ def draft(
 
 
 def from_draft(draft: str, version: int, at_us: int) -> RulebookVersion:
-    """The edition that a draft has become."""
+    """Returns the version that a draft has become."""
     return RulebookVersion(version=version, at_us=at_us, **json.loads(draft))
 
 
@@ -140,12 +141,12 @@ def _check_size(what: str, text: str) -> None:
 
 
 def one_line(what: str, text: str, longest: int) -> str:
-    """The text without what surrounds it; a sentence if it cannot be shown in one line."""
+    """Strips a text; raises InvalidRule if it is no short printable line."""
     text = text.strip()
     if not text and what == "author":
         raise InvalidRule("Who publishes this? The author must not be empty.")
     if len(text) > longest:
         raise InvalidRule(f"The {what} has {len(text)} characters; at most {longest} are kept.")
-    if found := _unprintable.search(text):
-        raise InvalidRule(f"The {what} is one line without control characters; it holds {found[0]!r}.")
+    if control := _control_characters.search(text):
+        raise InvalidRule(f"The {what} is one line without control characters; it holds {control[0]!r}.")
     return text

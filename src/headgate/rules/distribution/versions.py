@@ -1,16 +1,16 @@
-"""Editions: the published rulebooks, and how one is published, read and rolled back.
+"""Published versions of a rulebook: how to publish, read and roll back.
 
-They lie in an archive that numbers and dates what is added to it (engines/redis/rulebook_versions.py is one; it is
-brought along, so this file knows no Redis). Publishing is one step there. All else reads.
+A version store numbers and dates what is added to it (engines/redis/rulebook_versions.py is one; it is passed in,
+so this file needs no Redis). Publishing is one atomic step there. All else only reads.
 
-Rolling back publishes an old text anew, under a new number: history is never rewritten, and who watches by number
-sees it like any other change. Without a number it goes to the one before, and that is reckoned by where a text
-was published first: after 4 was rolled back to 3, rolling back again leads to 2, never forth to 4.
+A rollback publishes an old text under a new number: history is never rewritten, and watchers see it like any other
+change. Without a number it goes back to the version before the one that published the current text first: after 4
+was rolled back to 3, another rollback leads to 2, never forward to 4.
 
 Laws (tests/engines/redis/test_rulebook_versions.py):
-  - an edition is what was pushed, and stays so;
-  - a push that expects an edition is refused, with a sentence, once there is a newer one;
-  - a rollback says what the edition that it names says, or is refused.
+  - a version has the text that was pushed, and never changes;
+  - a push that expects a version is refused, with a message, once there is a newer one;
+  - a rollback publishes the text of the version that it names, or is refused.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ VersionStamp = tuple[int, int]
 
 
 class VersionConflict(InvalidRule):
-    """Another edition is in force than whoever pushes expected."""
+    """The current version is not the one that the push expected."""
 
 
 class VersionStore(Protocol):
-    """Where editions lie: what is asked of it answers at once, or is awaited."""
+    """Stores versions; its methods return at once or are awaited."""
 
     text: str
 
@@ -47,11 +47,11 @@ class VersionStore(Protocol):
 
 
 class RulebookVersions:
-    """The published rulebooks of one archive."""
+    """The published rulebooks of one store."""
 
-    def __init__(self, archive: VersionStore) -> None:
-        self._archive = archive
-        self.text: str = archive.text
+    def __init__(self, store: VersionStore) -> None:
+        self._store = store
+        self.text: str = store.text
 
     def push(
         self,
@@ -63,9 +63,9 @@ class RulebookVersions:
         note: str = "",
         expected: int | None = None,
     ) -> RulebookVersion:
-        """Publish a rulebook; if `expected` is given, only if that is the edition in force (0: none is)."""
+        """Publishes a rulebook; with `expected`, only if that is the current version (0: there is none)."""
         draft = distribution_version.draft(text, document, format=format, author=author, note=note)
-        return run(_push(self._archive, draft, expected))
+        return run(_push(self._store, draft, expected))
 
     def rollback(
         self,
@@ -75,37 +75,40 @@ class RulebookVersions:
         note: str = "",
         anew: Callable[[RulebookVersion], str] | None = None,
     ) -> RulebookVersion:
-        """Publish an earlier text anew: that of edition `to`, or of the one before. `anew` works its document out
-        again; without it, that too is the earlier one."""
-        return run(_rollback(self._archive, to, author, note, anew))
+        """Publishes an earlier text again: that of version `to`, or of the one before.
+
+        `anew` compiles its document again; without it, the earlier document is published too.
+        """
+        return run(_rollback(self._store, to, author, note, anew))
 
     def version(self) -> int:
-        """The number of the edition in force; 0: there is none."""
+        """Returns the number of the current version; 0: there is none."""
         return self.stamp()[0]
 
     def stamp(self) -> VersionStamp:
-        """The same, and when it was published: a server that lost its memory counts from 1 again."""
-        stamp: VersionStamp = self._archive.stamp()
+        """Returns the current number and its time: a server that lost its data counts from 1 again."""
+        stamp: VersionStamp = self._store.stamp()
         return stamp
 
     def current(self) -> RulebookVersion | None:
-        return run(_current(self._archive))
+        """Returns the current version; None if there is none."""
+        return run(_current(self._store))
 
     def get(self, version: int) -> RulebookVersion | None:
-        """That edition, if it is still kept."""
-        return run(_get(self._archive, version))
+        """Returns that version; None if it is no longer kept."""
+        return run(_get(self._store, version))
 
     def history(self) -> list[RulebookVersion]:
-        """All that are kept, newest first."""
-        return run(_history(self._archive))
+        """Returns all versions that are kept, newest first."""
+        return run(_history(self._store))
 
 
 class AsyncRulebookVersions:
-    """The same, awaited."""
+    """The published rulebooks of one store, for asyncio."""
 
-    def __init__(self, archive: VersionStore) -> None:
-        self._archive = archive
-        self.text: str = archive.text
+    def __init__(self, store: VersionStore) -> None:
+        self._store = store
+        self.text: str = store.text
 
     async def push(
         self,
@@ -118,7 +121,7 @@ class AsyncRulebookVersions:
         expected: int | None = None,
     ) -> RulebookVersion:
         draft = distribution_version.draft(text, document, format=format, author=author, note=note)
-        return await arun(_push(self._archive, draft, expected))
+        return await arun(_push(self._store, draft, expected))
 
     async def rollback(
         self,
@@ -128,92 +131,92 @@ class AsyncRulebookVersions:
         note: str = "",
         anew: Callable[[RulebookVersion], Awaitable[str]] | None = None,
     ) -> RulebookVersion:
-        return await arun(_rollback(self._archive, to, author, note, anew))
+        return await arun(_rollback(self._store, to, author, note, anew))
 
     async def version(self) -> int:
         return (await self.stamp())[0]
 
     async def stamp(self) -> VersionStamp:
-        stamp: VersionStamp = await self._archive.stamp()
+        stamp: VersionStamp = await self._store.stamp()
         return stamp
 
     async def current(self) -> RulebookVersion | None:
-        return await arun(_current(self._archive))
+        return await arun(_current(self._store))
 
     async def get(self, version: int) -> RulebookVersion | None:
-        return await arun(_get(self._archive, version))
+        return await arun(_get(self._store, version))
 
     async def history(self) -> list[RulebookVersion]:
-        return await arun(_history(self._archive))
+        return await arun(_history(self._store))
 
 
-def _push(archive: VersionStore, draft: str, expected: int | None) -> Flow[RulebookVersion]:
-    added, version, at_us = yield partial(archive.add, draft, expected)
+def _push(store: VersionStore, draft: str, expected: int | None) -> Flow[RulebookVersion]:
+    added, version, at_us = yield partial(store.add, draft, expected)
     if added:
         return distribution_version.from_draft(draft, version, at_us)
     if not version:
-        raise VersionConflict(f"Edition {expected} was expected, but no rulebook is published in {archive.text}.")
-    newer = yield from _get(archive, version)
-    by = f", by {newer.author}" + (f" ({newer.note})" if newer.note else "") if newer else ""
+        raise VersionConflict(f"Edition {expected} was expected, but no rulebook is published in {store.text}.")
+    newer = yield from _get(store, version)
+    published_by = f", by {newer.author}" + (f" ({newer.note})" if newer.note else "") if newer else ""
     raise VersionConflict(
-        f"The rulebook in force is edition {version}{by}, not {expected}: somebody was faster. "
+        f"The rulebook in force is edition {version}{published_by}, not {expected}: somebody was faster. "
         "Look at what it says, and push again."
     )
 
 
 def _rollback(
-    archive: VersionStore, to: int | None, author: str, note: str, anew: Callable[[RulebookVersion], Any] | None
+    store: VersionStore, to: int | None, author: str, note: str, anew: Callable[[RulebookVersion], Any] | None
 ) -> Flow[RulebookVersion]:
-    current = yield from _current(archive)
+    current = yield from _current(store)
     if current is None:
-        raise InvalidRule(f"There is nothing to roll back: no rulebook is published in {archive.text}.")
+        raise InvalidRule(f"There is nothing to roll back: no rulebook is published in {store.text}.")
     if to is None:
         to = current.origin - 1
         if not to:
             raise InvalidRule("There is nothing to roll back to: the text in force is that of the first edition.")
-    old = yield from _get(archive, to)
-    if old is None:
-        kept = yield archive.versions
-        raise InvalidRule(f"Edition {to} is not kept. Kept are {', '.join(map(str, reversed(kept)))}.")
-    document = old.document if anew is None else (yield partial(anew, old))
+    earlier = yield from _get(store, to)
+    if earlier is None:
+        numbers = yield store.versions
+        raise InvalidRule(f"Edition {to} is not kept. Kept are {', '.join(map(str, reversed(numbers)))}.")
+    document = earlier.document if anew is None else (yield partial(anew, earlier))
     draft = distribution_version.draft(
-        old.text, document, format=old.format, author=author, note=note, rolled_back_to=old.origin
+        earlier.text, document, format=earlier.format, author=author, note=note, rolled_back_to=earlier.origin
     )
-    return (yield from _push(archive, draft, current.version))
+    return (yield from _push(store, draft, current.version))
 
 
-def _current(archive: VersionStore) -> Flow[RulebookVersion | None]:
-    seen: VersionStamp | None = None
+def _current(store: VersionStore) -> Flow[RulebookVersion | None]:
+    last_stamp: VersionStamp | None = None
     while True:
-        stamp = yield archive.stamp
+        stamp = yield store.stamp
         if not stamp[0]:
             return None
-        found = yield from _get(archive, stamp[0])
-        if found is not None:
-            return found
-        if stamp == seen:  # not just overtaken by twenty others
-            raise InvalidRule(f"Edition {stamp[0]} is in force, but missing in {archive.text}. Push it again.")
-        seen = stamp
+        version = yield from _get(store, stamp[0])
+        if version is not None:
+            return version
+        if stamp == last_stamp:  # unchanged, so newer versions did not just push it out
+            raise InvalidRule(f"Edition {stamp[0]} is in force, but missing in {store.text}. Push it again.")
+        last_stamp = stamp
 
 
-def _get(archive: VersionStore, version: int) -> Flow[RulebookVersion | None]:
-    raw = yield partial(archive.paper, version)
+def _get(store: VersionStore, version: int) -> Flow[RulebookVersion | None]:
+    raw = yield partial(store.paper, version)
     if raw is None:
         return None
     try:
-        found = RulebookVersion.read(raw)
+        parsed = RulebookVersion.read(raw)
     except InvalidRule as error:
-        raise InvalidRule(f"Edition {version} in {archive.text}: {error}") from None
-    if found.version != version:
-        raise InvalidRule(f"Edition {version} in {archive.text} says that it is edition {found.version}.")
-    return found
+        raise InvalidRule(f"Edition {version} in {store.text}: {error}") from None
+    if parsed.version != version:
+        raise InvalidRule(f"Edition {version} in {store.text} says that it is edition {parsed.version}.")
+    return parsed
 
 
-def _history(archive: VersionStore) -> Flow[list[RulebookVersion]]:
-    """One by one: twenty large books are no single answer."""
-    found: list[RulebookVersion] = []
-    for version in (yield archive.versions):
-        kept = yield from _get(archive, version)
-        if kept is not None:
-            found.append(kept)
-    return found
+def _history(store: VersionStore) -> Flow[list[RulebookVersion]]:
+    """Reads one version at a time: twenty large books are too much for one reply."""
+    history: list[RulebookVersion] = []
+    for version in (yield store.versions):
+        published = yield from _get(store, version)
+        if published is not None:
+            history.append(published)
+    return history

@@ -1,19 +1,19 @@
-"""The watch: a rulebook that lives. One thread looks at a source, and hands over what is new there.
+"""The watcher: a thread that polls a source and hands over new rulebooks.
 
-A look is cheap: only if the source's signature has changed is anything read. A book that cannot be loaded, or that
-its owner will not take, is refused: the one in force stays. A source that is gone, or is empty all of a sudden (a
-server that lost its memory), changes nothing either: limits do not fall because their book is away.
+A poll is cheap: the source is read only if its signature has changed. A book that cannot be loaded, or that the
+owner rejects, is refused: the current one stays. A source that is unreachable, or is suddenly empty (a server that
+lost its data), changes nothing either: limits do not disappear with their source.
 
-A start is a first look whose answer is needed. If there is none, the last good book kept on disk stands in, and
-the log says so; without that the failure goes up.
+A start needs a book. If the source has none, the last good one in the disk cache is used, and the log says so;
+without that the error is raised.
 
-Laws (tests/rules/distribution/test_watcher.py, test_watch_thread.py; on real servers
+Laws (tests/rules/distribution/test_watcher.py, test_watcher_thread.py; on real servers
 tests/engines/redis/test_rulebook_watchers.py):
-  - the book in force is always the last good one that was seen;
-  - a change is handed over once, within a second; a paper that says the same as before is no change;
-  - a broken edition is counted and told once, not at each look; `error` holds its sentence until a good one comes;
-  - a source that goes is told once, and once when it is back;
-  - nothing is handed over after close, and the thread ends with its owner; a forked child has one of its own.
+  - the current book is always the last good one that was read;
+  - a change is handed over once, within a second; a text that is the same as before is no change;
+  - a broken version is counted and logged once, not at each poll; `error` holds it until a good one comes;
+  - a source that becomes unreachable is logged once, and once when it is back;
+  - nothing is handed over after close, and the thread ends with its owner; a forked child starts its own thread.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ __all__ = ["load_once", "FileSource", "Paper", "PushedSource", "Source", "Rulebo
 
 Book = TypeVar("Book")
 
-POLL_INTERVAL_S = 0.4  # seconds between two looks
-_PATIENCE = 1.0  # seconds that close waits for a look to end
+POLL_INTERVAL_S = 0.4  # between two polls
+CLOSE_TIMEOUT_S = 1.0  # that close waits for a poll to end
 
 PUSH_ONE = "Push one: headgate rules push FILE --engine URL."
 
 _log = logging.getLogger("headgate")
-_never = object()
-_SPANS = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
+_NO_SIGNATURE = object()
+_AGE_UNITS = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
 
 
 class RulebookWatcher(Generic[Book]):
-    """Looks at a source for its owner.
+    """Polls a source for its owner.
 
-    load        makes a book of a paper, or raises InvalidRule
-    on_change   is given each new book; what it raises refuses the book
-    keep        where each good paper is kept, for a start without the source
+    load        makes a book of a text, or raises InvalidRule
+    on_change   receives each new book; if it raises, the book is refused
+    keep        the disk cache for good books, for a start without the source
 
     Call `begin` for the first book, then `start`; `forget` is for a forked child.
     """
@@ -65,22 +65,22 @@ class RulebookWatcher(Generic[Book]):
         clock: Clock | None = None,
     ) -> None:
         self.source = source
-        self.paper: Paper | None = None  # of the book in force
-        self.error: str | None = None  # why the latest one is not in force
+        self.paper: Paper | None = None  # the text of the current book
+        self.error: str | None = None  # why the latest text was refused
         self.refused: int = 0
-        self.away: bool = False  # whether the source is gone
-        self._load, self._on_change, self._keep = load, on_change, keep
+        self.away: bool = False  # whether the source is unreachable
+        self._load, self._on_change, self._disk_cache = load, on_change, keep
         self._interval = interval
         self._clock = clock or SystemClock()
-        self._seen: Hashable = _never
+        self._signature: Hashable = _NO_SIGNATURE
         self._closed = False
-        self._looking, self._starting, self._warned = Lock(), Lock(), False
-        self._end: Event | None = None
+        self._poll_lock, self._start_lock, self._warned = Lock(), Lock(), False
+        self._stop: Event | None = None
         self._thread: Thread | None = None
 
     def begin(self) -> Book:
-        """The book to start with: the source's, or the kept one."""
-        signature: Hashable = _never
+        """Returns the book to start with: the source's, or the cached one."""
+        signature: Hashable = _NO_SIGNATURE
         empty = False
         try:
             signature = self.source.signature()
@@ -89,57 +89,57 @@ class RulebookWatcher(Generic[Book]):
                 empty = True
                 raise InvalidRule(f"No rulebook has been pushed to {self.source.name} yet. {PUSH_ONE}")
             book = self._load(paper)
-        except (HeadgateError, OSError) as why:
-            kept = self._kept(why)
-            if kept is None and isinstance(why, OSError):
-                raise InvalidRule(f"{self.source.name} cannot be read: {why.strerror or why}.") from why
-            if kept is None:
+        except (HeadgateError, OSError) as error:
+            cached = self._load_cached(error)
+            if cached is None and isinstance(error, OSError):
+                raise InvalidRule(f"{self.source.name} cannot be read: {error.strerror or error}.") from error
+            if cached is None:
                 raise
-            self.paper, book = kept
-            self.away = not isinstance(why, InvalidRule)
+            self.paper, book = cached
+            self.away = not isinstance(error, InvalidRule)
             if not self.away:
-                self._seen = signature
+                self._signature = signature
             if not self.away and not empty:
-                self.error = str(why)
+                self.error = str(error)
                 self.refused += 1
         else:
-            self._seen = signature
-            self._took(paper)
+            self._signature = signature
+            self._accept(paper)
         return book
 
     def look(self) -> None:
-        """Look once, now."""
-        with self._looking:
+        """Polls the source once, now."""
+        with self._poll_lock:
             if self._closed:
                 return
-            signature: Hashable = _never
+            signature: Hashable = _NO_SIGNATURE
             try:
                 signature = self.source.signature()
-                if signature != self._seen:
-                    self._look_into(self.source.read())
-                    self._seen = signature
-            except (EngineUnavailable, OSError) as why:
-                self._gone(why)
+                if signature != self._signature:
+                    self._apply(self.source.read())
+                    self._signature = signature
+            except (EngineUnavailable, OSError) as error:
+                self._report_unavailable(error)
                 return
-            except Exception as why:
-                self._refuse(why, signature)
+            except Exception as error:
+                self._reject(error, signature)
             if self.away:
                 self.away = False
                 _log.warning("headgate: the rulebook's source is back: %s.", self.source.name)
 
     def start(self) -> bool:
-        """Look every interval, unless it does so already; False if no thread can be started. Then try again."""
+        """Starts the polling thread, unless it runs; returns False if no thread can be started. Then try again."""
         try:
-            with self._starting:
-                if self._end is None and not self._closed:
-                    end = self._end = Event()
-                    owner = ref(self, lambda _: end.set())
-                    args = owner, end, self._interval
-                    self._thread = Thread(target=_watching, args=args, name="headgate-rules", daemon=True)
+            with self._start_lock:
+                if self._stop is None and not self._closed:
+                    stop = self._stop = Event()
+                    owner = ref(self, lambda _: stop.set())
+                    args = owner, stop, self._interval
+                    self._thread = Thread(target=_poll_loop, args=args, name="headgate-rules", daemon=True)
                     self._thread.start()
                     self._warned = False
-        except RuntimeError as error:  # the process has as many as it may have
-            self._end = self._thread = None
+        except RuntimeError as error:  # the process has as many threads as it may have
+            self._stop = self._thread = None
             if not self._warned:
                 self._warned = True
                 _log.warning(
@@ -150,21 +150,21 @@ class RulebookWatcher(Generic[Book]):
         return True
 
     def close(self) -> None:
-        """Look no more."""
+        """Stops polling."""
         self._closed = True
-        if self._end is not None and self._thread is not None:
-            self._end.set()
+        if self._stop is not None and self._thread is not None:
+            self._stop.set()
             if self._thread is not current_thread():
-                self._thread.join(_PATIENCE)
+                self._thread.join(CLOSE_TIMEOUT_S)
 
     def forget(self) -> None:
-        """In a forked child: its parent's thread is not here, nor whoever held the lock."""
-        ran = self._end is not None or self._warned
-        self._looking, self._starting, self._end, self._thread = Lock(), Lock(), None, None
-        if ran:
+        """Restarts polling in a forked child, where the parent's thread and its locks are of no use."""
+        was_running = self._stop is not None or self._warned
+        self._poll_lock, self._start_lock, self._stop, self._thread = Lock(), Lock(), None, None
+        if was_running:
             self.start()
 
-    def _look_into(self, paper: Paper | None) -> None:
+    def _apply(self, paper: Paper | None) -> None:
         if paper is None:
             _log.warning("headgate: no rulebook is left in %s; the one in force stays.", self.source.name)
         elif paper == self.paper:
@@ -173,63 +173,61 @@ class RulebookWatcher(Generic[Book]):
             book = self._load(paper)
             if not self._closed:
                 self._on_change(book)
-                self._took(paper)
+                self._accept(paper)
                 _log.info("headgate: the rulebook is now %s.", paper.name)
 
-    def _took(self, paper: Paper) -> None:
+    def _accept(self, paper: Paper) -> None:
         self.paper, self.error = paper, None
-        if self._keep is not None:
-            self._keep.write(paper)
+        if self._disk_cache is not None:
+            self._disk_cache.write(paper)
 
-    def _refuse(self, why: Exception, signature: Hashable) -> None:
-        sentence = str(why) if isinstance(why, HeadgateError) else f"{type(why).__name__}: {why}"
-        if signature is _never and sentence == self.error:
+    def _reject(self, error: Exception, signature: Hashable) -> None:
+        message = str(error) if isinstance(error, HeadgateError) else f"{type(error).__name__}: {error}"
+        if signature is _NO_SIGNATURE and message == self.error:
             return
-        self._seen, self.error = signature, sentence
+        self._signature, self.error = signature, message
         self.refused += 1
-        unexpected = None if isinstance(why, HeadgateError) else why
-        _log.error(
-            "headgate: a new rulebook is refused, the one in force stays. %s", sentence, exc_info=unexpected
-        )
+        unexpected = None if isinstance(error, HeadgateError) else error
+        _log.error("headgate: a new rulebook is refused, the one in force stays. %s", message, exc_info=unexpected)
 
-    def _gone(self, why: Exception) -> None:
+    def _report_unavailable(self, error: Exception) -> None:
         if not self.away:
             self.away = True
-            _log.warning("headgate: the rulebook's source is gone, the book in force stays. %s", why)
+            _log.warning("headgate: the rulebook's source is gone, the book in force stays. %s", error)
 
-    def _kept(self, why: Exception) -> tuple[Paper, Book] | None:
-        """What stands in when there is no book to start with."""
-        if self._keep is None:
+    def _load_cached(self, cause: Exception) -> tuple[Paper, Book] | None:
+        """Returns the cached text and its book, for a start without the source."""
+        if self._disk_cache is None:
             return None
-        kept = self._keep.read()
-        if kept is None:
+        cached = self._disk_cache.read()
+        if cached is None:
             return None
         try:
-            book = self._load(kept.paper)
+            book = self._load(cached.paper)
         except HeadgateError as error:
-            _log.warning("headgate: the rulebook kept in %s is of no use: %s", self._keep.path, error)
+            _log.warning("headgate: the rulebook kept in %s is of no use: %s", self._disk_cache.path, error)
             return None
-        old = _span(max(0, self._clock.now_us() - kept.at_us) // SECOND)
-        _log.warning("headgate: %s The book kept on disk is used: %s, %s old.", why, kept.paper.name, old)
-        return kept.paper, book
+        age = _format_age(max(0, self._clock.now_us() - cached.at_us) // SECOND)
+        _log.warning("headgate: %s The book kept on disk is used: %s, %s old.", cause, cached.paper.name, age)
+        return cached.paper, book
 
 
 def load_once(source: Source, load: Callable[[Paper], Book], keep: DiskCache | None = None) -> Book:
-    """The book to start with, for one who will not watch."""
+    """Returns the book to start with, for programs that do not watch the source."""
     return RulebookWatcher(source, load, lambda _: None, keep=keep).begin()
 
 
-def _watching(owner: ref[RulebookWatcher[Any]], end: Event, interval: float) -> None:
-    while not end.wait(interval):
-        watch = owner()
-        if watch is None:
+def _poll_loop(owner: ref[RulebookWatcher[Any]], stop: Event, interval: float) -> None:
+    while not stop.wait(interval):
+        watcher = owner()
+        if watcher is None:
             return
-        watch.look()
-        del watch  # while it waits, nothing holds the owner
+        watcher.look()
+        del watcher  # holds no reference to the owner while it waits
 
 
-def _span(seconds: int) -> str:
-    for length, word in _SPANS:
+def _format_age(seconds: int) -> str:
+    for length, word in _AGE_UNITS:
         if seconds >= 2 * length:
             return f"{seconds // length} {word}"
     return f"{seconds} s"

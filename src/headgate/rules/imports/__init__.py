@@ -1,16 +1,16 @@
-"""Imports: what people have, as a rulebook.
+"""Imports: translates the configurations of other rate limiters into rulebooks.
 
     envoy     the YAML of envoyproxy/ratelimit
     spring    an application.yaml with routes of Spring Cloud Gateway
     nginx     limit_req and limit_conn of an nginx configuration
-    limits    rates in words, of limits, flask-limiter and slowapi
+    limits    rate strings of limits, flask-limiter and slowapi
 
-    translated = translate(text)
-    translated.document      a rulebook, to be loaded (load.of) or written down
-    translated.notes         what has no equivalent, or means something else here, each with its line
+    translation = translate(text)
+    translation.document     a rulebook, to be loaded (load.of) or written down
+    translation.notes        what has no equivalent, or means something else here, each with its line
 
-Law: nothing that limits is dropped in silence. What cannot be said became a note that says what was done instead,
-and what cannot be read is an InvalidRule with its line.
+Law: nothing that limits is dropped silently. What has no equivalent becomes a note that says what was done
+instead, and a text that cannot be read is an InvalidRule with its line.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _SIGNS = {
     "spring": [r"RequestRateLimiter|redis-rate-limiter|^spring\s*[.:]"],
     "envoy": [r"""^[\s{]*["']?domain["']?\s*:""", r"""^[\s{]*["']?descriptors["']?\s*:"""],
 }
-_RULES = r"""^[\s{]*["']?rules["']?\s*:"""  # a rulebook of our own: its conditions may name a domain
+_RULEBOOK_SIGN = r"""^[\s{]*["']?rules["']?\s*:"""  # a headgate rulebook, whose conditions may name a domain
 
 _OPTIONS = {"envoy": "domain", "limits": "strategy"}
 
-_line = re.compile(r"line (\d+): ")
+_line_prefix = re.compile(r"line (\d+): ")
 
 
 class WrongOption(InvalidRule):
@@ -52,10 +52,10 @@ class WrongOption(InvalidRule):
 def translate(
     text: str, kind: str | None = None, name: str | None = None, *, source: str | None = None, **options: Any
 ) -> Translation:
-    """The text as a rulebook called `name`. Its kind is guessed unless given; errors name the file `source`.
+    """Translates a text into a rulebook called `name`. Its kind is detected by default; errors name `source`.
 
-    Options: for envoy `domain=True` (rules are for calls with the attribute `domain` of this file), for limits
-    `strategy="moving-window"`.
+    Options: for envoy `domain=True` (rules are for calls whose attribute `domain` is that of this file), for
+    limits `strategy="moving-window"`.
     """
     if source is not None:
         try:
@@ -64,33 +64,37 @@ def translate(
             raise
         except InvalidRule as error:
             raise InvalidRule(located(str(error), source)) from None
-    chosen = detect_kind(text) if kind is None else kind
-    if chosen not in _TRANSLATORS:
-        raise InvalidRule(f'"{chosen}" cannot be imported. Known are {", ".join(KINDS)}.')
+    chosen_kind = detect_kind(text) if kind is None else kind
+    if chosen_kind not in _TRANSLATORS:
+        raise InvalidRule(f'"{chosen_kind}" cannot be imported. Known are {", ".join(KINDS)}.')
     for option in options:
-        if option != _OPTIONS.get(chosen):
-            known = [each for each, its in _OPTIONS.items() if its == option]
-            why = f"is for files of {known[0]}; this one is of {chosen}" if known else "is no option of an import"
+        if option != _OPTIONS.get(chosen_kind):
+            kinds = [option_kind for option_kind, kind_option in _OPTIONS.items() if kind_option == option]
+            why = (
+                f"is for files of {kinds[0]}; this one is of {chosen_kind}"
+                if kinds
+                else "is no option of an import"
+            )
             raise WrongOption(f"--{option} (in a program {option}=) {why}.")
-    return _TRANSLATORS[chosen](text, name, **options)
+    return _TRANSLATORS[chosen_kind](text, name, **options)
 
 
 def located(sentence: str, source: str) -> str:
-    """Puts the file before a sentence: FILE:3: where it begins with its line."""
-    found = _line.match(sentence)
-    return f"{source}:{found[1]}: {sentence[found.end() :]}" if found else f"{source}: {sentence}"
+    """Puts the file before a message: FILE:3: if the message starts with its line."""
+    match = _line_prefix.match(sentence)
+    return f"{source}:{match[1]}: {sentence[match.end() :]}" if match else f"{source}: {sentence}"
 
 
 def looks_like(kind: str, text: str) -> bool:
-    """Whether it has the signs of that kind: nginx, spring or envoy."""
+    """Returns whether a text has the signs of that kind: nginx, spring or envoy."""
     signs = [bool(re.search(sign, text, re.M)) for sign in _SIGNS[kind]]
-    if kind == "envoy" and not re.search(_RULES, text, re.M):
+    if kind == "envoy" and not re.search(_RULEBOOK_SIGN, text, re.M):
         return any(signs)  # the other key may be misspelled
     return all(signs)
 
 
 def detect_kind(text: str) -> str:
-    """What kind of text it is."""
+    """Returns the kind of a configuration text; raises InvalidRule if it is not recognized."""
     for kind in _SIGNS:
         if looks_like(kind, text):
             return kind

@@ -1,10 +1,10 @@
-"""envoyproxy/ratelimit: descriptors as rules.
+"""envoyproxy/ratelimit: translates descriptors into rules.
 
-The service looks a descriptor up: for its entries, one after the other, first the one with that value is taken,
-then the first wildcard that fits, then the one without a value; and only a limit at the depth of the last entry
-counts. So at most one is for a descriptor. Here every rule whose condition holds applies, so each says it all: the
-attribute `descriptor` holds the keys of a call's entries as they are, in their order, and no two paths of a file
-have the same keys and values:
+The service looks a descriptor up, entry by entry: it takes the node with that value, else the first wildcard that
+matches, else the node without a value; and only a limit at the depth of the last entry counts. So at most one
+limit is for a descriptor. Here every rule whose condition holds applies, so each condition is complete: the
+attribute `descriptor` holds the keys of a call's entries, in their order, and no two paths of a file have the same
+keys and values:
 
     - key: message_type               - name: message_type_marketing.to_number
       value: marketing                  when: {descriptor: message_type/to_number, message_type: marketing}
@@ -16,12 +16,12 @@ have the same keys and values:
                                         key: to_number
                                         limit: 100/day fixed
 
-Values that other entries beside it are for are left out by `not`. A count is kept for every descriptor: its
-entries are the key. An attribute that is empty counts as missing here and as a value there; because `descriptor`
-says that the entry is there, it is counted as one more value (missing: one). Windows are the service's: of the
-clock, a month of 30 days. A limit of no requests is a cost of 2 where 1 may pass.
+Values that other entries of the list are for are excluded by `not`. Every descriptor has its own counter: its
+entries are the key. An empty attribute counts as missing here and as a value there; because `descriptor` shows
+that the entry is present, it is counted as one more value (missing: one). Windows are those of the service: by the
+clock, a month of 30 days. A limit of 0 requests becomes a cost of 2 where 1 may pass.
 
-The service takes a key that it knows anywhere, and refuses a file with one that it does not know; so does this.
+The service accepts a key that it knows anywhere, and refuses a file with an unknown key; so does this.
 
 Law (tests/rules/imports/test_envoy_descriptor_law.py): to any descriptor exactly the rule applies that the service
 would have found.
@@ -47,30 +47,34 @@ _ODD_UNITS = {
     "month": "its months are 30 days long, counted from 1970",
     "year": "its years are 365 days long, counted from 1970",
 }
-_LEFT_OUT = {
+_UNTRANSLATED = {
     "detailed_metric": "is about metrics",
     "value_to_metric": "is about metrics",
     "metadata": "is what the service adds to the dynamic metadata of its answers, which name the rules here",
 }
-_ROOT = ("domain", "descriptors")
-_DESCRIPTOR = ("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "share_threshold")
-_LIMIT = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
-_REPLACED = ("name",)
-_PLACES = {"a descriptor": (*_DESCRIPTOR, *_LEFT_OUT), "a rate_limit": _LIMIT, "the file": _ROOT}
-# What means something of its own in a condition or in a call.
-_TAKEN = {
+_ROOT_KEYS = ("domain", "descriptors")
+_DESCRIPTOR_KEYS = ("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "share_threshold")
+_LIMIT_KEYS = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
+_REPLACED_KEYS = ("name",)
+_KEYS_BY_OWNER = {
+    "a descriptor": (*_DESCRIPTOR_KEYS, *_UNTRANSLATED),
+    "a rate_limit": _LIMIT_KEYS,
+    "the file": _ROOT_KEYS,
+}
+# Names that have a meaning in a condition or in a call.
+_RESERVED_NAMES = {
     "method", "path", "host", "address", "all", "any", "not", "is", "header", "argument", "cookie", "domain",
     "descriptor",
 }  # fmt: skip
 
 
 class _Step(NamedTuple):
-    """One entry on the way to a limit."""
+    """One entry on the path to a limit."""
 
     key: str
     value: str | None
     shared: bool
-    unless: list[str]  # values that other entries are for
+    unless: list[str]  # values that other entries match first
 
     @property
     def label(self) -> str:
@@ -78,13 +82,13 @@ class _Step(NamedTuple):
 
 
 def attribute(key: str) -> str:
-    """The attribute that an entry's key becomes, in a book and in a call."""
+    """Returns the attribute for the key of an entry, in a rulebook and in a call."""
     name = attribute_name(key, "key")
-    return f"descriptor_{name}" if name in _TAKEN else name
+    return f"descriptor_{name}" if name in _RESERVED_NAMES else name
 
 
 def attribute_names(keys: Iterable[str]) -> list[str]:
-    """The attributes that the keys of a descriptor become, in their order. A name that comes again is numbered."""
+    """Returns the attributes for the keys of a descriptor, in their order. A repeated name is numbered."""
     names: dict[str, None] = {}
     for key in keys:
         name = numbered = attribute(key)
@@ -97,98 +101,97 @@ def attribute_names(keys: Iterable[str]) -> list[str]:
 
 
 def joined_keys(keys: Iterable[str]) -> str:
-    """The value of the attribute `descriptor`: all keys in their order. No two lists of keys have the same."""
+    """Returns the value of the attribute `descriptor`: all keys in their order, unique for each list of keys."""
     return "/".join(key.replace("%", "%25").replace("/", "%2F").replace("*", "%2A") for key in keys)
 
 
 def translate(text: str, name: str | None = None, domain: bool = False) -> Translation:
-    """The limits of one domain. With `domain`, rules are for calls with this attribute `domain` only."""
-    return _Reading(read(text), domain).translated(name)
+    """Translates the limits of one domain. With `domain`, rules apply only to calls with this `domain`."""
+    return _Translator(read(text), domain).build(name)
 
 
-class _Reading:
+class _Translator:
     def __init__(self, root: Table, domain: bool) -> None:
         self.draft = Draft()
         self.root = root
-        self._check(root, "the file", _ROOT)
+        self._check(root, "the file", _ROOT_KEYS)
         self.domain = optional_text(root.get("domain"), "domain")
         if not self.domain:
             raise InvalidRule("line 1: a domain was expected, such as domain: shop.")
         if domain and "*" in self.domain:
             raise InvalidRule(f"line {line_of(root.get('domain'))}: a domain cannot have a * here: rename it.")
         self.tests: Document = {"domain": self.domain} if domain else {}
-        self.named: dict[str, list[str]] = {}  # the service's name of a limit: our rules
-        self.replacing: list[tuple[Document, Node, str]] = []
+        self.rules_by_limit: dict[str, list[str]] = {}  # limit name in the service: names of our rules
+        self.replacements: list[tuple[Document, Node, str]] = []
 
-    def translated(self, name: str | None) -> Translation:
+    def build(self, name: str | None) -> Translation:
         self._descriptors(items(self.root.get("descriptors"), "descriptors"), ())
         self._replaces()
-        return self.draft.translated(name=name or self.domain, defaults={"missing": "one"})
+        return self.draft.build(name=name or self.domain, defaults={"missing": "one"})
 
-    def _check(self, table: Table, what: str, known: Collection[str]) -> None:
-        """Refuses keys that the service does not know, and notes those that it does not look at here."""
+    def _check(self, table: Table, what: str, valid_keys: Collection[str]) -> None:
+        """Refuses keys that the service does not know, and notes those that it ignores here."""
         for key, _ in table.entries.values():
-            if key.text in known:
+            if key.text in valid_keys:
                 continue
-            if key.text in _LEFT_OUT and what == "a descriptor":
-                self.draft.note(line_of(key), f"{key.text} {_LEFT_OUT[key.text]}: it is left out.")
+            if key.text in _UNTRANSLATED and what == "a descriptor":
+                self.draft.note(line_of(key), f"{key.text} {_UNTRANSLATED[key.text]}: it is left out.")
                 continue
-            home = next((place for place, keys in _PLACES.items() if key.text in keys), None)
-            if home is None:
-                raise InvalidRule(
-                    f'line {line_of(key)}: "{key.text}" is not a key of {what}. {did_you_mean(key.text, known)}'
-                )
-            self.draft.note(line_of(key), f"{key.text} is a key of {home}: here it is left out.")
+            owner = next((candidate for candidate, keys in _KEYS_BY_OWNER.items() if key.text in keys), None)
+            if owner is None:
+                hint = did_you_mean(key.text, valid_keys)
+                raise InvalidRule(f'line {line_of(key)}: "{key.text}" is not a key of {what}. {hint}')
+            self.draft.note(line_of(key), f"{key.text} is a key of {owner}: here it is left out.")
 
     def _descriptors(self, nodes: list[Node], path: tuple[_Step, ...]) -> None:
         tables = [mapping(node, "A descriptor") for node in nodes]
         for table in tables:
-            self._check(table, "a descriptor", _DESCRIPTOR)
+            self._check(table, "a descriptor", _DESCRIPTOR_KEYS)
         entries = [(_key(table), optional_text(table.get("value"), "value") or None) for table in tables]
         composite: set[str] = set()
-        for place, table in enumerate(tables):
-            key, value = entries[place]
-            # The service files an entry under its key and value in one text, so a_b: c and a: b_c are the same.
-            whole_key = key if value is None else f"{key}_{value}"
-            if whole_key in composite:
+        for index, table in enumerate(tables):
+            key, value = entries[index]
+            # The service joins key and value to one text, so a_b: c and a: b_c are the same entry.
+            composite_key = key if value is None else f"{key}_{value}"
+            if composite_key in composite:
                 raise InvalidRule(f"line {line_of(table)}: this key and value stand twice in one list.")
-            composite.add(whole_key)
+            composite.add(composite_key)
             shared = flag(table.get("share_threshold"), "share_threshold")
             if shared and "*" not in (value or ""):
                 raise InvalidRule(f"line {line_of(table)}: share_threshold is for values with a * only.")
-            unless = _more_specific(entries, place)
+            unless = _more_specific(entries, index)
             if unless is None:
                 self.draft.note(
                     line_of(table), f'this is never reached: the value "*" of {key} fits first. It is left out.'
                 )
                 continue
-            steps = (*path, _Step(key, value, shared, unless))
-            name = attribute_names(step.key for step in steps)[-1]
+            path_here = (*path, _Step(key, value, shared, unless))
+            name = attribute_names(step.key for step in path_here)[-1]
             if name != key:
                 self.draft.note(line_of(table.get("key")), f'the key "{key}" became the attribute {name}.')
-            self._limit(table, steps)
-            self._descriptors(items(table.get("descriptors"), "descriptors"), steps)
+            self._limit(table, path_here)
+            self._descriptors(items(table.get("descriptors"), "descriptors"), path_here)
 
     def _limit(self, table: Table, path: tuple[_Step, ...]) -> None:
-        given = table.get("rate_limit")
-        if given is None or (isinstance(given, Scalar) and given.empty):
+        limit_node = table.get("rate_limit")
+        if limit_node is None or (isinstance(limit_node, Scalar) and limit_node.empty):
             return
-        limit = mapping(given, "rate_limit")
-        self._check(limit, "a rate_limit", _LIMIT)
-        wanted = optional_text(limit.get("name"), "name")
-        name = self.draft.name(wanted or ".".join(step.label for step in path))
-        if wanted:
-            self.named.setdefault(wanted, []).append(name)
-            if name != wanted:
-                self.draft.note(line_of(limit.get("name")), f'the limit "{wanted}" is the rule {name}.')
-        text, cost = self._text(limit)
+        limit = mapping(limit_node, "rate_limit")
+        self._check(limit, "a rate_limit", _LIMIT_KEYS)
+        limit_name = optional_text(limit.get("name"), "name")
+        name = self.draft.name(limit_name or ".".join(step.label for step in path))
+        if limit_name:
+            self.rules_by_limit.setdefault(limit_name, []).append(name)
+            if name != limit_name:
+                self.draft.note(line_of(limit.get("name")), f'the limit "{limit_name}" is the rule {name}.')
+        text, cost = self._limit_text(limit)
         names = attribute_names(step.key for step in path)
-        counted = [name for name, step in zip(names, path, strict=True) if not step.shared]
+        dimensions = [name for name, step in zip(names, path, strict=True) if not step.shared]
         self.draft.rule(
             name=name,
-            label=wanted if wanted and wanted != name else None,
+            label=limit_name if limit_name and limit_name != name else None,
             when=self._when(path, names),
-            key=one_or_all(counted) if counted else None,
+            key=one_or_all(dimensions) if dimensions else None,
             limit=text,
             cost=cost,
             mode="shadow" if flag(table.get("shadow_mode"), "shadow_mode") else None,
@@ -196,13 +199,13 @@ class _Reading:
         )
         for node in items(limit.get("replaces"), "replaces"):
             replaced = mapping(node, "What is replaced")
-            self._check(replaced, "what is replaced", _REPLACED)
-            other = optional_text(replaced.get("name"), "name")
-            if not other or other == wanted:
+            self._check(replaced, "what is replaced", _REPLACED_KEYS)
+            replaced_name = optional_text(replaced.get("name"), "name")
+            if not replaced_name or replaced_name == limit_name:
                 raise InvalidRule(f"line {line_of(node)}: replaces takes the name of another limit.")
-            self.replacing.append((self.draft.rules[-1], node, other))
+            self.replacements.append((self.draft.rules[-1], node, replaced_name))
 
-    def _text(self, limit: Table) -> tuple[str, int | None]:
+    def _limit_text(self, limit: Table) -> tuple[str, int | None]:
         unit = (optional_text(limit.get("unit"), "unit") or "").lower()
         if flag(limit.get("unlimited"), "unlimited"):
             if unit:
@@ -218,29 +221,33 @@ class _Reading:
             )
         if amount:
             return f"{amount}/{_UNITS[unit]} fixed", None
-        said = "0 requests" if amount == 0 else "requests_per_unit is not given, and that is 0"
-        self.draft.note(line_of(limit), f"{said}: every call is refused, because it costs 2 where 1 may pass.")
+        reason = "0 requests" if amount == 0 else "requests_per_unit is not given, and that is 0"
+        self.draft.note(line_of(limit), f"{reason}: every call is refused, because it costs 2 where 1 may pass.")
         return f"1/{_UNITS[unit]} fixed", 2
 
     def _when(self, path: tuple[_Step, ...], names: list[str]) -> Document:
-        steps = list(zip(names, path, strict=True))
-        values = {name: step.value for name, step in steps if step.value is not None and not _fits_all(step.value)}
-        unless = [{name: one_or_all(step.unless)} for name, step in steps if step.unless]
+        named_steps = list(zip(names, path, strict=True))
+        values = {
+            name: step.value
+            for name, step in named_steps
+            if step.value is not None and not _matches_everything(step.value)
+        }
+        unless = [{name: one_or_all(step.unless)} for name, step in named_steps if step.unless]
         when = {**self.tests, "descriptor": joined_keys(step.key for step in path), **values}
         return {**when, "not": one_or_all(unless)} if unless else when
 
     def _replaces(self) -> None:
         graph: dict[str, set[str]] = {}
-        for rule, node, wanted in self.replacing:
-            if wanted not in self.named:
+        for rule, node, limit_name in self.replacements:
+            if limit_name not in self.rules_by_limit:
                 self.draft.note(
-                    line_of(node), f'no limit is called "{wanted}": it is left out of what is replaced.'
+                    line_of(node), f'no limit is called "{limit_name}": it is left out of what is replaced.'
                 )
             if rule.get("mode") == "shadow":
                 self.draft.note(
                     line_of(node), "a shadow replaces nothing: what it was to replace applies as well."
                 )
-            for other in self.named.get(wanted, ()):
+            for other in self.rules_by_limit.get(limit_name, ()):
                 if rule["name"] == other or _reaches(graph, other, rule["name"]):
                     self.draft.note(
                         line_of(node), f"{other} and {rule['name']} replace each other: {other} is not replaced."
@@ -261,20 +268,22 @@ def _key(table: Table) -> str:
     return key
 
 
-def _fits_all(value: str) -> bool:
-    """Whether it is a wildcard for every value, the empty one too."""
+def _matches_everything(value: str) -> bool:
+    """Returns whether a value is a wildcard for every value, also the empty one."""
     return not value.strip("*")
 
 
-def _more_specific(entries: list[tuple[str, str | None]], place: int) -> list[str] | None:
-    """The values that are tried before this entry is; None if one of them fits all."""
-    key, value = entries[place]
+def _more_specific(entries: list[tuple[str, str | None]], index: int) -> list[str] | None:
+    """Returns the values that are tried before this entry; None if one of them matches everything."""
+    key, value = entries[index]
     if value is not None and "*" not in value:
         return []
-    others = [(at, other) for at, (name, other) in enumerate(entries) if name == key and other is not None]
+    others = [
+        (position, other) for position, (name, other) in enumerate(entries) if name == key and other is not None
+    ]
     exact = [other for _, other in others if "*" not in other]
-    earlier = [other for at, other in others if "*" in other and (value is None or at < place)]
-    if any(map(_fits_all, earlier)):
+    earlier = [other for position, other in others if "*" in other and (value is None or position < index)]
+    if any(map(_matches_everything, earlier)):
         return None
     if value is None:
         return exact + earlier
@@ -283,13 +292,13 @@ def _more_specific(entries: list[tuple[str, str | None]], place: int) -> list[st
 
 
 def _reaches(graph: dict[str, set[str]], start: str, end: str) -> bool:
-    seen: set[str] = set()
-    todo = [start]
-    while todo:
-        name = todo.pop()
+    visited: set[str] = set()
+    pending = [start]
+    while pending:
+        name = pending.pop()
         if name == end:
             return True
-        if name not in seen:
-            seen.add(name)
-            todo += graph.get(name, set())
+        if name not in visited:
+            visited.add(name)
+            pending += graph.get(name, set())
     return False

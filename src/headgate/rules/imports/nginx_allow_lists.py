@@ -1,17 +1,17 @@
-"""nginx's allow-lists: which calls a map takes out of a count, as a condition for a rule's `except`.
+"""nginx allow-lists: translates a map that exempts calls into a condition for a rule's `except`.
 
     geo $limit { default 1; 10.0.0.0/8 0; }                 except: {address: 10.0.0.0/8}
     map $limit $key { 0 ""; 1 $binary_remote_addr; }        key: address
 
     map $request_method $key { POST $binary_remote_addr; }  except: {not: {method: POST}}
 
-nginx does not count a call whose key is empty. So a map whose values are one key or nothing says for which values
-of its source a call is exempt, and a geo says which addresses have these values: those of the smallest network
-that holds the address. Regular expressions, included files and proxies of a geo cannot be said here: then it is
+nginx does not count a call whose key is empty. So a map whose values are one key or empty tells which values of
+its source exempt a call, and a geo tells which addresses have these values: the smallest network that holds the
+address decides. Regular expressions, included files and proxies of a geo have no equivalent: then the result is
 None.
 
-Law (tests/rules/imports/test_nginx_allow_lists.py): for any address and these forms, the condition holds just if
-nginx does not count the call.
+Law (tests/rules/imports/test_nginx_allow_lists.py): for any address and these forms, the condition holds if and
+only if nginx does not count the call.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ Condition = dict[str, Any]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 IsExempt = Callable[[str], bool]
 
-_REMOTE = ("$remote_addr", "$binary_remote_addr")
+_REMOTE_ADDRESS = ("$remote_addr", "$binary_remote_addr")
 _OPTIONS = {"geo": ("proxy", "proxy_recursive", "delete", "include"), "map": ("hostnames", "volatile", "include")}
-_literal = re.compile(r"[\w.:/@+=-]*")  # what a glob takes as it is
+_glob_literal = re.compile(r"[\w.:/@+=-]*")  # characters without a meaning in a glob
 
 
 class AllowList(NamedTuple):
-    """The key of the calls that are counted, and which calls are not."""
+    """The key of the calls that are counted, and the calls that are not."""
 
     key: str
-    exempt: Any  # a condition, or a list of which one holds
-    ignores_case: bool  # nginx does, where the condition does not
+    exempt: Any  # a condition, or a list of alternatives
+    ignores_case: bool  # nginx ignores case where the condition does not
 
 
 def allow_list(
-    made: Directive, geos: dict[str, Directive], attribute_of: Callable[[str], str | None]
+    block: Directive, geos: dict[str, Directive], attribute_of: Callable[[str], str | None]
 ) -> AllowList | None:
-    """What a map says; None if it is no allow-list, or cannot be said. `attribute_of` knows plain variables."""
-    entries = _entries(made) if made.name == "map" and len(made.arguments) == 2 else None
+    """Translates a map; None if it has no equivalent. `attribute_of` knows built-in variables."""
+    entries = _entries(block) if block.name == "map" and len(block.arguments) == 2 else None
     if entries is None:
         return None
     keys = {value for value in entries.values() if value}
@@ -53,67 +53,78 @@ def allow_list(
         return None
     values = {pattern.lower(): value for pattern, value in entries.items()}  # a map ignores case
     otherwise = values.pop("default", "")
-    source = made.arguments[0]
+    source = block.arguments[0]
     (key,) = keys
     if source in geos:
-        found = _of_geo(geos[source], lambda value: not values.get(value.lower(), otherwise))
-        return None if found is None else AllowList(key, found, ignores_case=False)
+        exempt = _exempt_networks(geos[source], lambda value: not values.get(value.lower(), otherwise))
+        return None if exempt is None else AllowList(key, exempt, ignores_case=False)
     attribute = attribute_of(source)
     if attribute is None or attribute == "path":
         return None
-    named = [pattern for pattern in entries if pattern.lower() != "default"]
-    found = _of_values(attribute, {pattern: not entries[pattern] for pattern in named}, exempt=not otherwise)
-    return None if found is None else AllowList(key, found, attribute not in ("method", "host", "address"))
+    patterns = [pattern for pattern in entries if pattern.lower() != "default"]
+    exempt = _exempt_values(
+        attribute, {pattern: not entries[pattern] for pattern in patterns}, exempt=not otherwise
+    )
+    return None if exempt is None else AllowList(key, exempt, attribute not in ("method", "host", "address"))
 
 
 def _entries(block: Directive) -> dict[str, str] | None:
-    """Each pattern of a map or a geo with its value; None if there is more than texts."""
-    found: dict[str, str] = {}
-    for one in block.block:
-        if one.name == "ranges" and not one.arguments:
+    """Returns each pattern of a map or a geo with its value; None if there is more than plain texts."""
+    entries: dict[str, str] = {}
+    for directive in block.block:
+        if directive.name == "ranges" and not directive.arguments:
             continue
-        if one.name in _OPTIONS[block.name] or one.name[:1] in ("~", "\\") or len(one.arguments) != 1:
+        if (
+            directive.name in _OPTIONS[block.name]
+            or directive.name[:1] in ("~", "\\")
+            or len(directive.arguments) != 1
+        ):
             return None
-        found[one.name] = one.arguments[0]
-    return found
+        entries[directive.name] = directive.arguments[0]
+    return entries
 
 
-def _of_values(attribute: str, patterns: dict[str, bool], exempt: bool) -> Any:
-    """`patterns`: whether a call with that value is exempt; `exempt`: whether all others are."""
-    told = [pattern for pattern, each in patterns.items() if each is not exempt]
-    if not told or not all(_literal.fullmatch(pattern) for pattern in told):
+def _exempt_values(attribute: str, patterns: dict[str, bool], exempt: bool) -> Any:
+    """Returns the condition for exempt values.
+
+    `patterns`: whether a call with that value is exempt; `exempt`: whether all others are.
+    """
+    exceptions = [pattern for pattern, is_exempt in patterns.items() if is_exempt is not exempt]
+    if not exceptions or not all(_glob_literal.fullmatch(pattern) for pattern in exceptions):
         return None
-    values = [pattern for pattern in told if pattern]
+    values = [pattern for pattern in exceptions if pattern]
     if attribute == "address" and not all(_networks(value) for value in values):
         return None
     tests: list[Condition] = [{attribute: one_or_all(values)}] if values else []
-    if "" in told:
+    if "" in exceptions:
         tests.append({attribute: False})
     return {"not": one_or_all(tests)} if exempt else one_or_all(tests)
 
 
-def _of_geo(geo: Directive, is_exempt: IsExempt) -> Any:
+def _exempt_networks(geo: Directive, is_exempt: IsExempt) -> Any:
     entries = (
-        _entries(geo) if geo.name == "geo" and (len(geo.arguments) == 1 or geo.arguments[0] in _REMOTE) else None
+        _entries(geo)
+        if geo.name == "geo" and (len(geo.arguments) == 1 or geo.arguments[0] in _REMOTE_ADDRESS)
+        else None
     )
     if entries is None:
         return None
     otherwise = is_exempt(entries.pop("default", ""))
     networks: dict[Network, bool] = {}
     for text, value in entries.items():
-        found = _networks(text)
-        if not found:
+        parsed = _networks(text)
+        if not parsed:
             return None
-        networks |= dict.fromkeys(found, is_exempt(value))
-    tree = _Tree(networks)
-    told = [tree.region(network) for network in tree.others(None, otherwise)]
-    if not told:
+        networks |= dict.fromkeys(parsed, is_exempt(value))
+    tree = _NetworkTree(networks)
+    regions = [tree.region(network) for network in tree.opposite_networks(None, otherwise)]
+    if not regions:
         return None
-    return {"not": _either(told)} if otherwise else _either(told)
+    return {"not": _any_region(regions)} if otherwise else _any_region(regions)
 
 
 def _networks(text: str) -> list[Network]:
-    """The networks that a geo writes as 10.0.0.0/8, 10.0.0.1 or 10.0.0.1-10.0.0.9; none if it is not one."""
+    """Parses 10.0.0.0/8, 10.0.0.1 or 10.0.0.1-10.0.0.9 of a geo into networks; none if it is invalid."""
     first, dash, last = text.partition("-")
     try:
         if not dash:
@@ -123,40 +134,40 @@ def _networks(text: str) -> list[Network]:
         return []
 
 
-class _Tree:
-    """Networks by what lies within what; the smallest that holds an address speaks for it."""
+class _NetworkTree:
+    """Networks nested in each other; the smallest that holds an address decides."""
 
     def __init__(self, networks: dict[Network, bool]) -> None:
         self._exempt = networks
         self._inner: dict[Network | None, list[Network]] = {}
         for network in networks:
-            self._inner.setdefault(self._around(network), []).append(network)
+            self._inner.setdefault(self._enclosing(network), []).append(network)
 
-    def _around(self, network: Network) -> Network | None:
+    def _enclosing(self, network: Network) -> Network | None:
         for length in range(network.prefixlen - 1, -1, -1):
-            around = network.supernet(new_prefix=length)
-            if around in self._exempt:
-                return around
+            enclosing = network.supernet(new_prefix=length)
+            if enclosing in self._exempt:
+                return enclosing
         return None
 
-    def others(self, around: Network | None, exempt: bool) -> Iterator[Network]:
-        """The outermost networks inside that are not like this."""
-        for network in self._inner.get(around, ()):
+    def opposite_networks(self, enclosing: Network | None, exempt: bool) -> Iterator[Network]:
+        """Yields the outermost nested networks that differ."""
+        for network in self._inner.get(enclosing, ()):
             if self._exempt[network] is exempt:
-                yield from self.others(network, exempt)
+                yield from self.opposite_networks(network, exempt)
             else:
                 yield network
 
     def region(self, network: Network) -> Condition:
-        """Where the network, and those inside which are like it, speak."""
-        inner = [self.region(other) for other in self.others(network, self._exempt[network])]
+        """Returns the condition for addresses for which the network, or a nested one that is like it, decides."""
+        inner = [self.region(other) for other in self.opposite_networks(network, self._exempt[network])]
         single = network.prefixlen == network.max_prefixlen
         address: Condition = {"address": str(network.network_address if single else network)}
-        return {**address, "not": _either(inner)} if inner else address
+        return {**address, "not": _any_region(inner)} if inner else address
 
 
-def _either(regions: list[Condition]) -> Any:
-    """One of several regions, as short as it can be written."""
+def _any_region(regions: list[Condition]) -> Any:
+    """Returns the shortest form of a condition for several regions."""
     simple = [region["address"] for region in regions if "not" not in region]
     joined: list[Condition] = [{"address": one_or_all(simple)}] if simple else []
     return one_or_all([*joined, *(region for region in regions if "not" in region)])

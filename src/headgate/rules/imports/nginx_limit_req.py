@@ -1,4 +1,4 @@
-"""nginx: limit_req and limit_conn, with their zones, as rules.
+"""nginx: translates limit_req and limit_conn, with their zones, into rules.
 
     limit_req_zone $binary_remote_addr zone=login:10m rate=10r/s;
     location /login { limit_req zone=login burst=5 nodelay; }
@@ -10,8 +10,9 @@ becomes
       key: address/32/128
       limit: 10/s queue 5 nodelay
 
-A zone is a count, and the places that use it with the same numbers are one rule. The queue is nginx's own, to the
-millisecond (algorithms/leaky_bucket.py). An empty key is not counted in nginx: missing is skip. Refusals are 503.
+A zone has its own counters, and the locations that use it with the same numbers are one rule. The queue is that of
+nginx, to the millisecond (algorithms/leaky_bucket.py). nginx does not count an empty key: missing is skip.
+Refusals are 503.
 """
 
 from __future__ import annotations
@@ -38,19 +39,21 @@ DEFAULT_STATUS = 503
 
 _rate = re.compile(r"([1-9][0-9]{0,8})(r?)/([sm])")
 _number = re.compile(r"[0-9]{1,9}")
-_SILENT = {"limit_req_log_level", "limit_conn_log_level"}
+_LOGGING_DIRECTIVES = {"limit_req_log_level", "limit_conn_log_level"}
 _BANDWIDTH = {"limit_rate", "limit_rate_after"}
 
 
 class _Zone(NamedTuple):
+    """A zone of limit_req_zone or limit_conn_zone."""
+
     line: int
     name: str
     key: Key
-    rate: str | None  # of limit_req, in our words
+    rate: str | None  # of limit_req, as a headgate rate
 
 
 class _Use(NamedTuple):
-    """One zone with the numbers that one directive gives it."""
+    """A zone with the numbers of one directive."""
 
     module: str  # req or conn
     zone: str
@@ -60,7 +63,7 @@ class _Use(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """What holds at a level: stated there, or else around it."""
+    """The limits of a block: those it states, or else those of the block around it."""
 
     uses: dict[str, tuple[_Use, ...]]
     status: dict[str, int]
@@ -78,18 +81,20 @@ class _Level(NamedTuple):
 
 
 class _Server(NamedTuple):
+    """A server block with its locations."""
+
     line: int
-    hosts: list[str]  # none: whatever no other server is for
+    hosts: list[str]  # empty: hosts that no other server names
     root: Location
     expressions: list[RegexLocation]
 
 
 def translate(text: str, name: str | None = None) -> Translation:
-    """The limits of an nginx configuration, or of a part of one."""
-    return _Reading(text).translated(name)
+    """Translates the limits of an nginx configuration, or of a part of one."""
+    return _Translator(text).build(name)
 
 
-class _Reading:
+class _Translator:
     def __init__(self, text: str) -> None:
         self.draft = Draft()
         top = read(text)
@@ -100,20 +105,20 @@ class _Reading:
                 self.draft.note(block.line, "limits of streams are not of HTTP calls: they are left out.")
         self.variables = Variables(self.draft, self.http.all("map", "geo", "split_clients"))
         self.zones = {(zone.name, zone.rate is None): zone for zone in map(self._zone, self._zone_directives())}
-        self.seen: dict[_Use, int] = {}  # each use, and the line of its directive
+        self.use_lines: dict[_Use, int] = {}  # the line of each use's directive
 
-    def translated(self, name: str | None) -> Translation:
-        around = self._level(self.http, _Level({}, {}, {}))
+    def build(self, name: str | None) -> Translation:
+        http_level = self._level(self.http, _Level({}, {}, {}))
         blocks = self.http.all("server")
         if not blocks:
             blocks = [Directive(1, "server", [], self.http.all("location"))]
-        servers = [self._server(block, around) for block in blocks]
+        servers = [self._server(block, http_level) for block in blocks]
         uses = self._in_order(servers)
         for use in uses:
             self._rule(use, servers, alone=len([other for other in uses if other[:2] == use[:2]]) == 1)
         if self.draft.rules:
             self._general(servers)
-        return self.draft.translated(name=name, defaults={"missing": "skip", "refuse": {"status": DEFAULT_STATUS}})
+        return self.draft.build(name=name, defaults={"missing": "skip", "refuse": {"status": DEFAULT_STATUS}})
 
     def _zone_directives(self) -> list[Directive]:
         return self.http.all("limit_req_zone", "limit_conn_zone")
@@ -126,76 +131,88 @@ class _Reading:
         zone = options["zone"].partition(":")[0]
         if directive.name == "limit_conn_zone":
             return _Zone(directive.line, zone, key, None)
-        found = _rate.fullmatch(options.get("rate", ""))
-        if found is None:
-            given = options.get("rate", "")[:40]
-            raise InvalidRule(f'line {directive.line}: a rate is rate=10r/s or rate=10r/m, not "{given}".')
-        if not found[2]:
-            self.draft.note(
-                directive.line, f"nginx itself refuses rate={found[0]}: {found[1]}r/{found[3]} was read."
-            )
+        rate = _rate.fullmatch(options.get("rate", ""))
+        if rate is None:
+            rate_text = options.get("rate", "")[:40]
+            raise InvalidRule(f'line {directive.line}: a rate is rate=10r/s or rate=10r/m, not "{rate_text}".')
+        if not rate[2]:
+            self.draft.note(directive.line, f"nginx itself refuses rate={rate[0]}: {rate[1]}r/{rate[3]} was read.")
         if "sync" in directive.arguments:
             self.draft.note(directive.line, "sync is not needed: counts are shared through the engine anyway.")
-        return _Zone(directive.line, zone, key, f"{found[1]}/{'s' if found[3] == 's' else 'minute'}")
+        return _Zone(directive.line, zone, key, f"{rate[1]}/{'s' if rate[3] == 's' else 'minute'}")
 
     def _key(self, directive: Directive) -> Key:
-        """What a zone counts by. Tengine takes several keys, and counts by all of them together."""
-        keys = [directive.arguments[0], *(word for word in directive.arguments[1:] if word.startswith("$"))]
-        found = [self.variables.key(directive.line, key) for key in keys]
-        if len(found) == 1:
-            return found[0]
-        if any(key.exempt is not None for key in found):
+        """Returns the key of a zone. Tengine takes several keys, and counts by all of them together."""
+        key_texts = [directive.arguments[0], *(word for word in directive.arguments[1:] if word.startswith("$"))]
+        keys = [self.variables.key(directive.line, key) for key in key_texts]
+        if len(keys) == 1:
+            return keys[0]
+        if any(key.exempt is not None for key in keys):
             self.draft.note(
                 directive.line,
                 "a map leaves one of the keys empty for some calls: Tengine counts those by the other keys alone, "
                 "here they are counted by all keys.",
             )
-        return Key(list(dict.fromkeys(dimension for key in found for dimension in key.dimensions)))
+        return Key(list(dict.fromkeys(dimension for key in keys for dimension in key.dimensions)))
 
-    def _server(self, block: Directive, around: _Level) -> _Server:
-        level = self._level(block, around)
-        places: list[Location] = []
+    def _server(self, block: Directive, outer: _Level) -> _Server:
+        level = self._level(block, outer)
+        locations: list[Location] = []
         expressions: list[tuple[Directive, RegexLocation | None, frozenset[Any]]] = []
-        self._locations(block, level, places, expressions)
-        rest = Location("/", limits=level.limits)
-        same = all(limits == rest.limits for limits in [*(p.limits for p in places), *(e[2] for e in expressions)])
+        self._locations(block, level, locations, expressions)
+        default_location = Location("/", limits=level.limits)
+        uniform = all(
+            limits == default_location.limits
+            for limits in [*(p.limits for p in locations), *(e[2] for e in expressions)]
+        )
         for location, expression, _ in expressions:
-            if expression is None and not same:
+            if expression is None and not uniform:
                 self.draft.note(
                     location.line,
                     f'the regular expression "{location.arguments[-1]}" has no equivalent: the limits of this '
                     "location are left out, and its calls are counted as if it were not there.",
                 )
-        known = [] if same else [expression for _, expression, _ in expressions if expression is not None]
-        names = [(one, word) for one in block.all("server_name") for word in one.arguments]
-        hosts = [host for one, word in names for host in self._host(one, word)]
-        return _Server(block.line, hosts, nest_locations([] if same else places, rest), known)
+        usable_expressions = (
+            [] if uniform else [expression for _, expression, _ in expressions if expression is not None]
+        )
+        names = [(directive, word) for directive in block.all("server_name") for word in directive.arguments]
+        hosts = [host for directive, word in names for host in self._host(directive, word)]
+        return _Server(
+            block.line, hosts, nest_locations([] if uniform else locations, default_location), usable_expressions
+        )
 
-    def _locations(self, block: Directive, around: _Level, places: list[Location], expressions: list[Any]) -> None:
+    def _locations(
+        self, block: Directive, outer: _Level, locations: list[Location], expressions: list[Any]
+    ) -> None:
         for location in block.all("location"):
             if not location.arguments:
                 raise InvalidRule(f"line {location.line}: a location has a path.")
-            level = self._level(location, around)
-            words = location.arguments
-            sign, path = (words[0], words[1]) if len(words) > 1 else _split(words[0])
+            level = self._level(location, outer)
+            arguments = location.arguments
+            modifier, path = (arguments[0], arguments[1]) if len(arguments) > 1 else _split_modifier(arguments[0])
             if path.startswith("@"):
-                if level.limits != around.limits:
+                if level.limits != outer.limits:
                     self.draft.note(location.line, f"calls are sent to {path} inside: its limits are left out.")
-            elif sign in ("~", "~*"):
-                ours = regex_patterns(path)
-                if ours and sign == "~*":
+            elif modifier in ("~", "~*"):
+                path_patterns = regex_patterns(path)
+                if path_patterns and modifier == "~*":
                     self.draft.note(location.line, f'case matters here in "{path}", in nginx it did not.')
-                found = RegexLocation(ours, level.limits) if ours else None
-                expressions.append((Directive(location.line, "location", [sign, path]), found, level.limits))
+                regex_location = RegexLocation(path_patterns, level.limits) if path_patterns else None
+                expressions.append(
+                    (Directive(location.line, "location", [modifier, path]), regex_location, level.limits)
+                )
             elif not path.startswith("/") or re.search(r"[*{}]|/\.\.?(?:/|$)", path):
                 self.draft.note(location.line, f'"{path}" cannot be a path here: the location is left out.')
-            elif any((place.path, place.exact) == (path, sign == "=") for place in places):
+            elif any(
+                (known_location.path, known_location.exact) == (path, modifier == "=")
+                for known_location in locations
+            ):
                 raise InvalidRule(f'line {location.line}: the location "{path}" stands twice in its server.')
             else:
-                places.append(Location(path, sign == "=", sign in ("=", "^~"), level.limits))
+                locations.append(Location(path, modifier == "=", modifier in ("=", "^~"), level.limits))
                 if path != "/" and path.endswith("/"):
                     self.draft.note(None, "A slash at the end does not count: location /api/ is also /api.")
-            self._locations(location, level, places, expressions)
+            self._locations(location, level, locations, expressions)
 
     def _host(self, directive: Directive, word: str) -> list[str]:
         if word.startswith("~"):
@@ -207,69 +224,77 @@ class _Reading:
             return []
         return [word[1:], f"*{word}"] if word.startswith(".") and len(word) > 1 else [word]
 
-    def _level(self, block: Directive, around: _Level) -> _Level:
-        level = _Level(dict(around.uses), dict(around.status), dict(around.shadow))
+    def _level(self, block: Directive, outer: _Level) -> _Level:
+        level = _Level(dict(outer.uses), dict(outer.status), dict(outer.shadow))
         for module in ("req", "conn"):
-            own = block.all(f"limit_{module}")
-            stated = [one for one in own if one.arguments not in (["on"], ["off"])]
-            if any(one.arguments == ["off"] for one in own):  # Tengine's
+            stated_or_off = block.all(f"limit_{module}")
+            stated = [directive for directive in stated_or_off if directive.arguments not in (["on"], ["off"])]
+            if any(directive.arguments == ["off"] for directive in stated_or_off):  # Tengine's
                 level.uses[module] = ()
             elif stated:
-                level.uses[module] = tuple(use for one in stated if (use := self._use(module, one)) is not None)
-            for one in block.all(f"limit_{module}_status"):
-                level.status[module] = _whole(one, one.arguments[-1:])
-            for one in block.all(f"limit_{module}_dry_run"):
-                level.shadow[module] = one.arguments == ["on"]
-        for one in block.block:
-            if one.name in _SILENT:
-                self.draft.note(one.line, f"{one.name} is left out: what is logged is not said in a rulebook.")
-            if one.name == "limit_req_whitelist":
+                level.uses[module] = tuple(
+                    use for directive in stated if (use := self._use(module, directive)) is not None
+                )
+            for directive in block.all(f"limit_{module}_status"):
+                level.status[module] = _parse_number(directive, directive.arguments[-1:])
+            for directive in block.all(f"limit_{module}_dry_run"):
+                level.shadow[module] = directive.arguments == ["on"]
+        for directive in block.block:
+            if directive.name in _LOGGING_DIRECTIVES:
                 self.draft.note(
-                    one.line,
+                    directive.line, f"{directive.name} is left out: what is logged is not said in a rulebook."
+                )
+            if directive.name == "limit_req_whitelist":
+                self.draft.note(
+                    directive.line,
                     "limit_req_whitelist is left out: name the addresses in the rule's except, such as "
                     "except: {address: 10.0.0.0/8}.",
                 )
-            if one.name in _BANDWIDTH:
-                self.draft.note(one.line, f"{one.name} limits bandwidth, which has no equivalent: it is left out.")
-            if one.name == "include" and one.arguments[-1:] != ["mime.types"]:
-                self.draft.note(one.line, f'"{" ".join(one.arguments)}" is not read: translate it with this file.')
-            if one.name == "if" and one.all("limit_req", "limit_conn"):
-                self.draft.note(one.line, "limits inside of if are not allowed in nginx: they are left out.")
+            if directive.name in _BANDWIDTH:
+                self.draft.note(
+                    directive.line, f"{directive.name} limits bandwidth, which has no equivalent: it is left out."
+                )
+            if directive.name == "include" and directive.arguments[-1:] != ["mime.types"]:
+                self.draft.note(
+                    directive.line, f'"{" ".join(directive.arguments)}" is not read: translate it with this file.'
+                )
+            if directive.name == "if" and directive.all("limit_req", "limit_conn"):
+                self.draft.note(directive.line, "limits inside of if are not allowed in nginx: they are left out.")
         return level
 
     def _use(self, module: str, directive: Directive) -> _Use | None:
-        words = directive.arguments
-        options = dict(word.split("=", 1) for word in words if "=" in word)
-        zone = options.get("zone", "").partition(":")[0] if module == "req" else (words or [""])[0]
+        arguments = directive.arguments
+        options = dict(word.split("=", 1) for word in arguments if "=" in word)
+        zone = options.get("zone", "").partition(":")[0] if module == "req" else (arguments or [""])[0]
         if not zone:
             raise InvalidRule(f"line {directive.line}: {directive.name} names a zone.")
-        known = self.zones.get((zone, module == "conn"))
-        if known is None:
+        defined_zone = self.zones.get((zone, module == "conn"))
+        if defined_zone is None:
             self.draft.note(
                 directive.line, f'the zone "{zone}" is not defined here: this {directive.name} is left out.'
             )
             return None
         if module == "conn":
-            limit = f"{_whole(directive, words[1:2])} slots"
+            limit = f"{_parse_number(directive, arguments[1:2])} slots"
         else:
-            queue = _whole(directive, [options.get("burst", "0")])
+            queue = _parse_number(directive, [options.get("burst", "0")])
             if "forbid_action" in options:
                 self.draft.note(directive.line, "forbid_action is left out: refusals answer with the status.")
-            delay = "" if not options.get("delay") else f" delay {_whole(directive, [options['delay']])}"
-            limit = f"{known.rate} queue {queue}" + (" nodelay" if "nodelay" in words else delay)
+            delay = "" if not options.get("delay") else f" delay {_parse_number(directive, [options['delay']])}"
+            limit = f"{defined_zone.rate} queue {queue}" + (" nodelay" if "nodelay" in arguments else delay)
         use = _Use(module, zone, limit)
-        self.seen.setdefault(use, directive.line)
+        self.use_lines.setdefault(use, directive.line)
         return use
 
     def _in_order(self, servers: list[_Server]) -> list[_Use]:
-        """Every use that has a place, in the order of the file."""
-        found = {use for server in servers for use in _limits_of(server)}
-        order = list(self.seen)
-        return sorted(found, key=lambda use: (order.index(use._replace(status=DEFAULT_STATUS, shadow=False)), use))
+        """Returns every use that some location has, in the order of the file."""
+        uses = {use for server in servers for use in _limits_of(server)}
+        order = list(self.use_lines)
+        return sorted(uses, key=lambda use: (order.index(use._replace(status=DEFAULT_STATUS, shadow=False)), use))
 
     def _rule(self, use: _Use, servers: list[_Server], alone: bool) -> None:
         zone = self.zones[use.zone, use.module == "conn"]
-        line = self.seen[use._replace(status=DEFAULT_STATUS, shadow=False)]
+        line = self.use_lines[use._replace(status=DEFAULT_STATUS, shadow=False)]
         if not alone:
             self.draft.note(
                 line,
@@ -293,19 +318,19 @@ class _Reading:
         )
 
     def _when(self, use: _Use, servers: list[_Server]) -> Any:
-        named = [host for server in servers for host in server.hosts]
-        found: list[Condition] = []
+        all_hosts = [host for server in servers for host in server.hosts]
+        alternatives: list[Condition] = []
         for server in servers:
             host: Condition = {"host": one_or_all(server.hosts)} if server.hosts else {}
-            paths = location_conditions(server.root, server.expressions, lambda place: use in place.limits)
-            if paths and not server.hosts and named:
-                host = {"all": [{"not": {"host": one_or_all(named)}}]}
+            paths = location_conditions(server.root, server.expressions, lambda location: use in location.limits)
+            if paths and not server.hosts and all_hosts:
+                host = {"all": [{"not": {"host": one_or_all(all_hosts)}}]}
             merged = any_of(paths) if paths else []
             for path in merged if isinstance(merged, list) else [merged]:
-                if {**host, **path} not in found:
-                    found.append({**host, **path})
+                if {**host, **path} not in alternatives:
+                    alternatives.append({**host, **path})
         everywhere = all(use in limits for server in servers for limits in _all_limits(server))
-        return None if everywhere or {} in found else one_or_all(found)
+        return None if everywhere or {} in alternatives else one_or_all(alternatives)
 
     def _general(self, servers: list[_Server]) -> None:
         self.draft.note(
@@ -329,15 +354,15 @@ def _limits_of(server: _Server) -> frozenset[_Use]:
     return frozenset().union(*_all_limits(server))
 
 
-def _split(word: str) -> tuple[str, str]:
-    """nginx also takes the sign without a blank: location =/login."""
-    for sign in ("^~", "~*", "~", "="):
-        if word.startswith(sign) and len(word) > len(sign):
-            return sign, word[len(sign) :]
-    return "", word
+def _split_modifier(argument: str) -> tuple[str, str]:
+    """Splits a modifier from its path: nginx also reads location =/login, without a blank."""
+    for modifier in ("^~", "~*", "~", "="):
+        if argument.startswith(modifier) and len(argument) > len(modifier):
+            return modifier, argument[len(modifier) :]
+    return "", argument
 
 
-def _whole(directive: Directive, words: list[str]) -> int:
-    if not words or not _number.fullmatch(words[0]):
+def _parse_number(directive: Directive, arguments: list[str]) -> int:
+    if not arguments or not _number.fullmatch(arguments[0]):
         raise InvalidRule(f"line {directive.line}: {directive.name} was to have a whole number.")
-    return int(words[0])
+    return int(arguments[0])

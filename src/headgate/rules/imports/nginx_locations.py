@@ -1,15 +1,15 @@
-"""Where a call ends up in nginx, and what that is as a condition.
+"""Which location nginx chooses for a call, as a condition.
 
-A server is chosen by its names, and in it one location: an exact one, or the longest prefix, or (unless that
-prefix says ^~) the first regular expression that matches. A place has the limits that it states, or else those of
-the level around it; never both. A rule of ours applies wherever its condition holds, so a limit that some places
-have and others have not becomes a condition that leaves the others out:
+nginx chooses a server by its names, and in it one location: an exact one, or the longest prefix, or (unless that
+prefix has ^~) the first regular expression that matches. A location has the limits that it states, or else those
+of the block around it; never both. A rule here applies wherever its condition holds, so a limit that some
+locations have and others do not becomes a condition that excludes the others:
 
-    location /api      has it         {path: /api*/**, not: {path: /api/public/**}}
-    location /api/public/   has not
+    location /api           has it          {path: /api*/**, not: {path: /api/public/**}}
+    location /api/public/   has it not
 
 Law (tests/rules/imports/test_nginx_locations.py): for any prefix and exact locations, the condition of a set of
-them holds for a path just if nginx's choice for that path is one of the set.
+them holds for a path if and only if nginx chooses a location of the set for it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ending = re.compile(r"\\\.(?:(\w+)|\((?:\?:)?([\w|]+)\))\$")
 
 @dataclass(eq=False, slots=True)
 class Location:
-    """A location, or for a server without a location / the rest of it."""
+    """A location; or the rest of a server that has no location /."""
 
     path: str
     exact: bool = False
-    firm: bool = False  # regular expressions do not come before it
+    skips_regex: bool = False  # exact or ^~: regular expressions do not take precedence
     limits: frozenset[Any] = frozenset()
     inner: list[Location] = field(default_factory=list)
 
@@ -49,7 +49,7 @@ class Location:
 
 @dataclass(eq=False, slots=True)
 class RegexLocation:
-    """A location by a regular expression that can be said in patterns."""
+    """A location by a regular expression that has equivalent patterns."""
 
     patterns: list[str]
     limits: frozenset[Any]
@@ -59,116 +59,132 @@ HasLimit = Callable[[Location | RegexLocation], bool]
 
 
 def regex_patterns(expression: str) -> list[str] | None:
-    """The paths that a simple regular expression means; None if it is not one of the few that can be said."""
-    if found := _exact.fullmatch(expression):
-        return [found[1]]
-    if found := _prefix.fullmatch(expression):
-        return [Location(found[1]).pattern]
-    if found := _ending.fullmatch(expression):
-        return [f"/**/*.{ending}" for ending in (found[1] or found[2]).split("|") if ending]
+    """Returns the path patterns of a simple regular expression; None if it has no equivalent."""
+    if match := _exact.fullmatch(expression):
+        return [match[1]]
+    if match := _prefix.fullmatch(expression):
+        return [Location(match[1]).pattern]
+    if match := _ending.fullmatch(expression):
+        return [f"/**/*.{ending}" for ending in (match[1] or match[2]).split("|") if ending]
     return None
 
 
-def nest_locations(places: list[Location], rest: Location) -> Location:
-    """The places by what lies within what; `rest` is what no location is for."""
-    root = next((place for place in places if place.path == "/" and not place.exact), rest)
-    for place in places:
-        if place is not root:
-            around = [other for other in places if _within(place, other)]
-            max(around, key=lambda other: len(other.path), default=root).inner.append(place)
+def nest_locations(locations: list[Location], default: Location) -> Location:
+    """Nests locations by prefix, and returns the root: location /, or `default` if there is none."""
+    root = next((location for location in locations if location.path == "/" and not location.exact), default)
+    for location in locations:
+        if location is not root:
+            enclosing = [other for other in locations if _within(location, other)]
+            max(enclosing, key=lambda other: len(other.path), default=root).inner.append(location)
     return root
 
 
-def location_conditions(root: Location, expressions: list[RegexLocation], has: HasLimit) -> list[Condition]:
-    """Conditions of which one holds for every path whose place has it; an empty one always holds.
+def location_conditions(root: Location, expressions: list[RegexLocation], has_limit: HasLimit) -> list[Condition]:
+    """Returns conditions of which one holds for each path whose location has the limit; an empty one always holds.
 
-    Paths that an expression takes away from places of the other kind are looked at apart: what it takes is all but
-    what a firm place keeps.
+    Paths that a regular expression takes from locations that differ from it are handled separately: it takes all
+    but those of locations that skip regular expressions.
     """
-    apart = [one for one in expressions if any(not p.firm and has(p) != has(one) for p in _all(root))]
-    away = [pattern for one in apart for pattern in one.patterns]
-    tops = _tops(root, has)
-    found = [
-        _condition(place, [*_regions(place, has), *([{"path": away}] if away and not _keeps_all(place) else [])])
-        for place in tops
+    differing = [
+        regex
+        for regex in expressions
+        if any(not p.skips_regex and has_limit(p) != has_limit(regex) for p in _with_nested(root))
     ]
-    for one in apart:
-        taken = partial(_taken, has, one)
-        for place in _tops(root, taken):
-            if not (_keeps_all(place) and place in tops):
-                found += [_both(text, _region(place, taken)) for text in one.patterns if _may_be(text, place)]
-    return [{}] if {} in found else found
+    diverted = [pattern for regex in differing for pattern in regex.patterns]
+    outermost = _outermost(root, has_limit)
+    alternatives = [
+        _condition(
+            location,
+            [
+                *_regions(location, has_limit),
+                *([{"path": diverted}] if diverted and not _all_skip_regex(location) else []),
+            ],
+        )
+        for location in outermost
+    ]
+    for regex in differing:
+        has_limit_by_regex = partial(_has_limit_by_regex, has_limit, regex)
+        for location in _outermost(root, has_limit_by_regex):
+            if not (_all_skip_regex(location) and location in outermost):
+                alternatives += [
+                    _path_and(text, _region(location, has_limit_by_regex))
+                    for text in regex.patterns
+                    if _may_match(text, location)
+                ]
+    return [{}] if {} in alternatives else alternatives
 
 
-def _taken(has: HasLimit, expression: RegexLocation, place: Location | RegexLocation) -> bool:
-    """Whether the place has it for paths that the expression matches."""
-    return has(place if isinstance(place, Location) and place.firm else expression)
+def _has_limit_by_regex(
+    has_limit: HasLimit, expression: RegexLocation, location: Location | RegexLocation
+) -> bool:
+    """Returns whether the location has the limit for paths that the regular expression matches."""
+    return has_limit(location if isinstance(location, Location) and location.skips_regex else expression)
 
 
-def _keeps_all(place: Location) -> bool:
-    return all(one.firm for one in _all(place))
+def _all_skip_regex(location: Location) -> bool:
+    return all(nested.skips_regex for nested in _with_nested(location))
 
 
-def _may_be(pattern: str, place: Location) -> bool:
-    """Whether some path of the place has this pattern; of a prefix it is not asked."""
-    return not place.exact or PathPattern(pattern).fits(segments(place.path))
+def _may_match(pattern: str, location: Location) -> bool:
+    """Returns whether some path of the location may match this pattern; True for every prefix."""
+    return not location.exact or PathPattern(pattern).fits(segments(location.path))
 
 
-def _both(pattern: str, condition: Condition) -> Condition:
+def _path_and(pattern: str, condition: Condition) -> Condition:
     return {"all": [{"path": pattern}, condition]} if "path" in condition else {"path": pattern, **condition}
 
 
 def all_limits(root: Location) -> list[frozenset[Any]]:
-    """The limits of every place."""
-    return [place.limits for place in _all(root)]
+    """Returns the limits of every location."""
+    return [location.limits for location in _with_nested(root)]
 
 
-def _all(place: Location) -> list[Location]:
-    return [place, *(one for inner in place.inner for one in _all(inner))]
+def _with_nested(location: Location) -> list[Location]:
+    return [location, *(nested for inner in location.inner for nested in _with_nested(inner))]
 
 
-def _tops(root: Location, has: HasLimit) -> list[Location]:
-    """The outermost places that have it."""
-    return [root] if has(root) else _others(root, has)
+def _outermost(root: Location, has_limit: HasLimit) -> list[Location]:
+    """Returns the outermost locations that have the limit."""
+    return [root] if has_limit(root) else _opposite_locations(root, has_limit)
 
 
-def _region(place: Location, has: HasLimit) -> Condition:
-    """Where the place and those inside which are like it are chosen."""
-    return _condition(place, _regions(place, has))
+def _region(location: Location, has_limit: HasLimit) -> Condition:
+    """Returns the condition under which the location, or a nested one that is like it, is chosen."""
+    return _condition(location, _regions(location, has_limit))
 
 
-def _regions(place: Location, has: HasLimit) -> list[Condition]:
-    return [_region(other, has) for other in _others(place, has)]
+def _regions(location: Location, has_limit: HasLimit) -> list[Condition]:
+    return [_region(other, has_limit) for other in _opposite_locations(location, has_limit)]
 
 
-def _others(place: Location, has: HasLimit) -> list[Location]:
-    """The places inside which are of the other kind, not looking into those."""
-    found = []
-    for inner in place.inner:
-        if has(inner) is has(place):
-            found += _others(inner, has)
+def _opposite_locations(location: Location, has_limit: HasLimit) -> list[Location]:
+    """Returns the outermost nested locations that differ from this one."""
+    opposite = []
+    for inner in location.inner:
+        if has_limit(inner) is has_limit(location):
+            opposite += _opposite_locations(inner, has_limit)
         else:
-            found.append(inner)
-    return found
+            opposite.append(inner)
+    return opposite
 
 
-def _condition(place: Location, unless: list[Condition]) -> Condition:
-    path = {} if place.pattern == "/**" else {"path": place.pattern}
+def _condition(location: Location, unless: list[Condition]) -> Condition:
+    path = {} if location.pattern == "/**" else {"path": location.pattern}
     return {**path, "not": any_of(unless)} if unless else path
 
 
 def any_of(conditions: list[Condition]) -> Any:
-    """One of several conditions, as short as it can be written."""
-    simple = [one["path"] for one in conditions if set(one) == {"path"}]
-    paths = [path for one in simple for path in (one if isinstance(one, list) else [one])]
-    rest = [one for one in conditions if set(one) != {"path"}]
-    joined = [{"path": paths if len(paths) > 1 else paths[0]}, *rest] if paths else rest
+    """Returns the shortest form of a condition of which one alternative must hold."""
+    simple = [condition["path"] for condition in conditions if set(condition) == {"path"}]
+    paths = [path for condition in simple for path in (condition if isinstance(condition, list) else [condition])]
+    other_conditions = [condition for condition in conditions if set(condition) != {"path"}]
+    joined = [{"path": paths if len(paths) > 1 else paths[0]}, *other_conditions] if paths else other_conditions
     return joined[0] if len(joined) == 1 else joined
 
 
-def _within(place: Location, other: Location) -> bool:
-    if place is other or other.exact:
+def _within(location: Location, other: Location) -> bool:
+    if location is other or other.exact:
         return False
-    if place.exact:  # a slash at its end does not count
-        return f"{place.path.rstrip('/')}/".startswith(other.path)
-    return len(place.path) > len(other.path) and place.path.startswith(other.path)
+    if location.exact:  # a trailing slash does not count
+        return f"{location.path.rstrip('/')}/".startswith(other.path)
+    return len(location.path) > len(other.path) and location.path.startswith(other.path)

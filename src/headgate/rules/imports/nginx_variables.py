@@ -1,4 +1,4 @@
-"""The variables of nginx that counts are kept by, as dimensions of a key."""
+"""Translates the nginx variables of a zone's key into dimensions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.rules.imports.rulebook_draft import Draft, attribute_name
 
 _variable = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _DIMENSIONS = {
-    "binary_remote_addr": "address/32/128",  # nginx counts whole addresses of IPv6
+    "binary_remote_addr": "address/32/128",  # nginx counts every IPv6 address separately
     "remote_addr": "address/32/128",
     "host": "host",
     "server_name": "host",
@@ -22,84 +22,88 @@ _DIMENSIONS = {
     "request_uri": "path",
     "request_method": "method",
 }
-_DIFFERS = {
+_DIFFERENCES = {
     "server_name": "counts are kept for each host that is asked for, not for each server",
     "http_host": "the port does not count",
     "request_uri": "the path counts as it is meant, and its query does not",
 }
 _PREFIXES = {"http_": "header.", "arg_": "argument.", "cookie_": "cookie."}
-_DEEPEST = 3
+_MAX_MAP_DEPTH = 3
 
 
 class Key(NamedTuple):
-    """What a count is kept by, and a condition for calls that are not counted."""
+    """The dimensions of a zone, and a condition for calls that are not counted."""
 
     dimensions: list[str]
     exempt: Any = None
 
 
 class Variables:
-    """What the variables of one configuration are; `maps` are the blocks that make some."""
+    """The variables of one configuration; `maps` are the blocks that define some."""
 
     def __init__(self, draft: Draft, maps: list[Directive]) -> None:
         self.draft = draft
-        self.maps: dict[str, Directive] = {one.arguments[-1]: one for one in maps if one.arguments}
+        self.maps: dict[str, Directive] = {block.arguments[-1]: block for block in maps if block.arguments}
 
     def key(self, line: int, text: str, depth: int = 0) -> Key:
-        """The dimensions of a key such as $binary_remote_addr$uri; none if it holds no variable."""
-        made = self.maps.get(text.replace("{", "").replace("}", "")) if depth < _DEEPEST else None
-        found = None if made is None else allow_list(made, self.maps, self._attribute)
-        if made is not None and found is not None:
-            inner = self.key(line, found.key, depth + 1)
+        """Returns the dimensions of a key such as $binary_remote_addr$uri; none if it has no variable."""
+        map_block = self.maps.get(text.replace("{", "").replace("}", "")) if depth < _MAX_MAP_DEPTH else None
+        allowed = None if map_block is None else allow_list(map_block, self.maps, self._attribute)
+        if map_block is not None and allowed is not None:
+            inner = self.key(line, allowed.key, depth + 1)
             if inner.exempt is None:
-                if found.ignores_case:
-                    sentence = f"case matters here in what {made.arguments[0]} is, in nginx's map it did not."
-                    self.draft.note(made.line, sentence)
-                return Key(inner.dimensions, found.exempt)
-        dimensions = [self._dimension(line, one[1] or one[2], 0) for one in _variable.finditer(text)]
+                if allowed.ignores_case:
+                    sentence = f"case matters here in what {map_block.arguments[0]} is, in nginx's map it did not."
+                    self.draft.note(map_block.line, sentence)
+                return Key(inner.dimensions, allowed.exempt)
+        dimensions = [
+            self._dimension(line, variable[1] or variable[2], 0) for variable in _variable.finditer(text)
+        ]
         return Key(list(dict.fromkeys(dimensions)))
 
     def _attribute(self, text: str) -> str | None:
-        """The attribute that a plain variable is; None if it is none."""
-        found = _variable.fullmatch(text)
-        ours = None if found is None else self._plain(found[1] or found[2])
-        return None if ours is None else ours.partition("/")[0]
+        """Returns the attribute of a built-in variable; None if it has none."""
+        match = _variable.fullmatch(text)
+        dimension = None if match is None else self._builtin_dimension(match[1] or match[2])
+        return None if dimension is None else dimension.partition("/")[0]
 
-    def _plain(self, variable: str) -> str | None:
-        for prefix, ours in _PREFIXES.items():
+    def _builtin_dimension(self, variable: str) -> str | None:
+        for prefix, attribute_prefix in _PREFIXES.items():
             if variable not in _DIMENSIONS and variable.startswith(prefix) and variable != prefix:
                 part = variable.removeprefix(prefix)
-                return ours + (part.lower().replace("_", "-") if ours == "header." else part)
+                return attribute_prefix + (
+                    part.lower().replace("_", "-") if attribute_prefix == "header." else part
+                )
         return _DIMENSIONS.get(variable)
 
     def _dimension(self, line: int, variable: str, depth: int) -> str:
-        if variable in _DIFFERS:
-            self.draft.note(line, f"${variable} became {_DIMENSIONS[variable]}: {_DIFFERS[variable]}.")
-        plain = self._plain(variable)
-        if plain is not None:
-            return plain
-        made = self.maps.get(f"${variable}")
-        if made is not None:
-            return self._mapped(line, variable, made, depth)
-        ours = attribute_name(variable)
+        if variable in _DIFFERENCES:
+            self.draft.note(line, f"${variable} became {_DIMENSIONS[variable]}: {_DIFFERENCES[variable]}.")
+        dimension = self._builtin_dimension(variable)
+        if dimension is not None:
+            return dimension
+        map_block = self.maps.get(f"${variable}")
+        if map_block is not None:
+            return self._mapped(line, variable, map_block, depth)
+        attribute = attribute_name(variable)
         self.draft.note(
-            line, f"${variable} has no equivalent: the attribute {ours} must be supplied by the caller."
+            line, f"${variable} has no equivalent: the attribute {attribute} must be supplied by the caller."
         )
-        return ours
+        return attribute
 
-    def _mapped(self, line: int, variable: str, made: Directive, depth: int) -> str:
-        """A key that a map makes: mostly another variable, or nothing for those who are exempt."""
-        values = {word for one in made.block for word in one.arguments[-1:] if word}
+    def _mapped(self, line: int, variable: str, map_block: Directive, depth: int) -> str:
+        """Returns the dimension for a variable of a map: mostly another variable, or nothing for exempt calls."""
+        values = {word for entry in map_block.block for word in entry.arguments[-1:] if word}
         inner = _variable.fullmatch(next(iter(values))) if len(values) == 1 else None
-        what = f"${variable} is made by {made.name}, which has no equivalent"
-        if inner is None or depth == _DEEPEST:
-            ours = attribute_name(variable)
-            self.draft.note(made.line, f"{what}: the attribute {ours} must be supplied by the caller.")
-            return ours
-        ours = self._dimension(line, inner[1] or inner[2], depth + 1)
+        what = f"${variable} is made by {map_block.name}, which has no equivalent"
+        if inner is None or depth == _MAX_MAP_DEPTH:
+            dimension = attribute_name(variable)
+            self.draft.note(map_block.line, f"{what}: the attribute {dimension} must be supplied by the caller.")
+            return dimension
+        dimension = self._dimension(line, inner[1] or inner[2], depth + 1)
         self.draft.note(
-            made.line,
-            f"{what}: calls are counted by {ours}, also those that it exempts. Name these in the rule's except, "
-            "such as except: {address: 10.0.0.0/8}.",
+            map_block.line,
+            f"{what}: calls are counted by {dimension}, also those that it exempts. Name these in the rule's "
+            "except, such as except: {address: 10.0.0.0/8}.",
         )
-        return ours
+        return dimension

@@ -1,11 +1,11 @@
-"""limits, flask-limiter and slowapi: rates in words, such as "5/second;100/hour" or "10 per 2 minutes".
+"""limits, flask-limiter and slowapi: translates rate strings such as "5/second;100/hour" or "10 per 2 minutes".
 
-The text is such rates, or the settings of flask-limiter that hold them:
+The text holds such rates, or the settings of flask-limiter that hold them:
 
     RATELIMIT_DEFAULT = "200/day;50/hour"
     RATELIMIT_STRATEGY = "moving-window"
 
-All of them become one rule, counted by the caller's address, which is what these libraries' examples do.
+All of them become one rule, counted by the client's address, as in the examples of these libraries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ _UNITS = {
 }
 
 
-_SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour", "hr": "hour", "d": "day"}
+_UNIT_ABBREVIATIONS = {
+    "s": "second",
+    "sec": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "hr": "hour",
+    "d": "day",
+}
 
 
 class _Strategy(NamedTuple):
@@ -54,18 +62,18 @@ STRATEGIES = {
 
 
 def looks_like(text: str) -> bool:
-    """Whether these are rates in words, or settings that hold some."""
+    """Returns whether a text holds rate strings, or settings with some."""
     lines = [line for line in text.splitlines() if line.strip()]
     return bool(lines) and all(_setting.fullmatch(line) or _rate.match(line.strip("\"' ")) for line in lines)
 
 
 def translate(text: str, name: str | None = None, strategy: str = "fixed-window") -> Translation:
-    """One rule of all the rates in the text."""
+    """Translates all rates in the text into one rule."""
     draft = Draft()
     rates: list[str] = []
-    for line, words in enumerate(text.splitlines(), 1):
-        setting = _setting.fullmatch(words)
-        value = (setting[2] if setting else words).strip().strip("\"'")
+    for line, line_text in enumerate(text.splitlines(), 1):
+        setting = _setting.fullmatch(line_text)
+        value = (setting[2] if setting else line_text).strip().strip("\"'")
         if setting is None or setting[1] in ("DEFAULT", "DEFAULTS", "APPLICATION"):
             rates += [f"{line}:{part}" for part in re.split(r"[,;|\n]", value) if part.strip()]
         elif setting[1] == "STRATEGY":
@@ -86,17 +94,17 @@ def translate(text: str, name: str | None = None, strategy: str = "fixed-window"
         "get_remote_address, and give routes with limits of their own a rule with a path.",
     )
     draft.rule(name=draft.name(name or "limits"), key="address", limit=one_or_all(limits))
-    return draft.translated(name=name)
+    return draft.build(name=name)
 
 
 def _limit(draft: Draft, rate: str, kind: str) -> str:
     line, _, text = rate.partition(":")
-    found = _rate.fullmatch(text.strip("\"' "))
-    if found is None:
+    match = _rate.fullmatch(text.strip("\"' "))
+    if match is None:
         raise InvalidRule(f'line {line}: "{text.strip()[:60]}" is not a rate. Write 5/second or 10 per 2 minutes.')
-    name = found[3].lower() if found[3] else _SHORT[found[4].lower()]
+    name = match[3].lower() if match[3] else _UNIT_ABBREVIATIONS[match[4].lower()]
     unit, days = _UNITS[name]
-    count = int(found[2] or 1) * days
+    count = int(match[2] or 1) * days
     if days > 1:
         draft.note(int(line), f"a {name} is {days} days there, and so it is here: {count}{unit}.")
-    return parse(f"{found[1]}/{count}{unit} {kind}").text
+    return parse(f"{match[1]}/{count}{unit} {kind}").text

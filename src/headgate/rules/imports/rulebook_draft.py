@@ -1,11 +1,11 @@
-"""A translation while it is being made: rules with names of their own, and notes on what could not be kept."""
+"""A rulebook while it is being translated: rules with unique names, and notes on what has no equivalent."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, NamedTuple
 
-_LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
 
 Document = dict[str, Any]
 
@@ -21,14 +21,14 @@ class Note(NamedTuple):
 
 
 class Translation(NamedTuple):
-    """A rulebook as a document, to be loaded or written down, and what its reader should know."""
+    """A rulebook as a document, to be loaded or written down, and notes for its reader."""
 
     document: Document
     notes: list[Note]
 
 
 class Draft:
-    """Rules and notes, in the order in which they were found."""
+    """Rules and notes, in the order in which they were added."""
 
     def __init__(self) -> None:
         self.rules: list[Document] = []
@@ -37,30 +37,31 @@ class Draft:
         self._names: set[str] = set()
 
     def note(self, line: int | None, sentence: str) -> None:
+        """Adds a note, once."""
         note = Note(line, sentence)
         if note not in self._notes:
             self._notes.append(note)
 
-    def name(self, wanted: str, otherwise: str = "rule") -> str:
-        """A name that no other rule has: the wanted one, as far as it can be a name."""
-        base = re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-._")[:_LONGEST_NAME] or otherwise
+    def name(self, preferred: str, otherwise: str = "rule") -> str:
+        """Returns a name that no other rule has: the preferred one, as far as it is valid and free."""
+        base = re.sub(r"[^A-Za-z0-9_.-]+", "-", preferred).strip("-._")[:_MAX_NAME_LENGTH] or otherwise
         name, count = base, 1
         while name in self._names:
             count += 1
             ending = f"-{count}"
-            name = base[: _LONGEST_NAME - len(ending)] + ending
+            name = base[: _MAX_NAME_LENGTH - len(ending)] + ending
         self._names.add(name)
         return name
 
     def rule(self, **fields: Any) -> None:
-        """One more rule; what is None is not said."""
+        """Adds a rule; fields that are None are left out."""
         self.rules.append({name: value for name, value in fields.items() if value is not None})
 
-    def translated(self, **head: Any) -> Translation:
-        """The document: what is said of all rules, the conditions they share, the rules."""
+    def build(self, **book_fields: Any) -> Translation:
+        """Returns the translation: the fields of the book, the shared conditions, the rules."""
         if not self.rules:
             self.note(None, "No limit was found that could be translated: the rulebook is empty.")
-        document = {name: value for name, value in head.items() if value}
+        document = {name: value for name, value in book_fields.items() if value}
         if self.conditions:
             document["conditions"] = self.conditions
         document["rules"] = self.rules
@@ -68,11 +69,11 @@ class Draft:
 
 
 def attribute_name(text: str, otherwise: str = "value") -> str:
-    """A name that an attribute can have: small letters, digits and _, beginning with a letter."""
+    """Returns a valid attribute name: lower-case letters, digits and _, beginning with a letter."""
     name = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")
     return name if re.match(r"[a-z]", name) else f"{otherwise}_{name}".rstrip("_")
 
 
 def one_or_all(values: list[Any]) -> Any:
-    """A list of one is written without its brackets."""
+    """Returns the item of a list of one, or the list."""
     return values[0] if len(values) == 1 else values

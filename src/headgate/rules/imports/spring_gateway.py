@@ -1,4 +1,4 @@
-"""Spring Cloud Gateway: routes with a RequestRateLimiter, as rules.
+"""Spring Cloud Gateway: translates routes with a RequestRateLimiter into rules.
 
     - id: orders
       predicates: [Path=/orders/**]                        - name: orders
@@ -9,9 +9,9 @@
             redis-rate-limiter.burstCapacity: 20
             key-resolver: "#{@userKeyResolver}"
 
-Spring gives a call to the first route that fits, with its limiter or without one. Here every rule whose condition
-holds applies, so a rule leaves out what an earlier route takes (`except`), unless the two cannot meet. What a
-predicate is in our words is in predicates.py. Spring lets calls pass while its Redis does not answer: fallback is
+Spring sends a call to the first route that matches, with its limiter or without one. Here every rule whose
+condition holds applies, so a rule excludes the calls of earlier routes (`except`), unless the two cannot overlap.
+spring_predicates.py translates predicates. Spring lets calls pass while its Redis does not answer: fallback is
 allow.
 """
 
@@ -39,12 +39,23 @@ from headgate.rules.parsing.document_tree import Items, Node, Scalar, Table
 
 _GATEWAYS = ("spring.cloud.gateway.server.webflux", "spring.cloud.gateway")
 _LIMITER = "RequestRateLimiter"
-_SHORT = ("redisratelimiter.replenishrate", "redisratelimiter.burstcapacity", "redisratelimiter.requestedtokens")
-_ARGUMENTS = {*_SHORT, "keyresolver", "denyemptykey", "statuscode", "emptykeystatus", "emptykeystatuscode"}
+_SHORT_FORM_ARGUMENTS = (
+    "redisratelimiter.replenishrate",
+    "redisratelimiter.burstcapacity",
+    "redisratelimiter.requestedtokens",
+)
+_ARGUMENTS = {
+    *_SHORT_FORM_ARGUMENTS,
+    "keyresolver",
+    "denyemptykey",
+    "statuscode",
+    "emptykeystatus",
+    "emptykeystatuscode",
+}
 _placeholder = re.compile(r"\$\{[^:}]*(?::([^}]*))?\}")
 _bean = re.compile(r"#\{\s*@(\w+)\s*\}")
 _camel = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_RESOLVED = {
+_RESOLVER_HINTS = {
     "address": {"ip", "addr", "address", "remote"},
     "header.x-api-key": {"api", "apikey"},
     "user": {"user", "principal", "username"},
@@ -54,25 +65,29 @@ _RESOLVED = {
 
 
 class _Limiter(NamedTuple):
+    """The arguments of one RequestRateLimiter filter."""
+
     line: int | None
     arguments: dict[str, Node]
 
 
 class _Route(NamedTuple):
+    """A route with its condition and limiters."""
+
     line: int | None
     name: str
     order: int
     when: Document
-    wider: bool  # some of its predicates could not be said
+    wider: bool  # some of its predicates have no exact equivalent
     limiters: list[_Limiter]
 
 
 def translate(text: str, name: str | None = None) -> Translation:
-    """The limits of the routes of an application."""
-    return _Reading(text).translated(name)
+    """Translates the limits of an application's routes."""
+    return _Translator(text).build(name)
 
 
-class _Reading:
+class _Translator:
     def __init__(self, text: str) -> None:
         self.draft = Draft()
         self.documents = documents(text)
@@ -80,7 +95,7 @@ class _Reading:
         self.fields = "spring"
         self.application: str | None = None
 
-    def translated(self, name: str | None) -> Translation:
+    def build(self, name: str | None) -> Translation:
         routes: list[_Route] = []
         everywhere: list[_Limiter] = []
         for document in self.documents:
@@ -93,11 +108,11 @@ class _Reading:
             self.draft.note(
                 everywhere[-1].line, "there are no routes that this filter could be for: it is left out."
             )
-        for place, route in enumerate(routes):
-            self._rules(route, routes[:place], everywhere)
+        for index, route in enumerate(routes):
+            self._rules(route, routes[:index], everywhere)
         if self.draft.rules:
             self._general()
-        return self.draft.translated(
+        return self.draft.build(
             name=name or self.application,
             headers=self.fields,
             defaults={"fallback": "allow"} if self.draft.rules else None,
@@ -116,18 +131,20 @@ class _Reading:
         for prefix in _GATEWAYS:
             empty = find_path(document, f"{prefix}.filter.request-rate-limiter.deny-empty-key")
             self.deny = self.deny if empty is None else optional_text(empty, "deny-empty-key") != "false"
-            shown = find_path(document, f"{prefix}.redis-rate-limiter.include-headers")
+            include_headers = find_path(document, f"{prefix}.redis-rate-limiter.include-headers")
             self.fields = (
-                "off" if shown is not None and optional_text(shown, "include-headers") == "false" else self.fields
+                "off"
+                if include_headers is not None and optional_text(include_headers, "include-headers") == "false"
+                else self.fields
             )
             for other in ("redis-rate-limiter.config", "server.webmvc.routes", "mvc.routes"):
-                if (found := find_path(document, f"{prefix}.{other}")) is not None:
-                    self.draft.note(line_of(found), f"{other} is not translated: it is left out.")
+                if (node := find_path(document, f"{prefix}.{other}")) is not None:
+                    self.draft.note(line_of(node), f"{other} is not translated: it is left out.")
 
     def _routes(self, nodes: list[Node]) -> list[_Route]:
         routes = []
         for route in map(self._route, nodes):
-            if _can_be({"name": route.name, "when": route.when or None, "limit": "1/s"}, {}):
+            if _can_apply({"name": route.name, "when": route.when or None, "limit": "1/s"}, {}):
                 routes.append(route)
             else:
                 self.draft.note(route.line, f"{route.name} is left out: its predicates cannot all hold.")
@@ -144,7 +161,7 @@ class _Reading:
             wider = wider or loose
             for attribute, test in tests.items():
                 if attribute in when:
-                    when.setdefault("all", []).append({attribute: _nameless(test)})
+                    when.setdefault("all", []).append({attribute: _without_captures(test)})
                 else:
                     when[attribute] = test
         order = optional_text(table.get("order"), "order") or "0"
@@ -154,7 +171,7 @@ class _Reading:
         return _Route(line_of(node), name, int(order), when, wider, self._limiters(table.get("filters")))
 
     def _limiters(self, filters: Node | None) -> list[_Limiter]:
-        found = []
+        limiters = []
         for node in items(filters, "filters"):
             name, arguments = _call(node)
             if name != _LIMITER:
@@ -166,19 +183,19 @@ class _Reading:
                     "burstCapacity, requestedTokens and key-resolver.",
                 )
                 numbers = [one for one in arguments if not _bean.search(one.text)]
-                short: dict[str, Node] = dict(zip(_SHORT, numbers, strict=False))
+                short: dict[str, Node] = dict(zip(_SHORT_FORM_ARGUMENTS, numbers, strict=False))
                 short.update(("keyresolver", one) for one in arguments if _bean.search(one.text))
-                found.append(_Limiter(line_of(node), short))
+                limiters.append(_Limiter(line_of(node), short))
             else:
-                found.append(_Limiter(line_of(node), _flat(arguments)))
-        return found
+                limiters.append(_Limiter(line_of(node), _flatten(arguments)))
+        return limiters
 
-    def _rules(self, route: _Route, before: list[_Route], everywhere: list[_Limiter]) -> None:
-        own = route.limiters or everywhere
-        if not own:
+    def _rules(self, route: _Route, earlier_routes: list[_Route], everywhere: list[_Limiter]) -> None:
+        limiters = route.limiters or everywhere
+        if not limiters:
             return
-        limiter = own[-1]
-        for other in [*(everywhere if route.limiters else []), *own[:-1]]:
+        limiter = limiters[-1]
+        for other in [*(everywhere if route.limiters else []), *limiters[:-1]]:
             self.draft.note(
                 other.line,
                 f"Spring keeps one setting for a route: for {route.name} it is the one of line {limiter.line}, "
@@ -192,7 +209,7 @@ class _Reading:
         rule = {
             "name": route.name,
             "when": route.when or None,
-            "except": self._earlier(route, before),
+            "except": self._earlier(route, earlier_routes),
             "key": self._key(limiter),
             "missing": "deny"
             if (self.deny if deny is None else optional_text(deny, "deny-empty-key") != "false")
@@ -201,16 +218,18 @@ class _Reading:
             "cost": cost,
             "refuse": {"status": _status(limiter, status)} if status else None,
         }
-        if not _can_be(rule, self.draft.conditions) or {} in (other.when for other in before if not other.wider):
+        if not _can_apply(rule, self.draft.conditions) or {} in (
+            other.when for other in earlier_routes if not other.wider
+        ):
             self.draft.note(route.line, f"{route.name} is left out: earlier routes take all of its calls.")
             return
         if route.wider:
             self.draft.note(route.line, f"{route.name} applies to more calls than its route: see its predicates.")
         self.draft.rule(**rule)
 
-    def _earlier(self, route: _Route, before: list[_Route]) -> Any:
-        taken = []
-        for other in before:
+    def _earlier(self, route: _Route, earlier_routes: list[_Route]) -> Any:
+        exceptions = []
+        for other in earlier_routes:
             if not other.when or disjoint(route.when, other.when):
                 continue
             if other.wider:
@@ -220,14 +239,14 @@ class _Reading:
                 )
             else:
                 self.draft.conditions[other.name] = other.when
-                taken.append(other.name)
-        return one_or_all(taken) if taken else None
+                exceptions.append(other.name)
+        return one_or_all(exceptions) if exceptions else None
 
     def _limit(self, limiter: _Limiter) -> tuple[str | None, int | None]:
         for argument, node in limiter.arguments.items():
             if argument not in _ARGUMENTS:
                 self.draft.note(line_of(node), f"{argument} is not translated: it is left out.")
-        rate, burst, tokens = (self._number(limiter, argument) for argument in _SHORT)
+        rate, burst, tokens = (self._number(limiter, argument) for argument in _SHORT_FORM_ARGUMENTS)
         if rate is None:
             self.draft.note(
                 limiter.line, "this limiter has no replenishRate that can be read here: it is left out."
@@ -247,31 +266,31 @@ class _Reading:
     def _number(self, limiter: _Limiter, argument: str) -> int | None:
         node = limiter.arguments.get(argument)
         text = optional_text(node, argument)
-        found = _placeholder.fullmatch(text or "")
-        if node is None or found is None:
+        placeholder = _placeholder.fullmatch(text or "")
+        if node is None or placeholder is None:
             return optional_number(node, argument)
-        otherwise = found[1] or ""
-        if otherwise.isdecimal():
-            self.draft.note(line_of(node), f"{text} stands for a setting: its default was taken, {otherwise}.")
-            return int(otherwise)
+        default = placeholder[1] or ""
+        if default.isdecimal():
+            self.draft.note(line_of(node), f"{text} stands for a setting: its default was taken, {default}.")
+            return int(default)
         self.draft.note(line_of(node), f"{text} stands for a setting that is not known here.")
         return None
 
     def _key(self, limiter: _Limiter) -> str:
         node = limiter.arguments.get("keyresolver")
         text = optional_text(node, "key-resolver")
-        bean = (found[1] if (found := _bean.search(text)) else text) if text else "principalNameKeyResolver"
+        bean = (match[1] if (match := _bean.search(text)) else text) if text else "principalNameKeyResolver"
         words = [part.lower() for part in _camel.findall(bean)]
         if words[:2] == ["principal", "name"]:
             return "user"
         while words and words[-1] in ("resolver", "key"):
             words.pop()
-        known = next((ours for ours, hints in _RESOLVED.items() if hints & set(words)), None)
-        ours = known or attribute_name("_".join(words) or bean, "key")
+        hinted = next((attribute for attribute, hints in _RESOLVER_HINTS.items() if hints & set(words)), None)
+        attribute = hinted or attribute_name("_".join(words) or bean, "key")
         self.draft.note(
-            line_of(node), f"what {bean} does is not seen here: its key was taken for {ours}. Please check."
+            line_of(node), f"what {bean} does is not seen here: its key was taken for {attribute}. Please check."
         )
-        return ours
+        return attribute
 
     def _general(self) -> None:
         self.draft.note(None, "Spring refills in whole seconds; here it is done all the time, at the same rate.")
@@ -280,7 +299,7 @@ class _Reading:
 
 
 def _call(node: Node) -> tuple[str, Table | list[Scalar]]:
-    """Name and arguments of a predicate or filter, in its short form (Path=/a,/b) or in its long one."""
+    """Returns name and arguments of a predicate or filter, in its short form (Path=/a,/b) or its long one."""
     if isinstance(node, Scalar):
         name, _, rest = node.text.partition("=")
         return name.strip(), [
@@ -298,30 +317,30 @@ def _call(node: Node) -> tuple[str, Table | list[Scalar]]:
     )
 
 
-def _can_be(rule: Document, conditions: Document) -> bool:
-    """Whether the loader finds that such a rule can apply at all."""
-    told = {name: value for name, value in rule.items() if value is not None}
+def _can_apply(rule: Document, conditions: Document) -> bool:
+    """Returns whether the loader accepts the rule, so that it can apply at all."""
+    rule_fields = {name: value for name, value in rule.items() if value is not None}
     try:
-        load.of({"conditions": conditions, "rules": [told]})
+        load.of({"conditions": conditions, "rules": [rule_fields]})
     except InvalidRulebook:
         return False
     return True
 
 
-def _nameless(test: Any) -> Any:
-    """The test without names for parts of the path: no name may be given twice."""
+def _without_captures(test: Any) -> Any:
+    """Returns the test without captures: no name may be captured twice."""
     if isinstance(test, list):
-        return [_nameless(one) for one in test]
+        return [_without_captures(one) for one in test]
     return re.sub(r"\{\w+\}", "*", test) if isinstance(test, str) else test
 
 
-def _flat(table: Table, prefix: str = "") -> dict[str, Node]:
-    """redis-rate-limiter.replenishRate, whether its name is dotted or nested."""
-    found: dict[str, Node] = {}
+def _flatten(table: Table, prefix: str = "") -> dict[str, Node]:
+    """Returns nested names joined by dots: redis-rate-limiter.replenishRate, whether dotted or nested."""
+    flattened: dict[str, Node] = {}
     for name, (_, node) in table.entries.items():
         path = prefix + fold_name(name)
-        found.update(_flat(node, f"{path}.") if isinstance(node, Table) else {path: node})
-    return found
+        flattened.update(_flatten(node, f"{path}.") if isinstance(node, Table) else {path: node})
+    return flattened
 
 
 def _status(limiter: _Limiter, text: str) -> int:

@@ -1,8 +1,8 @@
-"""What a predicate of Spring Cloud Gateway is in our words, and whether two routes can meet.
+"""Translates predicates of Spring Cloud Gateway into conditions, and tells whether two routes can overlap.
 
 Path, Host, Method, Header, Query, Cookie and RemoteAddr become tests on attributes. Regular expressions have no
-equivalent: of those only that something is there is tested. What is said here is never narrower than what Spring
-says, so that no limit is lost; where it is wider, a sentence says so.
+equivalent: only the presence of the value is tested. A translation is never narrower than Spring's predicate, so
+that no limit is lost; where it is wider, a note says so.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from headgate.rules.imports.yaml_tree import fold_name
 from headgate.rules.parsing.document_tree import Items, Scalar, Table
 
 Tests = dict[str, Any]
-TranslatedPredicate = tuple[Tests, str | None, bool]  # the tests, what to say about them, whether they are wider
+TranslatedPredicate = tuple[Tests, str | None, bool]  # the tests, a note, whether they are wider
 
-_capture = re.compile(r"\{[^}]*\}")
-_valid = re.compile(r"\{[a-z][a-z0-9_]*\}")
+_braces = re.compile(r"\{[^}]*\}")
+_valid_capture = re.compile(r"\{[a-z][a-z0-9_]*\}")
 _literal = re.compile(r"[\w /-]+")
 _WELL_KNOWN = {"method", "path", "host", "address", "user", "plan", "server"}
-_PARTS = {"Header": "header.", "Query": "argument.", "Cookie": "cookie."}
-_PRESENT = (".+", ".*", "")
+_ATTRIBUTE_PREFIXES = {"Header": "header.", "Query": "argument.", "Cookie": "cookie."}
+_ANY_VALUE_EXPRESSIONS = (".+", ".*", "")
 
 
 def translate_predicate(name: str, arguments: Table | list[Scalar]) -> TranslatedPredicate:
-    """What the predicate means; a sentence if that is not all of it."""
+    """Returns the tests for a predicate, a note if they differ from it, and whether they are wider."""
     texts = [one.text for one in arguments] if isinstance(arguments, list) else _texts(arguments)
     if name == "Method" and texts:
         return {"method": _one_or_all([text.upper() for text in texts])}, None, False
@@ -35,17 +35,17 @@ def translate_predicate(name: str, arguments: Table | list[Scalar]) -> Translate
         return _paths([text for text in texts if text not in ("true", "false")])
     if name == "Host" and texts:
         return _hosts(texts)
-    if name in _PARTS and texts:
-        return _part(name, texts[0], texts[1] if len(texts) > 1 else "")
+    if name in _ATTRIBUTE_PREFIXES and texts:
+        return _named_value(name, texts[0], texts[1] if len(texts) > 1 else "")
     return {}, f"the predicate {name} has no equivalent: it is left out, and the rule applies without it.", True
 
 
-def disjoint(one: Tests, other: Tests) -> bool:
-    """Whether no call can pass both. False if that cannot be told."""
-    for name, meet in (("path", _paths_meet), ("method", _methods_meet), ("host", _hosts_meet)):
-        if name in one and name in other:
-            pairs = [(mine, theirs) for mine in _listed(one[name]) for theirs in _listed(other[name])]
-            if not any(meet(mine, theirs) for mine, theirs in pairs):
+def disjoint(first: Tests, second: Tests) -> bool:
+    """Returns whether no call can pass both. False if that is unknown."""
+    for name, overlap in (("path", _paths_overlap), ("method", _methods_overlap), ("host", _hosts_overlap)):
+        if name in first and name in second:
+            pairs = [(left, right) for left in _as_list(first[name]) for right in _as_list(second[name])]
+            if not any(overlap(left, right) for left, right in pairs):
                 return True
     return False
 
@@ -62,31 +62,31 @@ def _paths(texts: list[str]) -> TranslatedPredicate:
 
 
 def _pattern(text: str) -> tuple[str, bool]:
-    """A path of Spring as a pattern of ours, and whether it had to be made wider."""
-    parts, loose, seen = [], False, set[str]()
-    # What is in braces may hold a slash, if it is a regular expression.
-    covered = _capture.sub(lambda found: found[0].replace("/", "\0"), text)
-    for part in covered.split("/"):
+    """Translates a path of Spring into a path pattern; returns it and whether it is wider."""
+    converted, loose, captures = [], False, set[str]()
+    # A regular expression in braces may contain a slash.
+    escaped = _braces.sub(lambda match: match[0].replace("/", "\0"), text)
+    for part in escaped.split("/"):
         if part.startswith("{*") and part.endswith("}"):
             part = "**"
         if ":" in part and "{" in part:
             loose = True
-        usable = _valid.fullmatch(part) and part[1:-1] not in _WELL_KNOWN and part not in seen
-        seen.add(part)
-        cleaned = part if usable else _capture.sub("*", part)
-        loose = loose or "?" in cleaned or bool(re.search(r"[{}\0]", cleaned) and not usable)
-        cleaned = cleaned if usable else re.sub(r"[?{}\0]+", "*", cleaned)
+        is_capture = _valid_capture.fullmatch(part) and part[1:-1] not in _WELL_KNOWN and part not in captures
+        captures.add(part)
+        cleaned = part if is_capture else _braces.sub("*", part)
+        loose = loose or "?" in cleaned or bool(re.search(r"[{}\0]", cleaned) and not is_capture)
+        cleaned = cleaned if is_capture else re.sub(r"[?{}\0]+", "*", cleaned)
         if "**" in cleaned and cleaned != "**":
             cleaned = re.sub(r"\*+", "*", cleaned)
         if cleaned in (".", ".."):
             continue
-        parts.append(cleaned)
-        if cleaned == "**" and parts.count("**") > 1:
-            first = parts.index("**")
-            return "/".join(parts[: first + 1]) if text.startswith("/") else "/" + "/".join(
-                parts[: first + 1]
+        converted.append(cleaned)
+        if cleaned == "**" and converted.count("**") > 1:
+            first = converted.index("**")
+            return "/".join(converted[: first + 1]) if text.startswith("/") else "/" + "/".join(
+                converted[: first + 1]
             ), True
-    pattern = "/".join(parts)
+    pattern = "/".join(converted)
     return pattern if pattern.startswith("/") else f"/{pattern}", loose
 
 
@@ -95,40 +95,40 @@ def _hosts(texts: list[str]) -> TranslatedPredicate:
     for text in texts:
         bare = re.sub(r":[0-9*]+$", "", text)
         wider = wider or bare != text or bool(re.search(r"(?<!\*)\*(?!\*)|\{|\?", bare))
-        glob = re.sub(r"\*+", "*", re.sub(r"[?]", "*", _capture.sub("*", bare)))
+        glob = re.sub(r"\*+", "*", re.sub(r"[?]", "*", _braces.sub("*", bare)))
         hosts += [glob, glob[2:]] if bare.startswith("**.") and len(glob) > 2 else [glob]
     sentence = "in a host * is any text, also with dots, and a port does not count." if wider else None
     return ({} if "*" in hosts else {"host": _one_or_all(hosts)}), sentence, False
 
 
-def _part(name: str, part: str, expression: str) -> TranslatedPredicate:
-    attribute = _PARTS[name] + (part.lower() if name == "Header" else part)
+def _named_value(name: str, part: str, expression: str) -> TranslatedPredicate:
+    attribute = _ATTRIBUTE_PREFIXES[name] + (part.lower() if name == "Header" else part)
     if expression and _literal.fullmatch(expression):
         return {attribute: expression}, None, False
-    if expression in _PRESENT:
+    if expression in _ANY_VALUE_EXPRESSIONS:
         sentence = f"an empty {attribute} counts as absent here." if name == "Query" else None
         return {attribute: True}, sentence, False
-    said = f'the regular expression "{expression}" has no equivalent: {attribute} need only be there.'
-    return {attribute: True}, said, True
+    note = f'the regular expression "{expression}" has no equivalent: {attribute} need only be there.'
+    return {attribute: True}, note, True
 
 
-def _paths_meet(one: str, other: str) -> bool:
-    mine, theirs = _segments(one), _segments(other)
-    for left, right in zip(mine, theirs, strict=False):
+def _paths_overlap(first: str, second: str) -> bool:
+    first_segments, second_segments = _segments(first), _segments(second)
+    for left, right in zip(first_segments, second_segments, strict=False):
         if "**" in (left, right):
             return True
         if left != right and not re.search(r"[*{]", left + right):
             return False
-    longer = mine[len(theirs) :] or theirs[len(mine) :]
-    return not longer or longer[0] == "**"
+    surplus = first_segments[len(second_segments) :] or second_segments[len(first_segments) :]
+    return not surplus or surplus[0] == "**"
 
 
-def _methods_meet(one: str, other: str) -> bool:
-    return one == other
+def _methods_overlap(first: str, second: str) -> bool:
+    return first == second
 
 
-def _hosts_meet(one: str, other: str) -> bool:
-    return one.lower() == other.lower() or "*" in one + other
+def _hosts_overlap(first: str, second: str) -> bool:
+    return first.lower() == second.lower() or "*" in first + second
 
 
 def _segments(path: str) -> list[str]:
@@ -140,19 +140,19 @@ def _network(text: str) -> str:
 
 
 def _texts(arguments: Table) -> list[str]:
-    """The values of a long form: in lists or one by one, a name before its regular expression."""
+    """Returns the values of a long form, listed or single, a name before its regular expression."""
     order = ("name", "header", "param", "patterns", "methods", "sources", "regexp", "regex")
-    known = {fold_name(name): node for name, (_, node) in arguments.entries.items()}
-    chosen = [known[name] for name in order if name in known] or list(known.values())
-    found = []
+    by_name = {fold_name(name): node for name, (_, node) in arguments.entries.items()}
+    chosen = [by_name[name] for name in order if name in by_name] or list(by_name.values())
+    values = []
     for node in chosen:
         nodes = node.nodes if isinstance(node, Items) else [node]
         texts = [one.text for one in nodes if isinstance(one, Scalar)]
-        found += [part.strip() for text in texts for part in (text.split(",") if len(chosen) == 1 else [text])]
-    return found
+        values += [part.strip() for text in texts for part in (text.split(",") if len(chosen) == 1 else [text])]
+    return values
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 

@@ -1,4 +1,4 @@
-"""Other people's YAML: the tree of rules/document.py, asked for what is expected; every complaint has its line."""
+"""Reads the YAML of other programs with parsing/document_tree.py; every error has its line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from headgate.errors import InvalidRule
 from headgate.rules.parsing import read_yaml
 from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, decode, kind
 
-_next_document = re.compile(r"^---(?=\s|$)[^\n]*", re.M)
-_YES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_document_separator = re.compile(r"^---(?=\s|$)[^\n]*", re.M)
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 def read(text: str) -> Table:
-    """The document as a mapping."""
+    """Parses a YAML document whose root is a mapping."""
     try:
         root = read_yaml.read(decode(text))
     except Fault as fault:
@@ -23,22 +23,23 @@ def read(text: str) -> Table:
 
 
 def documents(text: str) -> list[Table]:
-    """The documents of a text that holds several, with the lines they have in it."""
-    starts = [0, *(found.end() for found in _next_document.finditer(text))]
-    ends = [*(found.start() for found in _next_document.finditer(text)), len(text)]
-    parts = [(start, text[start:end]) for start, end in zip(starts, ends, strict=True)]
-    wanted = [(start, part) for start, part in parts if re.search(r"^[^#\s]|^\s+[^#\s]", part, re.M)]
-    return [read("\n" * text.count("\n", 0, start) + part) for start, part in wanted or [(0, text)]]
+    """Parses all documents of a text, with their lines in it."""
+    starts = [0, *(separator.end() for separator in _document_separator.finditer(text))]
+    ends = [*(separator.start() for separator in _document_separator.finditer(text)), len(text)]
+    chunks = [(start, text[start:end]) for start, end in zip(starts, ends, strict=True)]
+    nonempty = [(start, part) for start, part in chunks if re.search(r"^[^#\s]|^\s+[^#\s]", part, re.M)]
+    return [read("\n" * text.count("\n", 0, start) + part) for start, part in nonempty or [(0, text)]]
 
 
 def mapping(node: Node, what: str) -> Table:
+    """Returns the node if it is a mapping."""
     if isinstance(node, Table):
         return node
     raise InvalidRule(f"line {line_of(node)}: {what} is a mapping of names and values, not {kind(node)}.")
 
 
 def items(node: Node | None, what: str) -> list[Node]:
-    """The entries of a list; none if there is nothing."""
+    """Returns the entries of a list; none if there is no node."""
     if node is None or (isinstance(node, Scalar) and node.empty):
         return []
     if isinstance(node, Items):
@@ -47,7 +48,7 @@ def items(node: Node | None, what: str) -> list[Node]:
 
 
 def optional_text(node: Node | None, what: str) -> str | None:
-    """A text; None if there is nothing."""
+    """Returns a text; None if there is no node."""
     if node is None or (isinstance(node, Scalar) and node.empty):
         return None
     if isinstance(node, Scalar):
@@ -56,15 +57,15 @@ def optional_text(node: Node | None, what: str) -> str | None:
 
 
 def flag(node: Node | None, what: str) -> bool:
-    """Whether it says yes; nothing is no."""
+    """Returns a flag; False if there is no node."""
     text = (optional_text(node, what) or "no").lower()
-    if text not in _YES:
+    if text not in _FLAGS:
         raise InvalidRule(f"line {line_of(node)}: {what} is true or false, not {text!r}.")
-    return _YES[text]
+    return _FLAGS[text]
 
 
 def optional_number(node: Node | None, what: str) -> int | None:
-    """A whole number; None if there is nothing."""
+    """Returns a whole number; None if there is no node."""
     text = optional_text(node, what)
     if text is not None and not re.fullmatch(r"[0-9]{1,15}", text):
         raise InvalidRule(f'line {line_of(node)}: {what} is a whole number, not "{text[:40]}".')
@@ -76,19 +77,19 @@ def line_of(node: Node | None) -> int | None:
 
 
 def find_path(table: Table, path: str) -> Node | None:
-    """What stands under a path such as spring.cloud.gateway, however it is nested, dotted or spelled."""
-    wanted = fold_name(path)
+    """Finds the node under a path such as spring.cloud.gateway, however it is nested, dotted or spelled."""
+    folded_path = fold_name(path)
     for name, (_, node) in table.entries.items():
-        start = fold_name(name)
-        if start == wanted:
+        folded_name = fold_name(name)
+        if folded_name == folded_path:
             return node
-        if isinstance(node, Table) and wanted.startswith(f"{start}."):
-            found = find_path(node, wanted.removeprefix(f"{start}."))
-            if found is not None:
-                return found
+        if isinstance(node, Table) and folded_path.startswith(f"{folded_name}."):
+            node_below = find_path(node, folded_path.removeprefix(f"{folded_name}."))
+            if node_below is not None:
+                return node_below
     return None
 
 
 def fold_name(name: str) -> str:
-    """replenishRate, replenish-rate and replenish_rate are one name."""
+    """Normalizes a name: replenishRate, replenish-rate and replenish_rate are the same."""
     return re.sub(r"[-_]", "", name).lower()

@@ -1,11 +1,11 @@
-"""How it is found out in microseconds which rules a call meets.
+"""Compiles a rulebook so that matching a call takes microseconds.
 
-    index       which rules may concern a call at all
-    plain       conditions as closures
-    judging     what a rule whose condition holds makes of the call
-    replacing   rules that take others out
-    used        which attributes a rule looks at
-    narrate     the same told for every rule, by the plain meaning of its conditions: why, and why not
+    rule_index          finds the rules that may apply to a call
+    compile_condition   conditions as closures
+    compile_rule        a rule as a closure: attributes and cost in, a Match out
+    replaced_rules      rules that replace other rules
+    used_attributes     the attributes that a rule uses
+    explain_match       explains for every rule why it applies or not, without index and closures
 
 match.py puts them together.
 """

@@ -1,6 +1,6 @@
-"""Conditions as plain functions: the same answers as `holds`, without walking through their parts.
+"""Compiles conditions into closures: the results of `holds`, without a walk through the parts.
 
-Law: compiled(condition)(attributes) is condition.holds(attributes).
+Law: compile_condition(condition)(attributes) is condition.holds(attributes).
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from headgate.rules.condition import All, AnyOf, Attributes, Condition, Predicat
 
 
 def compile_condition(condition: Condition) -> Predicate:
-    """A function for one condition."""
+    """Returns a predicate for one condition."""
     if isinstance(condition, Test):
         return condition.holds
     if isinstance(condition, All):
         return condition.holds if condition.captures else compile_all(condition.in_order)
     if isinstance(condition, AnyOf):
-        return _some([compile_condition(part) for part in condition.parts])
-    part = compile_condition(condition.part)
-    return lambda attributes: not part(attributes)
+        return _compile_any([compile_condition(predicate) for predicate in condition.parts])
+    predicate = compile_condition(condition.part)
+    return lambda attributes: not predicate(attributes)
 
 
 def compile_all(conditions: Sequence[Condition]) -> Predicate:
-    """A function for several that capture nothing and must all hold."""
-    parts = [compile_condition(condition) for condition in conditions]
-    if len(parts) == 1:
-        return parts[0]
-    if len(parts) == 2:
-        first, second = parts
+    """Returns a predicate for several conditions that capture nothing and must all hold."""
+    predicates = [compile_condition(condition) for condition in conditions]
+    if len(predicates) == 1:
+        return predicates[0]
+    if len(predicates) == 2:
+        first, second = predicates
         return lambda attributes: first(attributes) and second(attributes)
 
     def holds(attributes: Attributes) -> bool:
-        for part in parts:  # noqa: SIM110 (all() with a generator takes twice as long)
-            if not part(attributes):
+        for predicate in predicates:  # noqa: SIM110 (all() with a generator takes twice as long)
+            if not predicate(attributes):
                 return False
         return True
 
     return holds
 
 
-def _some(parts: Sequence[Predicate]) -> Predicate:
+def _compile_any(predicates: Sequence[Predicate]) -> Predicate:
     def holds(attributes: Attributes) -> bool:
-        for part in parts:  # noqa: SIM110 (as above)
-            if part(attributes):
+        for predicate in predicates:  # noqa: SIM110 (as above)
+            if predicate(attributes):
                 return True
         return False
 

@@ -1,11 +1,10 @@
-"""A book told for one call: of every rule, whether it applies, and if not, why.
+"""Explains for one call whether each rule of a book applies, and if not, why.
 
     login    applies: key address=192.0.2.7
     items    path is /login, not /items/{sku}
     cap      replaced by login
 
-It takes no short cuts: no index, no compiled condition. Law: the rules that it says apply are those that `match`
-finds.
+It uses no index and no compiled conditions. Law: it reports the same rules as applying that `match` returns.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from headgate.rules.matching.compile_rule import (
 from headgate.rules.matching.replaced_rules import Replacing
 from headgate.rules.rule import Rule, Rulebook
 
-MAX_VALUE_LENGTH = 80  # characters of a value that are told
+MAX_VALUE_LENGTH = 80  # characters of a value in a message
 
 AttributeMap = Mapping[str, str]
 
 
 class Told(NamedTuple):
-    """One rule, and what it has to do with the call."""
+    """A rule, and why it applies to the call or not."""
 
     rule: Rule
-    match: Match | None  # None: it does not apply
+    match: Match | None  # None: the rule does not apply
     why: str
 
     @property
@@ -44,91 +43,94 @@ class Told(NamedTuple):
         return self.match is not None
 
 
-def explain_rules(book: Rulebook, replacing: Replacing, seen: AttributeMap, cost: int) -> list[Told]:
-    """Every rule of the book, in its order."""
-    told = [_told(rule, seen, cost) for rule in book.rules]
-    out = replacing.taken_out(rule.name for rule, match, _ in told if match is not None and match.earnest)
+def explain_rules(book: Rulebook, replacements: Replacing, values: AttributeMap, cost: int) -> list[Told]:
+    """Explains every rule of the book, in its order."""
+    explanations = [_explain_rule(rule, values, cost) for rule in book.rules]
+    replaced = replacements.taken_out(
+        rule.name for rule, match, _ in explanations if match is not None and match.earnest
+    )
     return [
-        Told(one.rule, None, f"replaced by {out[one.rule.name]}")
-        if one.match is not None and one.rule.name in out
-        else one
-        for one in told
+        Told(explanation.rule, None, f"replaced by {replaced[explanation.rule.name]}")
+        if explanation.match is not None and explanation.rule.name in replaced
+        else explanation
+        for explanation in explanations
     ]
 
 
-def _told(rule: Rule, seen: AttributeMap, cost: int) -> Told:
-    bound = seen if rule.when is None else rule.when.bound(seen)
+def _explain_rule(rule: Rule, values: AttributeMap, cost: int) -> Told:
+    bound = values if rule.when is None else rule.when.bind(values)
     if bound is None:
         assert rule.when is not None
-        return Told(rule, None, describe_failure(rule.when, seen))
+        return Told(rule, None, describe_failure(rule.when, values))
     if rule.unless is not None and rule.unless.holds(bound):
         return Told(rule, None, f"exempt: {rule.unless}")
     match = compile_rule(rule)(bound, cost)
-    return Told(rule, match, _silent(rule, bound) if match is None else _spoken(match))
+    return Told(rule, match, _why_no_match(rule, bound) if match is None else _describe_match(match))
 
 
-def _silent(rule: Rule, seen: AttributeMap) -> str:
-    """Why a rule that concerns the call says nothing."""
-    key = key_builder(rule.key, blank=rule.missing == "one")(seen)
+def _why_no_match(rule: Rule, values: AttributeMap) -> str:
+    """Tells why a rule whose conditions hold does not apply."""
+    key = key_builder(rule.key, blank=rule.missing == "one")(values)
     if key is None and rule.missing == "skip":
-        return f"{describe_missing_key(rule, seen)}, so the rule is skipped"
-    key = key or key_builder(rule.key, blank=True)(seen) or ""
-    on = rule.mode.enforce + rule.mode.shadow
-    place = bucket_of(rule.name, key)
-    if place >= on:
+        return f"{describe_missing_key(rule, values)}, so the rule is skipped"
+    key = key or key_builder(rule.key, blank=True)(values) or ""
+    active = rule.mode.enforce + rule.mode.shadow
+    bucket = bucket_of(rule.name, key)
+    if bucket >= active:
         return (
-            f"off for {shown(key)}, which is number {place} of {BUCKET_COUNT}: on below {on}"
-            if on
+            f"off for {shown(key)}, which is number {bucket} of {BUCKET_COUNT}: on below {active}"
+            if active
             else "mode is off"
         )
-    if rule.cost is not None and compile_cost(rule.cost)(seen) is None:
-        return f"{describe_invalid_cost(rule, seen)}, so the rule is skipped"
+    if rule.cost is not None and compile_cost(rule.cost)(values) is None:
+        return f"{describe_invalid_cost(rule, values)}, so the rule is skipped"
     return "its cost is 0"
 
 
-def _spoken(match: Match) -> str:
-    words = [f"applies: key {shown(match.key)}"]
+def _describe_match(match: Match) -> str:
+    details = [f"applies: key {shown(match.key)}"]
     if match.cost != 1:
-        words.append(f"cost {match.cost}")
-    words.append("; ".join(map(str, match.limits)) or "unlimited")
+        details.append(f"cost {match.cost}")
+    details.append("; ".join(map(str, match.limits)) or "unlimited")
     if match.candidate is not None:
-        words.append(f"candidate {'; '.join(map(str, match.candidate)) or 'unlimited'}")
+        details.append(f"candidate {'; '.join(map(str, match.candidate)) or 'unlimited'}")
     if match.shadow:
-        words.append("as a shadow")
+        details.append("as a shadow")
     if match.denied is not None:
-        words.append(f"denied: {match.denied}")
-    return ", ".join(words)
+        details.append(f"denied: {match.denied}")
+    return ", ".join(details)
 
 
-def describe_failure(condition: Condition, seen: AttributeMap) -> str:
-    """Why a condition does not hold."""
+def describe_failure(condition: Condition, values: AttributeMap) -> str:
+    """Tells why a condition does not hold."""
     if isinstance(condition, Test):
-        value = seen.get(condition.attribute)
-        wanted = condition.wanted
-        if isinstance(wanted, bool):
-            return f"{condition.attribute} is {shown(value)}, not {'present' if wanted else 'absent'}"
-        return f"{condition.attribute} is {shown(value)}, not {' or '.join(wanted)}"
+        value = values.get(condition.attribute)
+        expected = condition.wanted
+        if isinstance(expected, bool):
+            return f"{condition.attribute} is {shown(value)}, not {'present' if expected else 'absent'}"
+        return f"{condition.attribute} is {shown(value)}, not {' or '.join(expected)}"
     if isinstance(condition, Not):
         return f"{condition.part}, and must not be"
     if isinstance(condition, AnyOf):
         return (
-            "; ".join(describe_failure(part, seen) for part in condition.parts) or "none of no conditions can hold"
+            "; ".join(describe_failure(part, values) for part in condition.parts)
+            or "none of no conditions can hold"
         )
-    return _failing_part(condition, seen)
+    return _describe_failing_part(condition, values)
 
 
-def _failing_part(condition: All, seen: AttributeMap) -> str:
+def _describe_failing_part(condition: All, values: AttributeMap) -> str:
     *parts, last = condition.in_order
     for part in parts:
-        after = part.bound(seen)
-        if after is None:
-            return describe_failure(part, seen)
-        seen = after
-    return describe_failure(last, seen)
+        values_after = part.bind(values)
+        if values_after is None:
+            return describe_failure(part, values)
+        values = values_after
+    return describe_failure(last, values)
 
 
 def shown(value: str | None) -> str:
-    """A value in a sentence: what cannot be printed is escaped, and what is long is cut."""
+    """Returns a value for a message: escaped if unprintable, cut if long."""
     if not value:
         return "absent"
     if len(value) > MAX_VALUE_LENGTH:

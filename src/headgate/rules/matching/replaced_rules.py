@@ -1,8 +1,8 @@
-"""Rules that take other rules out.
+"""Rules that replace other rules.
 
-A rule that `replaces` others takes them out where it applies in earnest: enforced for this key, with a key that
-could be formed. One that was taken out takes nobody out; so they are worked out replacers first, and the order of
-the book does not matter.
+A rule that `replaces` others removes them where it is enforced: in mode enforce for this key, with a key that
+could be formed. A rule that was replaced replaces nothing; so replacers come first in a topological order, and the
+order of the book does not matter.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from headgate.rules.rule import Rule
 
 
 class Replacing:
-    """Who takes out whom in one book."""
+    """The `replaces` of one book, in topological order."""
 
-    __slots__ = ("_turns",)
+    __slots__ = ("_replacers",)
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         names = {rule.name for rule in rules}
-        before: dict[str, set[str]] = {rule.name: set() for rule in rules}
+        replacers: dict[str, set[str]] = {rule.name: set() for rule in rules}
         for rule in rules:
-            for other in rule.replaces:
-                if other not in names:
-                    raise InvalidRule(f'Rule "{rule.name}" replaces "{other}", and there is no such rule.')
-                before[other].add(rule.name)
+            for replaced_name in rule.replaces:
+                if replaced_name not in names:
+                    raise InvalidRule(f'Rule "{rule.name}" replaces "{replaced_name}", and there is no such rule.')
+                replacers[replaced_name].add(rule.name)
         replaces = {rule.name: rule.replaces for rule in rules}
         try:
-            order = list(TopologicalSorter(before).static_order())
+            order = list(TopologicalSorter(replacers).static_order())
         except CycleError as error:
-            circle = " replaces ".join(f'"{name}"' for name in error.args[1])
-            raise InvalidRule(f"Rules replace each other in a circle: {circle}.") from None
-        self._turns = [(name, replaces[name]) for name in order if replaces[name]]
+            cycle = " replaces ".join(f'"{name}"' for name in error.args[1])
+            raise InvalidRule(f"Rules replace each other in a circle: {cycle}.") from None
+        self._replacers = [(name, replaces[name]) for name in order if replaces[name]]
 
     def __bool__(self) -> bool:
-        return bool(self._turns)
+        return bool(self._replacers)
 
-    def taken_out(self, earnest: Iterable[str]) -> dict[str, str]:
-        """Who is taken out, and by whom, if these apply in earnest."""
-        present = set(earnest)
-        out: dict[str, str] = {}
-        for name, others in self._turns:
-            if name in present and name not in out:
-                for other in others:
-                    out.setdefault(other, name)
-        return out
+    def taken_out(self, enforced: Iterable[str]) -> dict[str, str]:
+        """Returns the replaced rules, each with the rule that replaces it, if these rules are enforced."""
+        present = set(enforced)
+        replaced: dict[str, str] = {}
+        for name, names in self._replacers:
+            if name in present and name not in replaced:
+                for replaced_name in names:
+                    replaced.setdefault(replaced_name, name)
+        return replaced

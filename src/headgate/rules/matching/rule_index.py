@@ -1,11 +1,12 @@
-"""The index: of a thousand rules, the few that a call may concern.
+"""The index: finds, among a thousand rules, the few that may apply to a call.
 
-A rule that must find one of a few texts in an attribute waits under each of them; under bot- if the text is bot-*,
-under .com if it is *.com. A rule that must find a path waits in a tree of segments. Of all the tests by which it
-could be placed it is placed by the one that fewest others share. A place where many still wait is an index again,
-by what else they ask for. What cannot be placed, such as *x*, is always a candidate.
+A rule that compares an attribute with a few texts is listed under each of them; under bot- if the text is bot-*,
+under .com if it is *.com. A rule with path patterns is listed in a tree of path segments. Of the tests by which a
+rule can be listed, the index takes the one whose bucket is smallest. A bucket that is still large is an index
+again, by the remaining tests. A rule that cannot be listed, such as *x*, is always a candidate.
 
-Law: whoever is not found would not have held; whoever is found passes the test that `passed` names.
+Law: the conditions of an entry that is not found do not hold; an entry that is found passes its test in
+`implied_tests`.
 """
 
 from __future__ import annotations
@@ -17,211 +18,234 @@ from typing import TypeVar
 from headgate.rules.condition import Test
 from headgate.rules.pattern import Glob, PathPattern, segments_match
 
-MAX_UNINDEXED = 8  # that many are looked at faster than another index is
+MAX_UNINDEXED = 8  # entries of a bucket; testing so many is faster than a nested index
 
 T = TypeVar("T")
 
 SegmentGlobs = tuple[Glob | None, ...]
 PathSegments = list[str] | None  # the segments of the call's path, if it has one
-Affix = tuple[
-    int | None, str
-]  # so many letters, from the front or (below zero) from the end; None: the whole text
-IndexKey = tuple[str, Affix]  # where an entry may wait: an attribute, and what is seen of it
-AffixTables = list[tuple[slice, dict[str, list[T]]]]  # by how much of a text is seen
+Affix = tuple[int | None, str]  # a prefix, or (length below zero) a suffix; None: the whole text
+IndexKey = tuple[str, Affix]  # an attribute, and the affix of its value under which an entry is listed
+AffixTables = list[tuple[slice, dict[str, list[T]]]]  # one table for each length of an affix
 
 
 class IndexEntry:
-    """An entry of a book, and the tests by which it may be placed."""
+    """An entry of a book, and the tests by which it can be listed."""
 
     __slots__ = ("number", "tests")
 
     def __init__(self, number: int, tests: Sequence[Test]) -> None:
         self.number: int = number
-        self.tests: tuple[Test, ...] = tuple(test for test in tests if (spots := _spots(test)) and all(spots))
+        self.tests: tuple[Test, ...] = tuple(test for test in tests if (keys := _index_keys(test)) and all(keys))
 
 
 class RuleIndex:
-    """Finds the entries that a call may concern."""
+    """Finds the entries that may apply to a call."""
 
-    __slots__ = ("_always", "_ends", "_tree", "_whole", "passed")
+    __slots__ = ("_affix_tables", "_always", "_exact_tables", "_tree", "implied_tests")
 
-    def __init__(self, waiting: Sequence[IndexEntry]) -> None:
-        crowds = Counter(spot for entry in waiting for test in entry.tests for spot in set().union(*_spots(test)))
+    def __init__(self, entries: Sequence[IndexEntry]) -> None:
+        sizes = Counter(
+            spot for entry in entries for test in entry.tests for spot in set().union(*_index_keys(test))
+        )
         always: list[int] = []
         tables: dict[tuple[str, int | None], dict[str, list[IndexEntry]]] = {}
-        tree = _Node()
-        self.passed: dict[int, Test] = {}  # the test that needs no asking once an entry is found
-        for entry in waiting:
+        tree = _PathNode()
+        self.implied_tests: dict[int, Test] = {}  # the test that an entry passes if it is found
+        for entry in entries:
             if not entry.tests:
                 always.append(entry.number)
                 continue
-            test = min(entry.tests, key=lambda test: (_crowd(test, crowds), not test.patterns, not test.exact))
-            rest = IndexEntry(entry.number, [other for other in entry.tests if other is not test])
+            test = min(
+                entry.tests, key=lambda test: (_largest_bucket(test, sizes), not test.patterns, not test.exact)
+            )
+            remainder = IndexEntry(entry.number, [other for other in entry.tests if other is not test])
             if test.patterns or test.exact:
-                self.passed[entry.number] = test
+                self.implied_tests[entry.number] = test
             for pattern in test.patterns:
-                tree.place(pattern, rest)
-            for attribute, (cut, text) in _chosen(test, crowds) if test.globs else ():
-                tables.setdefault((attribute, cut), {}).setdefault(text, []).append(rest)
+                tree.insert(pattern, remainder)
+            for attribute, (length, text) in _smallest_keys(test, sizes) if test.globs else ():
+                tables.setdefault((attribute, length), {}).setdefault(text, []).append(remainder)
         self._always = tuple(always)
-        places = [
-            (attribute, cut, {text: _settled(entries) for text, entries in table.items()})
-            for (attribute, cut), table in tables.items()
+        frozen = [
+            (attribute, length, {text: _freeze(bucket_entries) for text, bucket_entries in table.items()})
+            for (attribute, length), table in tables.items()
         ]
-        self._whole = [(attribute, table) for attribute, cut, table in places if cut is None]
-        self._ends = [(attribute, _slice(cut), table) for attribute, cut, table in places if cut is not None]
-        self._tree = tree.settled() if tree.used else None
+        self._exact_tables = [(attribute, table) for attribute, length, table in frozen if length is None]
+        self._affix_tables = [
+            (attribute, _affix_slice(length), table) for attribute, length, table in frozen if length is not None
+        ]
+        self._tree = tree.freeze() if tree.used else None
 
-    def find(self, attributes: Mapping[str, str], row: PathSegments, into: list[int]) -> None:
-        """Puts the numbers of the candidates into the list: in no order, and by two patterns twice."""
-        into += self._always
-        for attribute, table in self._whole:
-            place = table.get(attributes.get(attribute))  # type: ignore[arg-type]
-            if place is None:
+    def find(self, attributes: Mapping[str, str], path_segments: PathSegments, numbers: list[int]) -> None:
+        """Adds the numbers of the candidates to the list, unordered; two matching patterns add a number twice."""
+        numbers += self._always
+        for attribute, table in self._exact_tables:
+            bucket = table.get(attributes.get(attribute))  # type: ignore[arg-type]
+            if bucket is None:
                 continue
-            if type(place) is tuple:
-                into += place
+            if type(bucket) is tuple:
+                numbers += bucket
             else:
-                place.find(attributes, row, into)  # type: ignore[union-attr]
-        for attribute, seen, table in self._ends:
-            place = table.get(attributes.get(attribute, "")[seen])
-            if place is not None:
-                _arrive(place, attributes, row, into)
-        if row is not None and self._tree is not None:
-            _walk(self._tree, attributes, row, into)
+                bucket.find(attributes, path_segments, numbers)  # type: ignore[union-attr]
+        for attribute, cut, table in self._affix_tables:
+            bucket = table.get(attributes.get(attribute, "")[cut])
+            if bucket is not None:
+                _collect(bucket, attributes, path_segments, numbers)
+        if path_segments is not None and self._tree is not None:
+            _walk(self._tree, attributes, path_segments, numbers)
 
 
 Bucket = tuple[int, ...] | RuleIndex
 
 
-class _Node:
-    """Where the paths of one beginning meet: where they go on, who ends here, and who ends at any depth below."""
+class _PathNode:
+    """A node of the path tree: its children, the patterns that end here, and those that end below (**)."""
 
-    __slots__ = ("below", "deep", "deeper", "either", "ends", "globs", "here", "literal", "near", "used")
+    __slots__ = (
+        "any_segment",
+        "any_tail_bucket",
+        "bucket",
+        "entries",
+        "glob_tables",
+        "globs",
+        "literal",
+        "tail_tables",
+        "tails",
+        "used",
+    )
 
     def __init__(self) -> None:
-        self.literal: dict[str, _Node] = {}
-        self.either: _Node | None = None  # any one segment
-        self.globs: dict[str, tuple[Glob, _Node]] = {}
-        self.near: AffixTables[tuple[Glob, _Node]] = []
-        self.here: list[IndexEntry] = []
-        self.ends: Bucket = ()
-        self.deeper: dict[str, tuple[SegmentGlobs, list[IndexEntry]]] = {}  # by what they end with
-        self.below: Bucket = ()  # they end with anything
-        self.deep: AffixTables[tuple[SegmentGlobs, Bucket]] = []  # by the last segment
+        self.literal: dict[str, _PathNode] = {}
+        self.any_segment: _PathNode | None = None
+        self.globs: dict[str, tuple[Glob, _PathNode]] = {}
+        self.glob_tables: AffixTables[tuple[Glob, _PathNode]] = []
+        self.entries: list[IndexEntry] = []
+        self.bucket: Bucket = ()
+        self.tails: dict[str, tuple[SegmentGlobs, list[IndexEntry]]] = {}  # by the pattern after **
+        self.any_tail_bucket: Bucket = ()  # patterns that end with **
+        self.tail_tables: AffixTables[tuple[SegmentGlobs, Bucket]] = []  # by an affix of the last segment
         self.used = False
 
-    def place(self, pattern: PathPattern, entry: IndexEntry) -> None:
+    def insert(self, pattern: PathPattern, entry: IndexEntry) -> None:
         self.used = True
         node = self
         for step in pattern.head:
-            node = node._after(step)
+            node = node._child(step)
         if pattern.tail is None:
-            node.here.append(entry)
+            node.entries.append(entry)
         else:
             name = "/".join("*" if step is None else step.text for step in pattern.tail)
-            node.deeper.setdefault(name, (pattern.tail, []))[1].append(entry)
+            node.tails.setdefault(name, (pattern.tail, []))[1].append(entry)
 
-    def _after(self, step: Glob | None) -> _Node:
+    def _child(self, step: Glob | None) -> _PathNode:
         if step is None:
-            self.either = self.either or _Node()
-            return self.either
+            self.any_segment = self.any_segment or _PathNode()
+            return self.any_segment
         if step.exact is not None:
-            return self.literal.setdefault(step.exact, _Node())
-        return self.globs.setdefault(step.text, (step, _Node()))[1]
+            return self.literal.setdefault(step.exact, _PathNode())
+        return self.globs.setdefault(step.text, (step, _PathNode()))[1]
 
-    def settled(self) -> _Node:
-        self.ends = _settled(self.here)
-        self.below = _settled(self.deeper.pop("", ((), []))[1])
-        self.deep = _told_apart((tail[-1], (tail, _settled(entries))) for tail, entries in self.deeper.values())
-        self.near = _told_apart((glob, (glob, node)) for glob, node in self.globs.values())
-        below = [*self.literal.values(), *(node for _, node in self.globs.values())]
-        for node in [*below, self.either] if self.either else below:
-            node.settled()
+    def freeze(self) -> _PathNode:
+        self.bucket = _freeze(self.entries)
+        self.any_tail_bucket = _freeze(self.tails.pop("", ((), []))[1])
+        self.tail_tables = _tables_by_affix(
+            (tail[-1], (tail, _freeze(entries))) for tail, entries in self.tails.values()
+        )
+        self.glob_tables = _tables_by_affix((glob, (glob, node)) for glob, node in self.globs.values())
+        children = [*self.literal.values(), *(node for _, node in self.globs.values())]
+        for node in [*children, self.any_segment] if self.any_segment else children:
+            node.freeze()
         return self
 
 
-def _walk(root: _Node, attributes: Mapping[str, str], row: list[str], into: list[int]) -> None:
-    length = len(row)
-    ways = [(root, 0)]
-    while ways:
-        found, depth = ways.pop()
-        node: _Node | None = found
+def _walk(root: _PathNode, attributes: Mapping[str, str], path_segments: list[str], numbers: list[int]) -> None:
+    length = len(path_segments)
+    pending = [(root, 0)]
+    while pending:
+        start, depth = pending.pop()
+        node: _PathNode | None = start
         while node is not None:
-            if node.below:
-                _arrive(node.below, attributes, row, into)
+            if node.any_tail_bucket:
+                _collect(node.any_tail_bucket, attributes, path_segments, numbers)
             if depth == length:
-                if node.ends:
-                    _arrive(node.ends, attributes, row, into)
+                if node.bucket:
+                    _collect(node.bucket, attributes, path_segments, numbers)
                 break
-            if node.deep:
-                for seen, tails in node.deep:
-                    for tail, ends in tails.get(row[-1][seen], ()):
-                        if length - depth >= len(tail) and segments_match(tail, row[length - len(tail) :]):
-                            _arrive(ends, attributes, row, into)
-            segment = row[depth]
+            if node.tail_tables:
+                for cut, tails in node.tail_tables:
+                    for tail, bucket in tails.get(path_segments[-1][cut], ()):
+                        if length - depth >= len(tail) and segments_match(
+                            tail, path_segments[length - len(tail) :]
+                        ):
+                            _collect(bucket, attributes, path_segments, numbers)
+            segment = path_segments[depth]
             depth += 1
-            if node.either is not None:
-                ways.append((node.either, depth))
-            if node.near:
-                for seen, globs in node.near:
-                    near = globs.get(segment[seen], ())
-                    ways += [(below, depth) for glob, below in near if glob.matches(segment)]
+            if node.any_segment is not None:
+                pending.append((node.any_segment, depth))
+            if node.glob_tables:
+                for cut, globs in node.glob_tables:
+                    candidates = globs.get(segment[cut], ())
+                    pending += [(child, depth) for glob, child in candidates if glob.matches(segment)]
             node = node.literal.get(segment)
 
 
-def _arrive(place: Bucket, attributes: Mapping[str, str], row: PathSegments, into: list[int]) -> None:
-    if type(place) is tuple:
-        into += place
+def _collect(
+    bucket: Bucket, attributes: Mapping[str, str], path_segments: PathSegments, numbers: list[int]
+) -> None:
+    if type(bucket) is tuple:
+        numbers += bucket
     else:
-        place.find(attributes, row, into)  # type: ignore[union-attr]
+        bucket.find(attributes, path_segments, numbers)  # type: ignore[union-attr]
 
 
-def _settled(entries: list[IndexEntry]) -> Bucket:
+def _freeze(entries: list[IndexEntry]) -> Bucket:
     if len(entries) > MAX_UNINDEXED and sum(bool(entry.tests) for entry in entries) > MAX_UNINDEXED:
         return RuleIndex(entries)
     return tuple(entry.number for entry in entries)
 
 
-def _told_apart(given: Iterable[tuple[Glob | None, T]]) -> AffixTables[T]:
-    """What waits for globs, each under the end that fewest share; where there is none, under no letters at all."""
-    waiting = [(_ends(glob) or [(0, "")], thing) for glob, thing in given]
-    crowds = Counter(end for ends, _ in waiting for end in ends)
+def _tables_by_affix(globs: Iterable[tuple[Glob | None, T]]) -> AffixTables[T]:
+    """Lists each glob under the affix that fewest others share; under the empty text if it has none."""
+    by_affixes = [(_affixes(glob) or [(0, "")], item) for glob, item in globs]
+    sizes = Counter(affix for affixes, _ in by_affixes for affix in affixes)
     tables: dict[int | None, dict[str, list[T]]] = {}
-    for ends, thing in waiting:
-        cut, text = min(ends, key=crowds.__getitem__)
-        tables.setdefault(cut, {}).setdefault(text, []).append(thing)
-    return [(_slice(cut), table) for cut, table in tables.items()]
+    for affixes, item in by_affixes:
+        length, text = min(affixes, key=sizes.__getitem__)
+        tables.setdefault(length, {}).setdefault(text, []).append(item)
+    return [(_affix_slice(length), table) for length, table in tables.items()]
 
 
-def _spots(test: Test) -> list[list[IndexKey]]:
-    """For each of its texts where it may wait, the best first; for a test that is none of texts, nothing."""
+def _index_keys(test: Test) -> list[list[IndexKey]]:
+    """Returns for each text of a test the keys under which it can be listed; nothing for a test of presence."""
     shapes: list[list[IndexKey]] = [[("path", (None, _shape(pattern)))] for pattern in test.patterns]
-    return shapes or [[(test.attribute, end) for end in _ends(glob)] for glob in test.globs]
+    return shapes or [[(test.attribute, affix) for affix in _affixes(glob)] for glob in test.globs]
 
 
-def _chosen(test: Test, crowds: Counter[IndexKey]) -> set[IndexKey]:
-    return {min(spots, key=crowds.__getitem__) for spots in _spots(test)}
+def _smallest_keys(test: Test, sizes: Counter[IndexKey]) -> set[IndexKey]:
+    return {min(keys, key=sizes.__getitem__) for keys in _index_keys(test)}
 
 
-def _crowd(test: Test, crowds: Counter[IndexKey]) -> int:
-    return max(crowds[spot] for spot in _chosen(test, crowds))
+def _largest_bucket(test: Test, sizes: Counter[IndexKey]) -> int:
+    return max(sizes[key] for key in _smallest_keys(test, sizes))
 
 
-def _ends(glob: Glob | None) -> list[Affix]:
-    """What a text must begin or end with; all of it, if it stands for one text only."""
+def _affixes(glob: Glob | None) -> list[Affix]:
+    """Returns the prefix and suffix that a matching text must have; the whole text if there are no wildcards."""
     if glob is None:
         return []
     if glob.last is None:
         return [(None, glob.first)]
-    return [end for end in ((len(glob.first), glob.first), (-len(glob.last), glob.last)) if end[0]]
+    return [affix for affix in ((len(glob.first), glob.first), (-len(glob.last), glob.last)) if affix[0]]
 
 
-def _slice(cut: int | None) -> slice:
-    return slice(cut, None) if cut is not None and cut < 0 else slice(cut)
+def _affix_slice(length: int | None) -> slice:
+    return slice(length, None) if length is not None and length < 0 else slice(length)
 
 
 def _shape(pattern: PathPattern) -> str:
-    """Patterns of one shape stand for the same paths, whatever they call the segments."""
-    steps = [*pattern.head, *(() if pattern.tail is None else ("**", *pattern.tail))]
-    return "/".join(step if isinstance(step, str) else step.text if step else "*" for step in steps)
+    """Returns the pattern without its capture names: patterns of one shape match the same paths."""
+    segments = [*pattern.head, *(() if pattern.tail is None else ("**", *pattern.tail))]
+    return "/".join(
+        segment if isinstance(segment, str) else segment.text if segment else "*" for segment in segments
+    )

@@ -1,4 +1,4 @@
-"""Which attributes a rule looks at."""
+"""The attributes that a rule uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.rules.rule import Rule
 
 
 def used(rule: Rule) -> Iterator[str]:
-    """The names of all attributes that can make a difference to the rule; some more than once."""
+    """Yields the names of all attributes that the rule uses, some more than once."""
     for condition in (rule.when, rule.unless):
         if condition is not None:
             yield from tested_attributes(condition)
@@ -19,12 +19,12 @@ def used(rule: Rule) -> Iterator[str]:
         if choice is not None:
             yield from (test.attribute for test, _ in choice.cases)
     if rule.cost is not None:
-        said = [rule.cost.otherwise, *(value for _, value in rule.cost.cases)]
-        yield from (value for value in said if isinstance(value, str))
+        costs = [rule.cost.otherwise, *(value for _, value in rule.cost.cases)]
+        yield from (value for value in costs if isinstance(value, str))
 
 
 def tested_attributes(condition: Condition) -> Iterator[str]:
-    """The names of the attributes that a condition tests."""
+    """Yields the names of the attributes that a condition tests."""
     if isinstance(condition, Test):
         yield condition.attribute
         return

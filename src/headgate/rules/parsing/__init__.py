@@ -1,10 +1,11 @@
-"""How a rulebook is read.
+"""How a rulebook is parsed.
 
-    document                    a tree of texts, lists and mappings in which every value knows its line
-    read_yaml, read_json, read_toml (toml_lines finds the lines), read_python      how each format becomes one
-    fields, problems            what is expected of a value; what was found instead, all of it
-    load_rule, load_choice, load_condition      the parts of a rule
-    consistent, possible        what no part sees by itself: names, circles, conditions that can never hold
+    document_tree               a tree of texts, lists and mappings in which every value has its position
+    read_yaml, read_json, read_toml (with toml_line_numbers), read_python      make such a tree from each format
+    fields, problems            check single values; collect all problems of a book
+    parse_rule, parse_choice, parse_condition      the parts of a rule
+    consistency, impossible_conditions             what no field shows alone: names, cycles, contradictions
+    attribute_typos             warnings for attributes that look misspelled
 
 load.py puts them together.
 """

@@ -1,15 +1,15 @@
-"""Finds attributes that look misspelled: those that no gateway sets, but nearly.
+"""Finds attributes that look misspelled: no gateway sets them, but one sets a similar name.
 
     when: {methods: POST, pth: /login}     method, path
     key: ip                                address
-    path: /items/{sku}, key: skuu          sku: what the rule's own path captures
+    path: /items/{sku}, key: skuu          sku: captured by the rule's path
 
-Such a rule is valid and limits nobody. An application may pass attributes of any name, so it is a warning, and
-only where a name is a well-known one's alias or a slip of the keyboard away from it: a letter too many, too few,
+Such a rule is valid and limits nothing. An application may pass attributes of any name, so it is a warning, and
+only for a name that is an alias of a well-known one or a typing error away from it: one letter too many, too few,
 another, or two in the wrong order. The first letter must be right: cost is not a misspelled host.
 
-A book that lists its `attributes` needs no warnings: there, one that is not listed is an error (consistent.py).
-Rules on Envoy's descriptors get none either: their attributes are called what the descriptors' entries are called.
+A book that lists its `attributes` needs no warnings: there, one that is not listed is an error (consistency.py).
+Rules on Envoy's descriptors get none either: their attributes have the names of the descriptors' entries.
 """
 
 from __future__ import annotations
@@ -36,60 +36,60 @@ _ALIASES = {
     "header.user-agent": ("user_agent", "useragent", "http_user_agent"),
     "header.referer": ("referer", "referrer", "http_referer"),
 }  # fmt: skip
-_MEANT = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
-_MIN_LENGTH = 4  # shorter names are all near each other
+_INTENDED = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
+_MIN_LENGTH = 4  # shorter names are all similar to each other
 _MAX_LENGTH = 64  # longer names are not compared
-_LONG = 7  # letters from which on two slips are believed
-_DESCRIPTOR = "descriptor"  # what every rule on Envoy's descriptors tests
+_TWO_TYPOS_LENGTH = 7  # names of this length may have two typing errors
+_DESCRIPTOR = "descriptor"  # the attribute that every rule on Envoy's descriptors tests
 
 
-def find_typos(found: dict[str, Field], captured: Collection[str]) -> Iterator[tuple[str, Fault]]:
-    """Every attribute of a rule that looks misspelled, with a sentence; each use by itself."""
-    uses = [use for field in found.values() for use in field.uses]
+def find_typos(rule_fields: dict[str, Field], captured: Collection[str]) -> Iterator[tuple[str, Fault]]:
+    """Yields every use of an attribute that looks misspelled, with a message."""
+    uses = [use for field in rule_fields.values() for use in field.uses]
     if any(name == _DESCRIPTOR for name, _ in uses):
         return
-    for name, place in uses:
+    for name, position in uses:
         if name not in WELL_KNOWN and name not in captured and not name.startswith(PREFIXES):
-            meant = intended_name(name, frozenset(captured))
-            if meant is not None:
+            intended = intended_name(name, frozenset(captured))
+            if intended is not None:
                 yield (
                     name,
                     Fault(
-                        place,
-                        f"no gateway sets the attribute {quote(name)}: did you mean {meant}? If your application "
-                        "passes it, list it in the book's attributes.",
+                        position,
+                        f"no gateway sets the attribute {quote(name)}: did you mean {intended}? If your "
+                        "application passes it, list it in the book's attributes.",
                     ),
                 )
 
 
 @lru_cache(maxsize=1024)
 def intended_name(name: str, captured: frozenset[str]) -> str | None:
-    """The attribute that a name is probably meant to be; None if it may well be an application's own."""
-    if name in _MEANT:
-        return _MEANT[name]
-    for known in (*sorted(captured), *WELL_KNOWN):
-        if _near(name, known):
-            return known
+    """Returns the attribute that was probably intended; None if the name looks like an application's attribute."""
+    if name in _INTENDED:
+        return _INTENDED[name]
+    for candidate in (*sorted(captured), *WELL_KNOWN):
+        if _is_typo_of(name, candidate):
+            return candidate
     return None
 
 
-def _near(name: str, known: str) -> bool:
-    shorter, longer = sorted((len(name), len(known)))
-    slips = 2 if shorter >= _LONG else 1
-    if name[0] != known[0] or longer - shorter > slips or not _MIN_LENGTH <= longer <= _MAX_LENGTH:
+def _is_typo_of(name: str, candidate: str) -> bool:
+    shorter, longer = sorted((len(name), len(candidate)))
+    allowed = 2 if shorter >= _TWO_TYPOS_LENGTH else 1
+    if name[0] != candidate[0] or longer - shorter > allowed or not _MIN_LENGTH <= longer <= _MAX_LENGTH:
         return False
-    return _distance(name, known) <= slips
+    return _distance(name, candidate) <= allowed
 
 
-def _distance(one: str, other: str) -> int:
-    """How many letters must be added, left out, replaced or swapped with their neighbour."""
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        older, before, row = before, row, [i]
-        for j, wanted in enumerate(other, 1):
-            best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
-                best = min(best, older[j - 2] + 1)
-            row.append(best)
-    return row[-1]
+def _distance(first: str, second: str) -> int:
+    """Counts the letters to add, remove, replace or swap with a neighbour (Damerau-Levenshtein)."""
+    previous: list[int] = []
+    current = list(range(len(second) + 1))
+    for i, first_letter in enumerate(first, 1):
+        before_previous, previous, current = previous, current, [i]
+        for j, second_letter in enumerate(second, 1):
+            best = min(previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (first_letter != second_letter))
+            if i > 1 and j > 1 and first_letter == second[j - 2] and first[i - 2] == second_letter:
+                best = min(best, before_previous[j - 2] + 1)
+            current.append(best)
+    return current[-1]

@@ -1,14 +1,14 @@
-"""What the fields of a rule must be together, and the rules of a book.
+"""Checks that the fields of a rule, and the rules of a book, fit together.
 
-missing     is stated where something that the rule counts by can be missing
+missing     must be set where an attribute in the key or cost can be missing
 slots       are held, not charged: alone in a limit, and without cost, candidate, overrides, lockout, prefetch and
             quota_mode
 prefetch    fetches units ahead: not where nothing is shared, nor where the script must see every call, nor
             beside a candidate, which asks the server at every call
-overrides   lie on the server: not where it is not asked
+overrides   are stored on the server: not where the server is not asked
 nodes       is the number of parts of a split
-attributes  are those that the book says the caller supplies, if it says so
-replaces    names rules, and leads back to none
+attributes  must be listed in the book, if it has such a list
+replaces    names existing rules, without cycles
 """
 
 from __future__ import annotations
@@ -26,105 +26,111 @@ from headgate.rules.rule import Choice, Limits
 Fields = dict[str, Field]
 ReplacedRules = dict[str, tuple[tuple[str, Position], ...]]
 
-_ALWAYS_THERE = ("address", "server", "method", "path", "host")
-_CHARGED = ("cost", "candidate", "overrides", "lockout", "prefetch", "quota_mode")
+_ALWAYS_PRESENT = ("address", "server", "method", "path", "host")
+_NOT_FOR_SLOTS = ("cost", "candidate", "overrides", "lockout", "prefetch", "quota_mode")
 
 
-def check_rule(found: Fields, supplied: Collection[str] | None) -> Iterator[Fault]:
-    """Everything that does not go together in a rule, each fault by itself."""
-    when = found["when"].value if "when" in found else None
-    yield from _unknown_attributes(found, supplied, when.captures if when else frozenset())
-    if "except" in found and excludes_all(when, found["except"].value):
-        yield Fault(found["except"].place, "The rule never applies: what is excepted is all that it is for.")
-    yield from _missing(found, always_captured(when))
-    where = found["where"].value if "where" in found else "cluster"
-    if "nodes" in found and where != "split" and found["nodes"].own:
+def check_rule(rule_fields: Fields, supplied: Collection[str] | None) -> Iterator[Fault]:
+    """Yields a fault for everything that does not fit together in a rule."""
+    when = rule_fields["when"].value if "when" in rule_fields else None
+    yield from _unknown_attributes(rule_fields, supplied, when.captures if when else frozenset())
+    if "except" in rule_fields and excludes_all(when, rule_fields["except"].value):
+        yield Fault(rule_fields["except"].place, "The rule never applies: what is excepted is all that it is for.")
+    yield from _missing(rule_fields, always_captured(when))
+    where = rule_fields["where"].value if "where" in rule_fields else "cluster"
+    if "nodes" in rule_fields and where != "split" and rule_fields["nodes"].explicit:
         yield Fault(
-            found["nodes"].place, "nodes says into how many parts a limit is split.", "Write where: split as well."
+            rule_fields["nodes"].place,
+            "nodes says into how many parts a limit is split.",
+            "Write where: split as well.",
         )
-    yield from _prefetch(found, where)
-    if where != "cluster" and _says(found, "overrides"):
+    yield from _prefetch(rule_fields, where)
+    if where != "cluster" and _is_set(rule_fields, "overrides"):
         yield Fault(
-            found["overrides"].place,
+            rule_fields["overrides"].place,
             f"overrides have no use with where: {where}: they lie on the server, and it is not asked.",
             "Write overrides: false.",
         )
-    yield from _slots(found)
+    yield from _slots(rule_fields)
 
 
 def _unknown_attributes(
-    found: Fields, supplied: Collection[str] | None, captured: Collection[str]
+    rule_fields: Fields, supplied: Collection[str] | None, captured: Collection[str]
 ) -> Iterator[Fault]:
     if supplied is None:
         return
-    known = {*WELL_KNOWN, *supplied, *captured}
-    for field in found.values():
-        for name, place in field.uses:
-            if name not in known and not name.startswith(PREFIXES):
-                hint = fields.did_you_mean(name, sorted(known))
-                yield Fault(place, f"{quote(name)} is none of the attributes that the book lists.", hint)
+    valid = {*WELL_KNOWN, *supplied, *captured}
+    for field in rule_fields.values():
+        for name, position in field.uses:
+            if name not in valid and not name.startswith(PREFIXES):
+                hint = fields.did_you_mean(name, sorted(valid))
+                yield Fault(position, f"{quote(name)} is none of the attributes that the book lists.", hint)
 
 
-def _missing(found: Fields, captured: Collection[str]) -> Iterator[Fault]:
-    if "missing" in found:
+def _missing(rule_fields: Fields, captured: Collection[str]) -> Iterator[Fault]:
+    if "missing" in rule_fields:
         return
-    counted = [(dimension.name, found["key"].place) for dimension in found["key"].value] if "key" in found else []
-    if "cost" in found:
-        cost = found["cost"].value
-        said = (cost.otherwise, *(value for _, value in cost.cases))
-        counted += [(value, found["cost"].place) for value in said if isinstance(value, str)]
-    for name, place in counted:
-        if name not in _ALWAYS_THERE and name not in captured:
+    required = (
+        [(dimension.name, rule_fields["key"].place) for dimension in rule_fields["key"].value]
+        if "key" in rule_fields
+        else []
+    )
+    if "cost" in rule_fields:
+        cost = rule_fields["cost"].value
+        costs = (cost.otherwise, *(value for _, value in cost.cases))
+        required += [(value, rule_fields["cost"].place) for value in costs if isinstance(value, str)]
+    for name, position in required:
+        if name not in _ALWAYS_PRESENT and name not in captured:
             yield Fault(
-                place,
+                position,
                 f"{name} can be missing, and the rule does not say what then.",
                 "Write missing: skip (the rule does not apply), deny (it refuses) or one (counted together).",
             )
             return
 
 
-def _prefetch(found: Fields, where: str) -> Iterator[Fault]:
-    if not _says(found, "prefetch"):
+def _prefetch(rule_fields: Fields, where: str) -> Iterator[Fault]:
+    if not _is_set(rule_fields, "prefetch"):
         return
-    place = found["prefetch"].place
+    position = rule_fields["prefetch"].place
     if where != "cluster":
         yield Fault(
-            place,
+            position,
             f"prefetch has no use with where: {where}: there is no server to save calls to.",
             "Write prefetch: exact.",
         )
     for name in ("overrides", "lockout"):
-        if _says(found, name):
+        if _is_set(rule_fields, name):
             yield Fault(
-                place,
+                position,
                 f"prefetch cannot be with {name}: prefetched units are given out unseen.",
                 "Write prefetch: exact.",
             )
-    if "candidate" in found:
+    if "candidate" in rule_fields:
         yield Fault(
-            place,
+            position,
             "prefetch has no use with a candidate: that asks the server at every call.",
             "Write prefetch: exact, or leave the candidate out.",
         )
 
 
-def _slots(found: Fields) -> Iterator[Fault]:
-    limit = found["limit"]
+def _slots(rule_fields: Fields) -> Iterator[Fault]:
+    limit = rule_fields["limit"]
     if _holds_slots(limit):
         if any(len(limits) > 1 or (limits and not isinstance(limits[0], Slots)) for limits in _values(limit)):
             yield Fault(
                 limit.place, "Slots stand alone: not beside a limit of another kind.", "Make it two rules."
             )
-        for name in _CHARGED:
-            if _says(found, name):
-                place, hint = found[name].place, _OFF[name]
-                yield Fault(place, f"Slots are held, not charged: {name} has no meaning for them.", hint)
-    if "candidate" in found and _holds_slots(found["candidate"]):
-        place = found["candidate"].place
-        yield Fault(place, "Slots cannot be a candidate: nothing would be held.", "Make it a rule in shadow.")
+        for name in _NOT_FOR_SLOTS:
+            if _is_set(rule_fields, name):
+                position, hint = rule_fields[name].place, _REMOVAL_HINTS[name]
+                yield Fault(position, f"Slots are held, not charged: {name} has no meaning for them.", hint)
+    if "candidate" in rule_fields and _holds_slots(rule_fields["candidate"]):
+        position = rule_fields["candidate"].place
+        yield Fault(position, "Slots cannot be a candidate: nothing would be held.", "Make it a rule in shadow.")
 
 
-_OFF = {
+_REMOVAL_HINTS = {
     "cost": "Leave it out; in defaults, give it to the other rules instead.",
     "candidate": "Leave it out.",
     "overrides": "Leave it out, or write overrides: false.",
@@ -143,36 +149,39 @@ def _values(field: Field) -> list[Limits]:
     return [choice.otherwise, *(value for _, value in choice.cases)]
 
 
-def _says(found: Fields, name: str) -> bool:
-    return name in found and found[name].value not in (None, False)
+def _is_set(rule_fields: Fields, name: str) -> bool:
+    return name in rule_fields and rule_fields[name].value not in (None, False)
 
 
-def check_replaces(replaced: ReplacedRules, known: Collection[str]) -> Iterator[tuple[str, Fault]]:
-    """For each rule whose `replaces` cannot be, why."""
+def check_replaces(replaced: ReplacedRules, rule_names: Collection[str]) -> Iterator[tuple[str, Fault]]:
+    """Yields each rule whose `replaces` is invalid, with the fault."""
     for rule, names in replaced.items():
-        for name, place in names:
-            if name not in known:
-                yield rule, Fault(place, f"No rule is called {quote(name)}.", fields.did_you_mean(name, known))
-    for circle in _circles({rule: [name for name, _ in names] for rule, names in replaced.items()}):
-        places = [place for name, place in replaced[circle[0]] if name == circle[1]]
-        yield circle[0], Fault(places[0], f"Rules replace each other in a circle: {' -> '.join(circle)}.")
+        for name, position in names:
+            if name not in rule_names:
+                yield (
+                    rule,
+                    Fault(position, f"No rule is called {quote(name)}.", fields.did_you_mean(name, rule_names)),
+                )
+    for cycle in _cycles({rule: [name for name, _ in names] for rule, names in replaced.items()}):
+        positions = [position for name, position in replaced[cycle[0]] if name == cycle[1]]
+        yield cycle[0], Fault(positions[0], f"Rules replace each other in a circle: {' -> '.join(cycle)}.")
 
 
-def _circles(graph: dict[str, list[str]]) -> Iterator[list[str]]:
-    """Every circle that a walk from the first rule on comes upon; without recursion, for books are long."""
-    done: set[str] = set()
+def _cycles(graph: dict[str, list[str]]) -> Iterator[list[str]]:
+    """Yields the cycles of a graph; without recursion, because books may be long."""
+    finished: set[str] = set()
     for start in graph:
         path: dict[str, None] = {}
-        ways = [iter([start])]
-        while ways:
-            name = next(ways[-1], None)
+        pending = [iter([start])]
+        while pending:
+            name = next(pending[-1], None)
             if name is None:
-                ways.pop()
+                pending.pop()
                 if path:
-                    done.add(path.popitem()[0])
+                    finished.add(path.popitem()[0])
             elif name in path:
-                steps = list(path)
-                yield [*steps[steps.index(name) :], name]
-            elif name in graph and name not in done:
+                names = list(path)
+                yield [*names[names.index(name) :], name]
+            elif name in graph and name not in finished:
                 path[name] = None
-                ways.append(iter(graph[name]))
+                pending.append(iter(graph[name]))

@@ -1,13 +1,12 @@
-"""The tree of a rulebook before it means anything: texts, lists and mappings, each with its place.
+"""The tree of a rulebook before it is interpreted: texts, lists and mappings, each with its position.
 
-YAML, TOML, JSON and Python values become the same three kinds of node. A scalar keeps the text as it was written
-and whether it stood in quotes; what it means is decided where it is expected. So `mode: off` is the word off,
-`limit: 10/s` needs no quotes, and a plain `true` is a yes where a yes or no is asked for.
+YAML, TOML, JSON and Python values become the same three kinds of node. A scalar keeps its original text and
+whether it was in quotes; the field that it is for decides what it means. So `mode: off` is the word off,
+`limit: 10/s` needs no quotes, and a plain `true` is a flag where a flag is expected.
 
 Law (tests/rules/parsing/test_document_tree.py): whatever the bytes are, reading them ends in a tree or in a Fault
-with a place, in bounded time: at most MOST_BYTES are read, MOST_NODES are made (aliases count as what they stand
-for) and MOST_DEPTH lie within each other. No key stands twice in a mapping. Nothing in a document is ever
-executed.
+with a position, in bounded time: at most MAX_BYTES are read, MAX_NODES are made (an alias counts as a copy) and
+they are nested at most MAX_DEPTH deep. No mapping has a key twice. Nothing in a document is ever executed.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ MAX_BYTES = 4_000_000
 MAX_NODES = 100_000
 MAX_DEPTH = 32
 
-_SHOWN = 60
-_OTHER_CODES = {
+_MAX_QUOTED_LENGTH = 60
+_OTHER_ENCODINGS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # first: it begins like UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
@@ -30,7 +29,7 @@ _OTHER_CODES = {
 
 
 class Position(NamedTuple):
-    """Where something stands: its line in a file, or its path in a value of Python."""
+    """A line in a file, or a path in Python values."""
 
     line: int | None
     path: str = ""
@@ -41,6 +40,8 @@ START = Position(1)
 
 @dataclass(slots=True)
 class Scalar:
+    """A text, number or other plain value, as it was written."""
+
     place: Position
     text: str
     quoted: bool
@@ -52,12 +53,16 @@ class Scalar:
 
 @dataclass(slots=True)
 class Items:
+    """A list."""
+
     place: Position
     nodes: list[Node]
 
 
 @dataclass(slots=True)
 class Table:
+    """A mapping."""
+
     place: Position
     entries: dict[str, tuple[Scalar, Node]]
 
@@ -66,8 +71,8 @@ class Table:
         return entry[1] if entry else None
 
     def add(self, key: Scalar, node: Node) -> None:
-        if before := self.entries.get(key.text):
-            where = f" in line {first}" if (first := before[0].place.line) else ""
+        if existing := self.entries.get(key.text):
+            where = f" in line {first_line}" if (first_line := existing[0].place.line) else ""
             raise Fault(key.place, f"{quote(key.text)} stands twice in one mapping.", f"The first one is{where}.")
         self.entries[key.text] = (key, node)
 
@@ -76,7 +81,7 @@ Node = Scalar | Items | Table
 
 
 class Fault(Exception):
-    """One thing that is wrong, where it stands, and what to write instead."""
+    """One problem, its position, and a hint on what to write instead."""
 
     def __init__(self, place: Position, sentence: str, hint: str = "") -> None:
         super().__init__(sentence)
@@ -86,7 +91,7 @@ class Fault(Exception):
 
 
 class Faults(Fault):
-    """Several things that are wrong, each in its place."""
+    """Several faults, raised together."""
 
     def __init__(self, faults: list[Fault]) -> None:
         first = faults[0]
@@ -95,27 +100,27 @@ class Faults(Fault):
 
 
 class TooLarge(Fault):
-    """Nothing further is read: that would take too long."""
+    """A fault that ends reading: going on would take too long."""
 
 
 class Budget:
-    """How much of a tree may still be made."""
+    """Limits the number and depth of the nodes of a tree."""
 
     def __init__(self) -> None:
-        self.left: int = MAX_NODES
+        self.remaining: int = MAX_NODES
 
-    def spend(self, place: Position, depth: int, nodes: int = 1) -> None:
-        self.left -= nodes
-        if self.left < 0:
+    def spend(self, position: Position, depth: int, nodes: int = 1) -> None:
+        self.remaining -= nodes
+        if self.remaining < 0:
             raise Fault(
-                place, f"The rulebook is too big: more than {MAX_NODES:,} values, with aliases written out."
+                position, f"The rulebook is too big: more than {MAX_NODES:,} values, with aliases written out."
             )
         if depth > MAX_DEPTH:
-            raise Fault(place, f"The rulebook is too deep: more than {MAX_DEPTH} values lie within each other.")
+            raise Fault(position, f"The rulebook is too deep: more than {MAX_DEPTH} values lie within each other.")
 
 
 def decode(data: str | bytes) -> str:
-    """The text of a document, or the line in which it ceases to be one."""
+    """Returns the text of a document; raises Fault with the line that is not UTF-8."""
     if isinstance(data, str):
         try:
             data = data.encode()
@@ -126,9 +131,9 @@ def decode(data: str | bytes) -> str:
         raise Fault(
             START, f"The rulebook is larger than {MAX_BYTES // 1_000_000} MB.", "Split it, or make it smaller."
         )
-    for mark, code in _OTHER_CODES.items():
-        if data.startswith(mark):
-            raise Fault(START, f"The rulebook is written in {code}.", "Save it as UTF-8.")
+    for bom, encoding in _OTHER_ENCODINGS.items():
+        if data.startswith(bom):
+            raise Fault(START, f"The rulebook is written in {encoding}.", "Save it as UTF-8.")
     try:
         text = data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
@@ -142,24 +147,25 @@ def decode(data: str | bytes) -> str:
     return text
 
 
-def empty_rulebook(place: Position = START) -> Fault:
-    return Fault(place, "The rulebook is empty.", "One without rules is written: rules: []")
+def empty_rulebook(position: Position = START) -> Fault:
+    """Returns the fault of an empty document."""
+    return Fault(position, "The rulebook is empty.", "One without rules is written: rules: []")
 
 
 def escape_unprintable(text: str) -> str:
-    """Characters that cannot be seen, spelled."""
+    """Escapes unprintable characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def quote(text: str) -> str:
-    """A text in quotes, not all of it if it is long."""
-    return f'"{text}"' if len(text) <= _SHOWN else f'"{text[:_SHOWN]}..."'
+    """Returns a text in quotes, shortened if it is long."""
+    return f'"{text}"' if len(text) <= _MAX_QUOTED_LENGTH else f'"{text[:_MAX_QUOTED_LENGTH]}..."'
 
 
 def kind(node: Node) -> str:
-    """What a node is, in a word that people know."""
+    """Describes a node for a message."""
     if isinstance(node, Items):
         return "a list"
     if isinstance(node, Table):

@@ -1,6 +1,6 @@
-"""What a field asks of its node: a text, a word, a number, a span, a list, a mapping of known names.
+"""Reads single values: a text, a word, a number, a span, a list, a mapping with known names.
 
-Each function gives the value, or a Fault that says what was expected there and the nearest thing to it.
+Each function returns the value, or raises a Fault with what was expected and a suggestion.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from typing import TypeVar
 
-from headgate import limit_syntax as words
+from headgate import limit_syntax
 from headgate.algorithms.limit import EXACT, HORIZON_US
 from headgate.rules.parsing.document_tree import Fault, Faults, Items, Node, Scalar, Table, kind, quote
 from headgate.rules.parsing.problems import every, placed
 
 W = TypeVar("W", bound=str)
 
-MAX_TEXT_LENGTH = 1_000  # of any text that is not a body
+MAX_TEXT_LENGTH = 1_000  # characters of any text that is not a body
 
-_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_whole = re.compile(r"[0-9][0-9_]{0,29}")
-_percentage = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,2}))?")
+_name_pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_number_pattern = re.compile(r"[0-9][0-9_]{0,29}")
+_percentage_pattern = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,2}))?")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
 
 def table(node: Node, what: str, known: Collection[str], required: Collection[str] = ()) -> Table:
-    """A mapping in which only known names stand, and the required ones do."""
+    """Returns a mapping that has only known names, and all required ones."""
     if not isinstance(node, Table):
         raise Fault(node.place, f"{what} is a mapping, not {kind(node)}.", f"It may hold: {', '.join(known)}.")
     faults = [
@@ -43,12 +43,13 @@ def table(node: Node, what: str, known: Collection[str], required: Collection[st
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    near = get_close_matches(word.lower()[:MAX_TEXT_LENGTH], known, 1, 0.6)
-    return f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(known)}."
+    """Suggests the most similar known word, or lists all."""
+    similar = get_close_matches(word.lower()[:MAX_TEXT_LENGTH], known, 1, 0.6)
+    return f"Did you mean {similar[0]}?" if similar else f"Known here: {', '.join(known)}."
 
 
 def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
-    """A text, as it stands there."""
+    """Returns a text as it is written."""
     if not isinstance(node, Scalar):
         raise Fault(node.place, f"{what} is a text, not {kind(node)}.")
     if node.empty:
@@ -66,76 +67,78 @@ def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
 
 
 def texts(node: Node, what: str) -> list[Scalar]:
-    """One text, or a list of them."""
+    """Returns one text, or the texts of a list, as scalars."""
     if isinstance(node, Table):
         raise Fault(node.place, f"{what} is a text or a list of texts, not a mapping.")
-    found = node.nodes if isinstance(node, Items) else [node]
-    every(lambda one: text(one, what), found)
-    return [one for one in found if isinstance(one, Scalar)]
+    nodes = node.nodes if isinstance(node, Items) else [node]
+    every(lambda item: text(item, what), nodes)
+    return [item for item in nodes if isinstance(item, Scalar)]
 
 
 def name(node: Node, what: str) -> str:
-    """A name such as rules have."""
-    found = text(node, what)
-    if not _name.fullmatch(found):
+    """Returns a name, such as that of a rule."""
+    value = text(node, what)
+    if not _name_pattern.fullmatch(value):
         raise Fault(
             node.place,
-            f"{quote(found)} cannot be {what}.",
+            f"{quote(value)} cannot be {what}.",
             "Write letters, digits, _ . and -, at most 64, the first a letter or digit"
-            + (f", such as {near}." if (near := _repaired(found)) else "."),
+            + (f", such as {repaired}." if (repaired := _repair_name(value)) else "."),
         )
-    return found
+    return value
 
 
-def _repaired(found: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", found[:64]).strip("-_.")
+def _repair_name(value: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", value[:64]).strip("-_.")
 
 
 def word(node: Node, what: str, known: Collection[W]) -> W:
-    """One of these words."""
-    found = text(node, what)
-    for one in known:
-        if one == found:
-            return one
-    raise Fault(node.place, f"{what} cannot be {quote(found)}.", did_you_mean(found, known))
+    """Returns one of these words."""
+    value = text(node, what)
+    for candidate in known:
+        if candidate == value:
+            return candidate
+    raise Fault(node.place, f"{what} cannot be {quote(value)}.", did_you_mean(value, known))
 
 
 def flag(node: Node, what: str) -> bool:
-    found = truth(node)
-    if found is None:
+    """Returns a plain true or false."""
+    value = truth(node)
+    if value is None:
         raise Fault(
             node.place, f"{what} is true or false, not {kind(node)}.", "Write true or false, without quotes."
         )
-    return found
+    return value
 
 
 def truth(node: Node) -> bool | None:
-    """What a plain true or false says; None if it is anything else."""
+    """Returns the value of a plain true or false; None for anything else."""
     if isinstance(node, Scalar) and not node.quoted:
         return True if node.text in _TRUE else False if node.text in _FALSE else None
     return None
 
 
 def number(node: Node) -> int | None:
-    """A plain whole number; None if it is anything else."""
-    if isinstance(node, Scalar) and not node.quoted and _whole.fullmatch(node.text):
+    """Returns a plain whole number; None for anything else."""
+    if isinstance(node, Scalar) and not node.quoted and _number_pattern.fullmatch(node.text):
         return int(node.text.replace("_", ""))
     return None
 
 
 def whole(node: Node, what: str, least: int = 1, most: int = EXACT) -> int:
-    found = number(node)
-    if found is None or not least <= found <= most:
+    """Returns a whole number within bounds."""
+    value = number(node)
+    if value is None or not least <= value <= most:
         upper = "2^53" if most == EXACT else f"{most:,}"
         hint = "Write it without quotes." if isinstance(node, Scalar) and node.quoted else ""
         raise Fault(node.place, f"{what} is a whole number from {least} to {upper}, not {kind(node)}.", hint)
-    return found
+    return value
 
 
 def percentage(node: Node, what: str) -> int:
-    """In hundredths of a percent."""
-    found = _percentage.fullmatch(node.text) if isinstance(node, Scalar) and not node.quoted else None
-    hundredths = int(found[1]) * 100 + int((found[2] or "").ljust(2, "0")) if found else 10_001
+    """Returns a percentage in hundredths of a percent."""
+    match = _percentage_pattern.fullmatch(node.text) if isinstance(node, Scalar) and not node.quoted else None
+    hundredths = int(match[1]) * 100 + int((match[2] or "").ljust(2, "0")) if match else 10_001
     if hundredths > 10_000:
         raise Fault(
             node.place,
@@ -146,8 +149,8 @@ def percentage(node: Node, what: str) -> int:
 
 
 def span(node: Node, what: str) -> int:
-    """A length of time, in microseconds."""
-    us = placed(node, words.parse_span, text(node, what))
+    """Returns a length of time in microseconds."""
+    us = placed(node, limit_syntax.parse_span, text(node, what))
     if us > HORIZON_US:
         raise Fault(node.place, f"{what} is longer than 366 days.")
     return us

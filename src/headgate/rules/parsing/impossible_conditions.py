@@ -1,11 +1,11 @@
-"""Conditions that cannot be, as far as that can be seen from their words alone.
+"""Finds conditions that can never hold, as far as their texts alone show it.
 
-    {header.x-plan: gold, plan: free}                 may be: two attributes
-    all: [{plan: gold}, {plan: free}]                 cannot: one attribute, no text in common
-    all: [{plan: true}, {plan: false}]                cannot
-    {is: internal, not: internal}                     cannot
+    {header.x-plan: gold, plan: free}                 possible: two attributes
+    all: [{plan: gold}, {plan: free}]                 impossible: one attribute, no text in common
+    all: [{plan: true}, {plan: false}]                impossible
+    {is: internal, not: internal}                     impossible
 
-Law: what is called impossible holds for no call. (Not the other way round.)
+Law: a condition that is reported holds for no call. (Not the other way round.)
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from headgate.rules.condition import All, AnyOf, Condition, Not, Test
 
 
 def contradiction(condition: Condition) -> str | None:
-    """Why the condition can never hold, or cannot be told apart; None if neither is seen."""
-    parts = list(_flat(condition))
-    twice = [
+    """Returns why a condition can never hold, or captures a name twice; None if no reason is found."""
+    parts = list(_flatten(condition))
+    repeated = [
         name for name, times in Counter(name for part in parts for name in part.captures).items() if times > 1
     ]
-    if twice:
-        return f"Two patterns that must both hold capture {{{twice[0]}}}: give each a name of its own."
+    if repeated:
+        return f"Two patterns that must both hold capture {{{repeated[0]}}}: give each a name of its own."
     for part in parts:
         if isinstance(part, Not) and part.part in parts:
             return f"This can never hold: {part.part}, and not."
@@ -31,22 +31,22 @@ def contradiction(condition: Condition) -> str | None:
     for part in parts:
         if isinstance(part, Test):
             tests.setdefault(part.attribute, []).append(part)
-    for several in tests.values():
-        if len(several) > 1 and _exclude(several):
-            return f"This can never hold: {' and '.join(map(str, several))}."
+    for same_attribute in tests.values():
+        if len(same_attribute) > 1 and _exclude_each_other(same_attribute):
+            return f"This can never hold: {' and '.join(map(str, same_attribute))}."
     return None
 
 
 def excludes_all(when: Condition | None, unless: Condition | None) -> bool:
-    """Whether what is excepted is all that is meant."""
+    """Returns whether `except` covers all that `when` matches."""
     if when is None or unless is None:
         return False
     exceptions = unless.parts if isinstance(unless, AnyOf) else (unless,)
-    return unless == when or any(part in exceptions for part in (when, *_flat(when)))
+    return unless == when or any(part in exceptions for part in (when, *_flatten(when)))
 
 
 def always_captured(condition: Condition | None) -> frozenset[str]:
-    """The names that are captured whenever it holds."""
+    """Returns the names that are captured whenever the condition holds."""
     if isinstance(condition, Test) and condition.patterns:
         return frozenset.intersection(*(frozenset(pattern.captures) for pattern in condition.patterns))
     if isinstance(condition, All):
@@ -56,47 +56,47 @@ def always_captured(condition: Condition | None) -> frozenset[str]:
     return frozenset()
 
 
-def _flat(condition: Condition) -> Iterator[Condition]:
+def _flatten(condition: Condition) -> Iterator[Condition]:
     if isinstance(condition, All):
         for part in condition.parts:
-            yield from _flat(part)
+            yield from _flatten(part)
     else:
         yield condition
 
 
-def _exclude(tests: list[Test]) -> bool:
+def _exclude_each_other(tests: list[Test]) -> bool:
     if any(test.wanted is False for test in tests):
         return any(test.wanted is not False for test in tests)
-    sets = [found for test in tests if (found := _exact(test)) is not None]
+    sets = [exact for test in tests if (exact := _exact_texts(test)) is not None]
     if not sets:
         return False
     return not any(all(_passes(test, text) for test in tests) for text in frozenset.intersection(*sets))
 
 
-def _exact(test: Test) -> frozenset[str] | None:
-    """All the texts that pass, if they can be counted."""
+def _exact_texts(test: Test) -> frozenset[str] | None:
+    """Returns all texts that pass the test; None if wildcards make them unlimited."""
     if test.attribute != "path":
         return test.exact
-    steps = [[step.exact if step else None for step in pattern.head] for pattern in test.patterns]
+    rows = [[step.exact if step else None for step in pattern.head] for pattern in test.patterns]
     if (
-        not steps
+        not rows
         or any(pattern.tail is not None for pattern in test.patterns)
-        or any(None in row for row in steps)
+        or any(None in globs for globs in rows)
     ):
         return None
-    return frozenset("/" + "/".join(str(step) for step in row) for row in steps)
+    return frozenset("/" + "/".join(str(step) for step in globs) for globs in rows)
 
 
 def _passes(test: Test, text: str) -> bool:
     return test.holds({test.attribute: text})
 
 
-def covering_case(case: Test, before: list[Test]) -> str | None:
-    """The text of the case that comes before and holds wherever this one does, if one is seen."""
-    for other in before:
-        same = other.wanted == case.wanted or (
+def covering_case(case: Test, earlier: list[Test]) -> str | None:
+    """Returns the text of an earlier case that holds wherever this one does; None if none is found."""
+    for other in earlier:
+        covers = other.wanted == case.wanted or (
             case.exact is not None and all(_passes(other, text) for text in case.exact)
         )
-        if same or (other.wanted == ("*",) and case.attribute not in ("path", "address")):
+        if covers or (other.wanted == ("*",) and case.attribute not in ("path", "address")):
             return str(other.wanted[0]) if isinstance(other.wanted, tuple) else None
     return None

@@ -1,4 +1,4 @@
-"""Limits and costs as they are written: a value, or a choice by an attribute.
+"""Parses limits and costs: a value, or a choice by an attribute.
 
     10/minute        "10/s; 500/hour"        [10/s, 500/hour]        unlimited
     {by: plan, cases: {free: 10/s, "pro-*": 100/s}, otherwise: 5/s}
@@ -28,23 +28,25 @@ _CHOICE = ("by", "cases", "otherwise")
 
 
 def limits(node: Node, uses: Uses) -> Choice[Limits]:
+    """Parses a limit, a list of limits, or a choice of them."""
     return _choice(node, "A limit", _limits, uses)
 
 
 def cost(node: Node, uses: Uses) -> Choice[int | str]:
-    found = _choice(node, "A cost", lambda value: _cost(value, uses), uses)
-    if not any((found.otherwise, *(value for _, value in found.cases))):
+    """Parses a cost: a number, an attribute, or a choice of them."""
+    choice = _choice(node, "A cost", lambda value: _cost(value, uses), uses)
+    if not any((choice.otherwise, *(value for _, value in choice.cases))):
         raise Fault(
             node.place, "A cost of 0 charges nothing: the rule would never apply.", "Write mode: off instead."
         )
-    return found
+    return choice
 
 
 def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Choice[T]:
     if not isinstance(node, Table):
         return Choice(read(node))
     fields.table(node, f"{what} by choice", _CHOICE)
-    for name, why in (
+    for name, meaning in (
         ("by", "the attribute that decides"),
         ("cases", "what it may be"),
         ("otherwise", "what holds else"),
@@ -52,15 +54,15 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
         if name not in node.entries:
             raise Fault(
                 node.place,
-                f"{what} by choice lacks {name}: {why}.",
+                f"{what} by choice lacks {name}: {meaning}.",
                 "Write {by: plan, cases: {...}, otherwise: ...}.",
             )
-    by, cases, otherwise = (node.entries[name][1] for name in _CHOICE)
-    attribute = placed(by, named, fields.text(by, "by"))
-    uses.append((attribute, by.place))
+    attribute_node, cases, otherwise = (node.entries[name][1] for name in _CHOICE)
+    attribute = placed(attribute_node, named, fields.text(attribute_node, "by"))
+    uses.append((attribute, attribute_node.place))
     if not isinstance(cases, Table) or not cases.entries:
-        what_is = kind(cases) if not isinstance(cases, Table) else "an empty one"
-        raise Fault(cases.place, f"cases is a mapping of texts to values, not {what_is}.")
+        description = kind(cases) if not isinstance(cases, Table) else "an empty one"
+        raise Fault(cases.place, f"cases is a mapping of texts to values, not {description}.")
     tests: list[Test] = []
 
     def read_case(name: str | None) -> T:
@@ -74,24 +76,26 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
     return Choice(last, tuple(zip(tests, values, strict=True)))
 
 
-def _case(key: Scalar, attribute: str, before: list[Test]) -> Test:
+def _case(key: Scalar, attribute: str, earlier_cases: list[Test]) -> Test:
     text = fields.text(Scalar(key.place, key.text, quoted=True), "The name of a case")
     test = placed(key, Test, attribute, (text,))
     if test.captures:
         raise Fault(key.place, f"The case {quote(key.text)} captures nothing.", "Write * for the segment.")
-    if earlier := covering_case(test, before):
-        raise Fault(key.place, f"The case {quote(key.text)} is never reached: {quote(earlier)} comes before it.")
+    if covering := covering_case(test, earlier_cases):
+        raise Fault(key.place, f"The case {quote(key.text)} is never reached: {quote(covering)} comes before it.")
     return test
 
 
 def _limits(node: Node) -> Limits:
-    """A tuple of its own each time, also of the same text: cases are told apart by theirs, and counted apart."""
+    """Returns a new tuple each time, also for the same text: its identity keeps the cases' counters apart."""
     if isinstance(node, Items) and not node.nodes:
         raise Fault(node.place, "An empty list is not a limit.", f"Write {UNLIMITED} if none is meant.")
     if isinstance(node, Scalar) and node.text == UNLIMITED:
         return ()
-    found = every(lambda one: placed(one, parse_all, " ".join(one.text.split())), fields.texts(node, "A limit"))
-    return tuple(limit for limits in found for limit in limits)
+    parsed = every(
+        lambda item: placed(item, parse_all, " ".join(item.text.split())), fields.texts(node, "A limit")
+    )
+    return tuple(limit for limits in parsed for limit in limits)
 
 
 def _cost(node: Node, uses: Uses) -> int | str:

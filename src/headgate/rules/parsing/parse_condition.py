@@ -1,13 +1,13 @@
-"""Conditions as they are written: a mapping (all entries hold), a list (any holds), or the name of one.
+"""Parses conditions: a mapping (all entries hold), a list (any holds), or the name of a condition.
 
     {method: POST, path: /login}         ATTRIBUTE: TEST; a text, a list of texts, true or false
-    [internal, {user: "bot-*"}]          a name stands for a condition of the book
+    [internal, {user: "bot-*"}]          internal is a condition of the book
     {all: [...], any: [...], not: ..., is: internal}
 
-A condition that can never hold is refused: nobody means it. Names are worked out here; what comes out knows none.
+A condition that can never hold is a fault: it is a mistake. Names are resolved here; the result has none.
 
-Laws (tests/rules/parsing/test_load.py): names in a circle are shown as the circle; whatever is written, a
-condition that is read has at most MOST_TESTS tests in it, with names and aliases written out.
+Laws (tests/rules/parsing/test_load.py): a cycle of names is reported as the cycle; whatever is written, a parsed
+condition has at most MAX_TESTS tests, with names and aliases resolved.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from headgate.rules.parsing.impossible_conditions import contradiction
 from headgate.rules.parsing.problems import AlreadyReported, Problems, every, placed
 
 MAX_TESTS = 1_000
-_MOST_NAMES = 32  # that refer to each other
-_FAMILIES = ("header", "argument", "cookie")
-_REPLACED = {"and": "all", "or": "any", "none": "not"}
+_MAX_NESTED_NAMES = 32  # of conditions that refer to each other
+_PREFIXED = ("header", "argument", "cookie")
+_OPERATOR_HINTS = {"and": "all", "or": "any", "none": "not"}
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCondition:
-    """A condition, and all attributes that it tests with the place of each."""
+    """A condition, and all attributes that it tests, each with its position."""
 
     condition: Condition
     uses: tuple[tuple[str, Position], ...]
 
 
 class Conditions:
-    """The named conditions of a book, each read once, when it is first asked for."""
+    """The named conditions of a book, each parsed once, when it is first used."""
 
     def __init__(self, node: Node | None, problems: Problems) -> None:
         self.problems = problems
         self.nodes: dict[str, Node] = {}
-        self.done: dict[str, ParsedCondition | None] = {}
-        self.open: list[str] = []
+        self.parsed: dict[str, ParsedCondition | None] = {}
+        self.in_progress: list[str] = []
         if node is None:
             return
         with problems.under(""):
@@ -58,36 +58,36 @@ class Conditions:
                 self.named(name, inner)
 
     def read(self, node: Node) -> ParsedCondition:
-        """A condition of a rule."""
+        """Parses a condition of a rule."""
         uses: list[tuple[str, Position]] = []
         return ParsedCondition(self._condition(node, uses), tuple(uses))
 
     def named(self, name: str, user: Node) -> ParsedCondition:
         if name not in self.nodes:
-            raise Fault(user.place, f"No condition is called {quote(name)}.", _nearest(name, self.nodes))
-        if name in self.open:
-            circle = [*self.open[self.open.index(name) :], name]
-            raise Fault(user.place, f"Conditions refer to each other in a circle: {' -> '.join(circle)}.")
-        if len(self.open) >= _MOST_NAMES:
-            raise Fault(user.place, f"More than {_MOST_NAMES} conditions refer to each other in a row.")
-        if name not in self.done:
-            self.done[name] = None
-            self.open.append(name)
+            raise Fault(user.place, f"No condition is called {quote(name)}.", _suggest_name(name, self.nodes))
+        if name in self.in_progress:
+            cycle = [*self.in_progress[self.in_progress.index(name) :], name]
+            raise Fault(user.place, f"Conditions refer to each other in a circle: {' -> '.join(cycle)}.")
+        if len(self.in_progress) >= _MAX_NESTED_NAMES:
+            raise Fault(user.place, f"More than {_MAX_NESTED_NAMES} conditions refer to each other in a row.")
+        if name not in self.parsed:
+            self.parsed[name] = None
+            self.in_progress.append(name)
             with self.problems.under(f'condition "{name}"'):
-                self.done[name] = self.read(self.nodes[name])
-            self.open.pop()
-        found = self.done[name]
-        if found is None:
+                self.parsed[name] = self.read(self.nodes[name])
+            self.in_progress.pop()
+        parsed = self.parsed[name]
+        if parsed is None:
             raise AlreadyReported(user.place, "")
-        return found
+        return parsed
 
     def _condition(self, node: Node, uses: list[tuple[str, Position]]) -> Condition:
         if isinstance(node, Scalar):
-            found = self.named(fields.text(node, "A condition"), node)
-            uses.extend(found.uses)
-            condition = found.condition
+            parsed = self.named(fields.text(node, "A condition"), node)
+            uses.extend(parsed.uses)
+            condition = parsed.condition
         elif isinstance(node, Items):
-            condition = _joined(AnyOf, self._parts(node, "any", uses))
+            condition = _join(AnyOf, self._parts(node, "any", uses))
         else:
             condition = self._mapping(node, uses)
         if len(uses) > MAX_TESTS:
@@ -107,24 +107,24 @@ class Conditions:
     def _mapping(self, node: Table, uses: list[tuple[str, Position]]) -> Condition:
         if not node.entries:
             raise Fault(node.place, "An empty condition always holds.", "Leave it out.")
-        found = every(lambda entry: self._entry(*entry, uses), node.entries.values())
-        return _possible(_joined(All, [part for parts in found for part in parts]), node.place)
+        entry_parts = every(lambda entry: self._entry(*entry, uses), node.entries.values())
+        return _check_possible(_join(All, [part for parts in entry_parts for part in parts]), node.place)
 
     def _entry(self, key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Sequence[Condition]:
         match key.text:
             case "all":
-                return [_possible(_joined(All, self._parts(node, "all", uses)), node.place)]
+                return [_check_possible(_join(All, self._parts(node, "all", uses)), node.place)]
             case "any":
-                return [_joined(AnyOf, self._parts(node, "any", uses))]
+                return [_join(AnyOf, self._parts(node, "any", uses))]
             case "not":
                 return [Not(self._condition(node, uses))]
             case "is":
-                return every(lambda name: self._condition(name, uses), _some(fields.texts(node, "is"), node))
+                return every(lambda name: self._condition(name, uses), _not_empty(fields.texts(node, "is"), node))
         return _tests(key, node, uses)
 
 
 def _tests(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> list[Test]:
-    if key.text in _FAMILIES and isinstance(node, Table):
+    if key.text in _PREFIXED and isinstance(node, Table):
         if not node.entries:
             raise Fault(node.place, f"{key.text} names nothing to test.", f"Write {key.text}: {{name: text}}.")
 
@@ -138,48 +138,50 @@ def _tests(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> list[Te
 
 def _test(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Test:
     attribute = placed(key, named, fields.text(key, "An attribute"))
-    if attribute in _FAMILIES:
+    if attribute in _PREFIXED:
         raise Fault(
             key.place, f"{attribute} has many names.", f"Write {attribute}.NAME, or {attribute}: {{NAME: text}}."
         )
-    wanted: tuple[str, ...] | bool | None = fields.truth(node)
+    expected: tuple[str, ...] | bool | None = fields.truth(node)
     if isinstance(node, Table) or (
-        isinstance(node, Items) and any(not isinstance(one, Scalar) for one in node.nodes)
+        isinstance(node, Items) and any(not isinstance(item, Scalar) for item in node.nodes)
     ):
-        other = _REPLACED.get(attribute)
-        hint = f"Did you mean {other}?" if other else "Conditions are joined by all, any, not and is."
+        operator = _OPERATOR_HINTS.get(attribute)
+        hint = f"Did you mean {operator}?" if operator else "Conditions are joined by all, any, not and is."
         raise Fault(
-            node.place, f"{attribute} is compared with a text or a list of texts, not with {_inner(node)}.", hint
+            node.place,
+            f"{attribute} is compared with a text or a list of texts, not with {_describe_value(node)}.",
+            hint,
         )
-    if wanted is None:
-        wanted = tuple(one.text for one in fields.texts(node, attribute))
+    if expected is None:
+        expected = tuple(item.text for item in fields.texts(node, attribute))
     uses.append((attribute, key.place))
-    return placed(node, Test, attribute, wanted)
+    return placed(node, Test, attribute, expected)
 
 
-def _inner(node: Node) -> str:
+def _describe_value(node: Node) -> str:
     return (
-        kind(next(one for one in node.nodes if not isinstance(one, Scalar)))
+        kind(next(item for item in node.nodes if not isinstance(item, Scalar)))
         if isinstance(node, Items)
         else kind(node)
     )
 
 
-def _some(found: list[Scalar], node: Node) -> list[Scalar]:
-    if not found:
+def _not_empty(names: list[Scalar], node: Node) -> list[Scalar]:
+    if not names:
         raise Fault(node.place, "is names no condition.", "Leave it out.")
-    return found
+    return names
 
 
-def _joined(make: type[All] | type[AnyOf], parts: list[Condition]) -> Condition:
+def _join(make: type[All] | type[AnyOf], parts: list[Condition]) -> Condition:
     return parts[0] if len(parts) == 1 else make(tuple(parts))
 
 
-def _possible(condition: Condition, place: Position) -> Condition:
-    if why := contradiction(condition):
-        raise Fault(place, why)
+def _check_possible(condition: Condition, position: Position) -> Condition:
+    if contradiction_found := contradiction(condition):
+        raise Fault(position, contradiction_found)
     return condition
 
 
-def _nearest(name: str, known: dict[str, Node]) -> str:
-    return fields.did_you_mean(name, known) if known else "The book has no conditions."
+def _suggest_name(name: str, nodes: dict[str, Node]) -> str:
+    return fields.did_you_mean(name, nodes) if nodes else "The book has no conditions."

@@ -1,4 +1,4 @@
-"""One rule as it is written: each field by itself, then all of them together (consistent.py)."""
+"""Parses the fields of one rule; consistency.py checks them together."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FIELDS = (
 WITHOUT_DEFAULT = ("name", "label", "when", "key", "limit", "candidate", "replaces")
 DEFAULT_FIELDS = tuple(name for name in FIELDS if name not in WITHOUT_DEFAULT)
 
-# What people write for it.
-_INSTEAD = {
+# Fields of other names that people write.
+_RENAMED_FIELD_HINTS = {
     "lease": "Write prefetch: 100ms, or prefetch: {for: 100ms, units: 500}.",
     "timeout": "Write deadline: 50ms.",
     "fail_open": "Write fallback: allow.",
@@ -33,72 +33,72 @@ _INSTEAD = {
     ),
 }
 
-_url = re.compile(r"https?://(?![/?#])[!-~]+|/(?!/)[!-~]*", re.I)
-_type = re.compile(r"[!-~]+/[!-~]+(?:;? *[ -~]+)?")
+_redirect_target = re.compile(r"https?://(?![/?#])[!-~]+|/(?!/)[!-~]*", re.I)
+_media_type = re.compile(r"[!-~]+/[!-~]+(?:;? *[ -~]+)?")
 
 
 class Field:
-    """The value of a field, where it stands, and the attributes it uses."""
+    """The value of a field, its position, and the attributes that it uses."""
 
-    __slots__ = ("own", "place", "uses", "value")
+    __slots__ = ("explicit", "place", "uses", "value")
 
     def __init__(self, value: Any, place: Position, uses: parse_choice.Uses) -> None:
         self.value: Any = value
         self.place: Position = place
         self.uses: parse_choice.Uses = uses
-        self.own: bool = True  # not by default
+        self.explicit: bool = True  # not from the defaults
 
 
 def read(
     node: Table, names: tuple[str, ...], subject: str, conditions: Conditions, problems: Problems
 ) -> dict[str, Field]:
-    """Every field that can be read; the faults of the others are told."""
-    found: dict[str, Field] = {}
+    """Returns every field that can be read; adds the faults of the others to the problems."""
+    read_fields: dict[str, Field] = {}
     for key, inner in node.entries.values():
         with problems.under(subject):
             if key.text not in names:
-                raise _unknown(key, names)
+                raise _unknown_field(key, names)
             uses: parse_choice.Uses = []
             value = _READERS[key.text](inner, uses, conditions)
-            found[key.text] = Field(value, inner.place, uses)
-    return found
+            read_fields[key.text] = Field(value, inner.place, uses)
+    return read_fields
 
 
-def _unknown(key: Scalar, names: tuple[str, ...]) -> Fault:
+def _unknown_field(key: Scalar, names: tuple[str, ...]) -> Fault:
     if key.text in WITHOUT_DEFAULT:
         return Fault(
             key.place, f"{key.text} is each rule's own.", f"Defaults may be given for {', '.join(names)}."
         )
     what = "A rule has" if names is FIELDS else "Defaults have"
-    hint = _INSTEAD.get(key.text) or fields.did_you_mean(key.text, names)
+    hint = _RENAMED_FIELD_HINTS.get(key.text) or fields.did_you_mean(key.text, names)
     return Fault(key.place, f"{what} no field {quote(key.text)}.", hint)
 
 
 def _label(node: Node) -> str:
-    found = fields.text(node, "label")
-    if not found:
+    label = fields.text(node, "label")
+    if not label:
         raise Fault(node.place, "label is empty.", "Leave it out to tell the name.")
-    return found
+    return label
 
 
 def _condition(node: Node, uses: parse_choice.Uses, conditions: Conditions) -> Any:
-    found: ParsedCondition = conditions.read(node)
-    uses.extend(found.uses)
-    return found.condition
+    parsed: ParsedCondition = conditions.read(node)
+    uses.extend(parsed.uses)
+    return parsed.condition
 
 
 def _key(node: Node, uses: parse_choice.Uses) -> tuple[Dimension, ...]:
-    found: dict[str, Dimension] = {}
+    dimensions: dict[str, Dimension] = {}
 
-    def read_dimension(one: Scalar) -> None:
-        dimension = placed(one, Dimension.parse, one.text)
-        if dimension.name in found:
-            raise Fault(one.place, f"The key has {dimension.name} twice.", "Once is enough.")
-        found[dimension.name] = dimension
-        uses.append((dimension.name, one.place))
+    def read_dimension(item: Scalar) -> None:
+        dimension = placed(item, Dimension.parse, item.text)
+        if dimension.name in dimensions:
+            raise Fault(item.place, f"The key has {dimension.name} twice.", "Once is enough.")
+        dimensions[dimension.name] = dimension
+        uses.append((dimension.name, item.place))
 
     every(read_dimension, fields.texts(node, "A key"))
-    return tuple(found.values())
+    return tuple(dimensions.values())
 
 
 def _mode(node: Node) -> Modes:
@@ -108,8 +108,8 @@ def _mode(node: Node) -> Modes:
     fields.table(node, "mode", ("enforce", "shadow"))
     if not node.entries:
         raise Fault(node.place, "mode has no value.", "Write enforce, shadow, off, or {enforce: 10, shadow: 50}.")
-    found = every_entry(node, dict.fromkeys(("enforce", "shadow"), fields.percentage))
-    enforce, shadow = found.get("enforce", 0), found.get("shadow", 0)
+    percentages = every_entry(node, dict.fromkeys(("enforce", "shadow"), fields.percentage))
+    enforce, shadow = percentages.get("enforce", 0), percentages.get("shadow", 0)
     if enforce + shadow > 10_000:
         raise Fault(node.place, "enforce and shadow are more than 100 % together.", "What is left of 100 is off.")
     return Modes(enforce, shadow)
@@ -119,16 +119,16 @@ def _lockout(node: Node) -> Lockout | None:
     if isinstance(node, Scalar) and node.text == "off":
         return None
     table = fields.table(node, "lockout", ("after", "within", "for"), required=("after", "for"))
-    found = every_entry(table, {"after": fields.whole, "within": fields.span, "for": fields.span})
-    return Lockout(found["after"], found.get("within", found["for"]), found["for"])
+    values = every_entry(table, {"after": fields.whole, "within": fields.span, "for": fields.span})
+    return Lockout(values["after"], values.get("within", values["for"]), values["for"])
 
 
 def _prefetch(node: Node) -> Prefetch | None:
     if not isinstance(node, Table):
         return None if fields.text(node, "prefetch") == "exact" else Prefetch(fields.span(node, "prefetch"))
     fields.table(node, "prefetch", ("for", "units"), required=("for",))
-    found = every_entry(node, {"for": fields.span, "units": fields.whole})
-    return Prefetch(found["for"], found.get("units"))
+    values = every_entry(node, {"for": fields.span, "units": fields.whole})
+    return Prefetch(values["for"], values.get("units"))
 
 
 def _refuse(node: Node) -> Refusal:
@@ -139,7 +139,7 @@ def _refuse(node: Node) -> Refusal:
     if kind and not body:
         raise Fault(node.place, "refuse has a type, but no body that is of it.", "Write body, or leave type out.")
     least, most, status = (300, 399, 302) if redirect else (200, 599, 429)
-    found = every_entry(
+    values = every_entry(
         table,
         {
             "status": lambda inner, name: fields.whole(inner, name, least, most),
@@ -148,34 +148,34 @@ def _refuse(node: Node) -> Refusal:
             "redirect": _redirect,
         },
     )
-    return Refusal(found.get("status", status), found.get("body"), found.get("type"), found.get("redirect"))
+    return Refusal(values.get("status", status), values.get("body"), values.get("type"), values.get("redirect"))
 
 
 def _content_type(node: Node, name: str) -> str:
-    found = fields.text(node, name)
-    if not _type.fullmatch(found):
+    value = fields.text(node, name)
+    if not _media_type.fullmatch(value):
         raise Fault(
             node.place,
-            f"{quote(found)} is not a content type.",
+            f"{quote(value)} is not a content type.",
             "Write one such as text/plain or application/json.",
         )
-    return found
+    return value
 
 
 def _redirect(node: Node, name: str) -> str:
-    found = fields.text(node, name)
-    if not _url.fullmatch(found):
+    value = fields.text(node, name)
+    if not _redirect_target.fullmatch(value):
         raise Fault(
             node.place,
-            f"{quote(found)} is no address to redirect to.",
+            f"{quote(value)} is no address to redirect to.",
             "Write https://host/path or /path, without blanks; other characters as %XX.",
         )
-    return found
+    return value
 
 
 def _replaces(node: Node) -> tuple[tuple[str, Position], ...]:
     names = fields.texts(node, "replaces")
-    return tuple(every(lambda one: (fields.name(one, "the name of a rule"), one.place), names))
+    return tuple(every(lambda item: (fields.name(item, "the name of a rule"), item.place), names))
 
 
 _READERS: dict[str, Callable[[Node, parse_choice.Uses, Conditions], Any]] = {

@@ -1,4 +1,4 @@
-"""What is wrong with a rulebook, gathered: a reader goes on behind a fault, as far as the rest stands alone."""
+"""Collects the problems of a rulebook: parsing goes on after a fault, as far as the rest does not depend on it."""
 
 from __future__ import annotations
 
@@ -14,86 +14,88 @@ N = TypeVar("N")
 
 
 class AlreadyReported(Fault):
-    """It rests on something whose fault was told already."""
+    """Depends on something whose fault was reported before."""
 
 
 class Problems:
+    """The problems that were found so far, each with its position."""
+
     def __init__(self) -> None:
-        self.found: list[tuple[Position, str]] = []
+        self.entries: list[tuple[Position, str]] = []
 
     @contextmanager
     def under(self, subject: str) -> Iterator[None]:
-        """Faults in here are told of this subject, and end only what is in here."""
+        """Collects the faults that are raised in this block, under this subject; they end only the block."""
         try:
             yield
         except Fault as fault:
-            for each in _each(fault):
-                self.add(each, subject)
+            for single in _unreported(fault):
+                self.add(single, subject)
 
     def add(self, fault: Fault, subject: str = "") -> None:
-        sentence = f"{subject}: {fault.sentence}" if subject else fault.sentence
-        self.found.append((fault.place, f"{sentence}\n  {fault.hint}" if fault.hint else sentence))
+        message = f"{subject}: {fault.sentence}" if subject else fault.sentence
+        self.entries.append((fault.place, f"{message}\n  {fault.hint}" if fault.hint else message))
 
     def raise_any(self, source: str | None) -> None:
-        if self.found:
+        if self.entries:
             raise self.error(source)
 
     def error(self, source: str | None) -> InvalidRulebook:
         return InvalidRulebook(self.in_order(), source)
 
     def in_order(self) -> list[tuple[int | None, str]]:
-        """Line and sentence of each, by lines."""
-        told = [
-            (place.line, f"{place.path}: {sentence}" if place.line is None else sentence)
-            for place, sentence in self.found
+        """Returns the line and message of each problem, ordered by line."""
+        problems = [
+            (position.line, f"{position.path}: {sentence}" if position.line is None else sentence)
+            for position, sentence in self.entries
         ]
-        return sorted(told, key=lambda problem: problem[0] or 0)
+        return sorted(problems, key=lambda problem: problem[0] or 0)
 
 
 def every(read: Callable[[N], T], nodes: Iterable[N]) -> list[T]:
-    """Reads all of them; raises the faults of all together."""
-    found: list[T] = []
+    """Reads all nodes; raises the faults of all together."""
+    values: list[T] = []
     faults: list[Fault] = []
     failed: Fault | None = None
     for node in nodes:
         try:
-            found.append(read(node))
+            values.append(read(node))
         except TooLarge:
             raise
         except Fault as fault:
             failed = failed or fault
-            faults += _each(fault)
+            faults += _unreported(fault)
     if failed is not None:
         raise Faults(faults) if faults else failed
-    return found
+    return values
 
 
 def every_entry(table: Table, readers: dict[str, Callable[[Node, str], Any]]) -> dict[str, Any]:
-    """Reads all entries of a mapping, each by the reader of its name; raises the faults of all together."""
+    """Reads all entries of a mapping, each with the reader of its name; raises the faults of all together."""
     values = every(lambda name: readers[name](table.entries[name][1], name), table.entries)
     return dict(zip(table.entries, values, strict=True))
 
 
-def _each(fault: Fault) -> list[Fault]:
-    """The faults in it that nobody was told of."""
+def _unreported(fault: Fault) -> list[Fault]:
+    """Returns the faults in it that were not reported before."""
     if isinstance(fault, Faults):
         return fault.faults
     return [] if isinstance(fault, AlreadyReported) else [fault]
 
 
 def placed(node: Node, make: Callable[..., T], *args: object) -> T:
-    """What `make` makes; where it objects, at this node."""
+    """Calls `make`; turns an InvalidRule into a fault at this node."""
     try:
         return make(*args)
     except InvalidRule as error:
-        raise Fault(node.place, *_in_two(str(error))) from None
+        raise Fault(node.place, *_split_hint(str(error))) from None
 
 
-def _in_two(message: str) -> tuple[str, str]:
-    """What is wrong, and what to write."""
-    for mark in (" is not a limit. ", " is not a length of time. ", " must be more than 0. "):
-        if mark in message:
-            head, _, hint = message.rpartition(mark)
-            return head + mark.rstrip(), hint
-    head, mark, hint = message.rpartition(": write ")
-    return (f"{head}.", f"Write {hint}") if mark else (message, "")
+def _split_hint(message: str) -> tuple[str, str]:
+    """Splits a message into the problem and the hint."""
+    for separator in (" is not a limit. ", " is not a length of time. ", " must be more than 0. "):
+        if separator in message:
+            head, _, hint = message.rpartition(separator)
+            return head + separator.rstrip(), hint
+    head, separator, hint = message.rpartition(": write ")
+    return (f"{head}.", f"Write {hint}") if separator else (message, "")

@@ -1,7 +1,7 @@
-"""A TOML document as a tree that knows its lines.
+"""Reads a TOML document as a tree with line numbers.
 
-tomllib reads it and says what is wrong with it. It forgets where things stood; so the text is gone through once
-before, statement by statement, for the lines alone (toml_lines.py).
+tomllib parses it and reports errors. It keeps no line numbers; so toml_line_numbers.py scans the text for them
+before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headgate.rules.parsing.read_python import Path, Written
 from headgate.rules.parsing.toml_line_numbers import line_numbers
 
 _long_number = re.compile("[0-9_]{4000}")
-_where = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.S)
+_tomllib_message = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.S)
 
 
 def read(text: str) -> Node:
@@ -34,12 +34,12 @@ def read(text: str) -> Node:
 
 
 def complaint(text: str, problem: str) -> Fault:
-    """What tomllib says of a text, with its line."""
-    found = _where.fullmatch(problem)
-    if not found:  # a number with more digits than Python reads
+    """Turns an error message of tomllib into a fault with its line."""
+    match = _tomllib_message.fullmatch(problem)
+    if not match:  # a number with more digits than Python reads
         digits = _long_number.search(text)
         line = text.count("\n", 0, digits.start()) + 1 if digits else 1
         return Fault(Position(line), "This is not TOML: a number is too long.")
-    line = int(found["line"]) if found["line"] else text.count("\n") + 1
-    what = found["what"][:1].lower() + found["what"][1:]
-    return Fault(Position(line), f"This is not TOML: {what}.")
+    line = int(match["line"]) if match["line"] else text.count("\n") + 1
+    reason = match["what"][:1].lower() + match["what"][1:]
+    return Fault(Position(line), f"This is not TOML: {reason}.")

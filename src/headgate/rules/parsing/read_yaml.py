@@ -1,8 +1,8 @@
-"""A YAML document as a tree that knows its lines. PyYAML takes it apart; what it means is not PyYAML's to say.
+"""Reads a YAML document as a tree with line numbers. PyYAML only splits it into events.
 
-Only events are asked for, one after the other, and the tree is made here: so nothing is constructed, tags mean
-nothing, a plain `off` or `1_000` stays what the writer sees, and a document that nests or repeats itself without
-end is left at the first step too many. Aliases are the node they stand for, and count as a copy of it.
+The tree is made here, event by event: so nothing is constructed, tags mean nothing, a plain `off` or `1_000` stays
+as it is written, and a document that nests or repeats itself without end stops at the first node too many. An
+alias is the node that it refers to, and counts as a copy of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headgate.rules.parsing.document_tree import (
 
 _unprintable = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-_WORDS = {  # of PyYAML's complaints those that people meet, in ours
+_MESSAGES = {  # PyYAML's common error messages, and ours for them
     "mapping values are not allowed": (
         "A colon stands where none can be.",
         "Look at the blanks before it and in the line above, or put the text in quotes.",
@@ -46,21 +46,23 @@ _WORDS = {  # of PyYAML's complaints those that people meet, in ours
     "found unexpected end of stream": ("A text in quotes does not end.", "Close it with the quote it began with."),
     "found unknown escape character": ("A backslash is followed by what it cannot be.", "Use 'single quotes'."),
 }
-_WHERE_IT_BEGAN = ("found unexpected end of stream", "could not find expected ':'")
-_TAB = ("A tab stands where blanks are expected.", "YAML is indented by blanks only.")
+_REPORTED_AT_START = ("found unexpected end of stream", "could not find expected ':'")
+_TAB_MESSAGE = ("A tab stands where blanks are expected.", "YAML is indented by blanks only.")
 
 
 def read(text: str) -> Node:
-    if found := _unprintable.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise Fault(Position(line), f"The character U+{ord(found[0]):04X} cannot stand in YAML.", "Take it out.")
+    if unprintable := _unprintable.search(text):
+        line = text.count("\n", 0, unprintable.start()) + 1
+        raise Fault(
+            Position(line), f"The character U+{ord(unprintable[0]):04X} cannot stand in YAML.", "Take it out."
+        )
     yaml, loader = _pyyaml()
-    tree = _Tree()
+    tree = _TreeBuilder()
     try:
         for event in yaml.parse(text, Loader=loader):
-            tree.take(event)
+            tree.handle(event)
     except yaml.MarkedYAMLError as error:
-        raise _complaint(text, error) from None
+        raise _syntax_fault(text, error) from None
     if tree.root is None:
         raise empty_rulebook()
     return tree.root
@@ -74,19 +76,19 @@ def _pyyaml() -> tuple[Any, Any]:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A list or mapping whose end has not come."""
+class _OpenNode:
+    """A list or mapping whose end has not been reached."""
 
     node: Items | Table
     anchor: str | None
-    before: int  # what was left of the budget
+    budget_before: int  # the remaining budget when it began
     key: Scalar | None = None
     height: int = 1
 
 
 @dataclass(slots=True)
-class _Known:
-    """What an alias stands for; nothing as long as it is not complete."""
+class _Anchor:
+    """The node that an alias refers to; None in `anchors` while it is not complete."""
 
     node: Node
     size: int
@@ -94,77 +96,83 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Tree:
+class _TreeBuilder:
+    """Builds the tree from PyYAML's events."""
+
     root: Node | None = None
     budget: Budget = field(default_factory=Budget)
-    open: list[_Open] = field(default_factory=list)
-    known: dict[str, _Known | None] = field(default_factory=dict)
+    open_nodes: list[_OpenNode] = field(default_factory=list)
+    anchors: dict[str, _Anchor | None] = field(default_factory=dict)
 
-    def take(self, event: Any) -> None:
-        what = type(event).__name__
-        place = Position(event.start_mark.line + 1)
-        if what == "AliasEvent":
-            self.alias(event.anchor, place)
-        elif what == "ScalarEvent":
-            self.begin(event, place)
-            # Tag and style say whether it was written plainly.
-            scalar = Scalar(place, event.value, quoted=bool(event.style))
-            self.keep(event.anchor, scalar, 1, 1)
-            self.put(scalar, 1)
-        elif what in ("SequenceStartEvent", "MappingStartEvent"):
-            self.begin(event, place)
-            node = Items(place, []) if what == "SequenceStartEvent" else Table(place, {})
+    def handle(self, event: Any) -> None:
+        event_type = type(event).__name__
+        position = Position(event.start_mark.line + 1)
+        if event_type == "AliasEvent":
+            self.alias(event.anchor, position)
+        elif event_type == "ScalarEvent":
+            self.start_node(event, position)
+            # A plain scalar has no style.
+            scalar = Scalar(position, event.value, quoted=bool(event.style))
+            self.set_anchor(event.anchor, scalar, 1, 1)
+            self.attach(scalar, 1)
+        elif event_type in ("SequenceStartEvent", "MappingStartEvent"):
+            self.start_node(event, position)
+            node = Items(position, []) if event_type == "SequenceStartEvent" else Table(position, {})
             if event.anchor:
-                self.known[event.anchor] = None
-            self.open.append(_Open(node, event.anchor, self.budget.left))
-        elif what in ("SequenceEndEvent", "MappingEndEvent"):
-            done = self.open.pop()
-            self.keep(done.anchor, done.node, 1 + done.before - self.budget.left, done.height)
-            self.put(done.node, done.height)
+                self.anchors[event.anchor] = None
+            self.open_nodes.append(_OpenNode(node, event.anchor, self.budget.remaining))
+        elif event_type in ("SequenceEndEvent", "MappingEndEvent"):
+            closed = self.open_nodes.pop()
+            self.set_anchor(
+                closed.anchor, closed.node, 1 + closed.budget_before - self.budget.remaining, closed.height
+            )
+            self.attach(closed.node, closed.height)
 
-    def begin(self, event: Any, place: Position) -> None:
+    def start_node(self, event: Any, position: Position) -> None:
         if event.tag is not None:
             raise Fault(
-                place, f"The tag {quote(event.tag)} means nothing here.", "Leave tags out: no ! before a value."
+                position, f"The tag {quote(event.tag)} means nothing here.", "Leave tags out: no ! before a value."
             )
-        self.budget.spend(place, len(self.open) + 1)
+        self.budget.spend(position, len(self.open_nodes) + 1)
 
-    def alias(self, name: str, place: Position) -> None:
-        if name not in self.known:
+    def alias(self, name: str, position: Position) -> None:
+        if name not in self.anchors:
             raise Fault(
-                place, f"*{name} refers to nothing.", f"Write &{name} before the value that is meant, further up."
+                position,
+                f"*{name} refers to nothing.",
+                f"Write &{name} before the value that is meant, further up.",
             )
-        known = self.known[name]
-        if known is None:
-            raise Fault(place, f"*{name} stands within the value that it refers to.")
-        self.budget.spend(place, len(self.open) + known.height, known.size)
-        self.put(known.node, known.height)
+        anchor = self.anchors[name]
+        if anchor is None:
+            raise Fault(position, f"*{name} stands within the value that it refers to.")
+        self.budget.spend(position, len(self.open_nodes) + anchor.height, anchor.size)
+        self.attach(anchor.node, anchor.height)
 
-    def keep(self, anchor: str | None, node: Node, size: int, height: int) -> None:
+    def set_anchor(self, anchor: str | None, node: Node, size: int, height: int) -> None:
         if anchor:
-            self.known[anchor] = _Known(node, size, height)
+            self.anchors[anchor] = _Anchor(node, size, height)
 
-    def put(self, node: Node, height: int) -> None:
-        """Where it belongs: at the top, in a list, as a name, or as the value of the last name."""
-        if not self.open:
+    def attach(self, node: Node, height: int) -> None:
+        """Adds a finished node: as the root, to a list, as a key, or as the value of the last key."""
+        if not self.open_nodes:
             if self.root is not None:
                 raise Fault(
                     node.place, "A second document begins here.", "A rulebook is one: leave out the --- before it."
                 )
             self.root = node
             return
-        top = self.open[-1]
+        top = self.open_nodes[-1]
         top.height = max(top.height, height + 1)
         if isinstance(top.node, Items):
             top.node.nodes.append(node)
         elif top.key is None:
-            top.key = _name(node)
+            top.key = _check_key(node)
         else:
             top.node.add(top.key, node)
             top.key = None
 
 
-def _name(node: Node) -> Scalar:
+def _check_key(node: Node) -> Scalar:
     if not isinstance(node, Scalar) or node.empty:
         raise Fault(node.place, f"A name in a mapping is a text, not {kind(node)}.")
     if node.text == "<<" and not node.quoted:
@@ -172,22 +180,22 @@ def _name(node: Node) -> Scalar:
     return node
 
 
-def _complaint(text: str, error: Any) -> Fault:
-    """In our words where we have any."""
+def _syntax_fault(text: str, error: Any) -> Fault:
+    """Turns an error of PyYAML into a fault, in our words where there are any."""
     mark = error.problem_mark or error.context_mark
     line = mark.line if mark else 0
     lines = text.splitlines()
-    before = lines[line][: mark.column + 1] if mark and line < len(lines) else ""
+    line_start = lines[line][: mark.column + 1] if mark and line < len(lines) else ""
     problem = str(error.problem or error.context)
-    if before.endswith("\t") or "tab character" in problem:
-        return Fault(Position(line + 1), *_TAB)
-    for theirs, ours in _WORDS.items():
-        if problem.startswith(theirs):
-            begun = error.context_mark.line if error.context_mark else line
-            at = begun if theirs in _WHERE_IT_BEGAN else min(line, len(lines) - 1)
-            return Fault(Position(at + 1), ours[0], ours[1].format(begun + 1))
+    if line_start.endswith("\t") or "tab character" in problem:
+        return Fault(Position(line + 1), *_TAB_MESSAGE)
+    for prefix, message in _MESSAGES.items():
+        if problem.startswith(prefix):
+            start_line = error.context_mark.line if error.context_mark else line
+            reported_line = start_line if prefix in _REPORTED_AT_START else min(line, len(lines) - 1)
+            return Fault(Position(reported_line + 1), message[0], message[1].format(start_line + 1))
     if "cannot start any token" in problem:
         return Fault(
-            Position(line + 1), f"No plain value begins with {quote(before[-1:])}.", "Put the text in quotes."
+            Position(line + 1), f"No plain value begins with {quote(line_start[-1:])}.", "Put the text in quotes."
         )
     return Fault(Position(line + 1), f"This is not YAML: {problem}.")
