@@ -142,6 +142,7 @@ def normal(name: str, value: Any) -> str:
 
 
 def text(value: Any) -> str:
+    """Returns a value as text: bytes decoded, booleans in lower case."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -199,10 +200,12 @@ def normalize_host(host: str) -> str:
 
 
 def upper(value: str) -> str:
+    """Returns a text in upper case, ASCII letters only."""
     return value.upper() if value.isascii() else value.translate(_UPPER_TABLE)
 
 
 def lower(value: str) -> str:
+    """Returns a text in lower case, ASCII letters only."""
     return value.lower() if value.isascii() else value.translate(_LOWER_TABLE)
 
 
@@ -248,8 +251,8 @@ def _add_cookies(put_first: Callable[[str, str], str], header: str) -> None:
 _cached_normalize_host = lru_cache(maxsize=1024)(normalize_host)
 _METHODS = {name: name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 _NORMALIZERS: dict[str, Callable[[str], str]] = {
-    "method": lambda words: _METHODS.get(words) or upper(words),
-    "path": lambda words: normalize_path(words) if words else "",
-    "host": lambda words: _cached_normalize_host(words) if len(words) < SHORT else normalize_host(words),
-    "address": lambda words: canonical(words) or "",
+    "method": lambda value: _METHODS.get(value) or upper(value),
+    "path": lambda value: normalize_path(value) if value else "",
+    "host": lambda value: _cached_normalize_host(value) if len(value) < SHORT else normalize_host(value),
+    "address": lambda value: canonical(value) or "",
 }

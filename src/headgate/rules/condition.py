@@ -186,8 +186,8 @@ def _parenthesized(part: Condition) -> str:
     return f"({part})" if isinstance(part, All | AnyOf) and len(part.parts) > 1 else str(part)
 
 
-def _presence_predicate(attribute: str, wanted: bool) -> Predicate:
-    if wanted:
+def _presence_predicate(attribute: str, present: bool) -> Predicate:
+    if present:
         return lambda attributes: bool(attributes.get(attribute))
     return lambda attributes: not attributes.get(attribute)
 

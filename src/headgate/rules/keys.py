@@ -24,9 +24,8 @@ from headgate.rules.ip_networks import network_of
 
 ALL = "all"
 
-KeyBuilder = Callable[
-    [Mapping[str, str]], str | None
-]  # builds a key or a part of it; None: an attribute is missing
+# Builds a key or a part of it; None: an attribute is missing.
+KeyBuilder = Callable[[Mapping[str, str]], str | None]
 
 _address_dimension = re.compile(r"address(?:/([0-9]{1,3}))?(?:/([0-9]{1,3}))?")
 

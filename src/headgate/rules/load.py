@@ -42,7 +42,7 @@ from headgate.rules.parsing.document_tree import (
     quote,
 )
 from headgate.rules.parsing.parse_condition import Conditions
-from headgate.rules.parsing.parse_rule import Field
+from headgate.rules.parsing.parse_rule import RuleField
 from headgate.rules.parsing.problems import Problems, placed
 from headgate.rules.rule import HEADERS, Rule, Rulebook
 
@@ -90,8 +90,8 @@ def _read_file(path: str | PathLike[str]) -> bytes:
         with Path(path).open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: not a valid file name
-        why = getattr(error, "strerror", None) or error
-        raise InvalidRulebook([(None, f"The rulebook cannot be read: {why}.")], fspath(path)) from error
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidRulebook([(None, f"The rulebook cannot be read: {reason}.")], fspath(path)) from error
 
 
 def parse(text: str | bytes, *, format: str = "yaml", source: str | None = None) -> Rulebook:  # noqa: A002
@@ -124,6 +124,8 @@ def of_node(node: Node, source: str | None = None) -> Rulebook:
 
 
 class _BookParser:
+    """Parses the fields of a rulebook."""
+
     def __init__(self, root: Node, source: str | None, text: str | None, problems: Problems) -> None:
         self.source, self.text, self.problems = source, text, problems
         self.warnings = Problems()
@@ -168,7 +170,7 @@ class _BookParser:
             raise Fault(node.place, f"rules is a list, not {kind(node)}.", "Begin each rule with - name: ...")
         return _RuleListParser(conditions, defaults, supplied, self.problems, self.warnings).read(node)
 
-    def defaults(self, conditions: Conditions) -> dict[str, Field] | None:
+    def defaults(self, conditions: Conditions) -> dict[str, RuleField] | None:
         """Parses the defaults of all rules; None if some are invalid."""
         node = self.root.get("defaults")
         if node is None:
@@ -191,7 +193,7 @@ class _RuleListParser:
     def __init__(
         self,
         conditions: Conditions,
-        defaults: dict[str, Field] | None,
+        defaults: dict[str, RuleField] | None,
         supplied: tuple[str, ...] | None,
         problems: Problems,
         warnings: Problems,
@@ -231,7 +233,7 @@ class _RuleListParser:
             return fields.name(entry[1], "the name of a rule")
         return None
 
-    def fields(self, node: Table, subject: str) -> dict[str, Field]:
+    def fields(self, node: Table, subject: str) -> dict[str, RuleField]:
         rule_fields = parse_rule.read(node, parse_rule.FIELDS, subject, self.conditions, self.problems)
         if "limit" not in node.entries:
             self.problems.add(
@@ -240,7 +242,7 @@ class _RuleListParser:
         return rule_fields
 
     def named_rule(self, node: Table, name: str, subject: str) -> Rule | None:
-        problems_before = len(self.problems.entries)
+        problems_before = len(self.problems.messages)
         with self.problems.under(subject):
             self.unique(name, node.entries["name"][1])
         rule_fields = self.fields(node, subject)
@@ -248,22 +250,20 @@ class _RuleListParser:
         if (
             self.defaults is None
             or len(rule_fields) < len(node.entries)
-            or len(self.problems.entries) > problems_before
+            or len(self.problems.messages) > problems_before
         ):
             return None
         rule_fields = {**self.defaults, **rule_fields}
         for fault in consistency.check_rule(rule_fields, self.supplied):
-            if (
-                fault.place,
-                fault.sentence,
-            ) not in self.reported:  # once, although many rules may use the same condition
+            # Once, although many rules may use the same condition.
+            if (fault.place, fault.sentence) not in self.reported:
                 self.reported.add((fault.place, fault.sentence))
                 self.problems.add(fault, subject)
         if self.supplied is None:
             self.warn_of_typos(rule_fields, subject)
         return _make_rule(rule_fields, node)
 
-    def warn_of_typos(self, rule_fields: dict[str, Field], subject: str) -> None:
+    def warn_of_typos(self, rule_fields: dict[str, RuleField], subject: str) -> None:
         captured = rule_fields["when"].value.captures if "when" in rule_fields else ()
         for name, fault in attribute_typos.find_typos(rule_fields, captured):
             if (fault.place, name) not in self.reported:  # once, although many rules may use the same condition
@@ -277,7 +277,7 @@ class _RuleListParser:
         self.nodes[name] = node
 
 
-def _make_rule(rule_fields: dict[str, Field], node: Table) -> Rule:
+def _make_rule(rule_fields: dict[str, RuleField], node: Table) -> Rule:
     values = {name: field.value for name, field in rule_fields.items()}
     values["unless"] = values.pop("except", None)
     values["replaces"] = tuple(name for name, _ in values.get("replaces", ()))
@@ -292,9 +292,9 @@ def _attributes(node: Node) -> tuple[str, ...]:
             node.place, f"attributes is a list of names, not {kind(node)}.", "Write attributes: [sku, tenant]."
         )
     names: list[str] = []
-    for one in fields.texts(node, "An attribute"):
-        name = placed(one, named, one.text)
+    for item in fields.texts(node, "An attribute"):
+        name = placed(item, named, item.text)
         if name in names:
-            raise Fault(one.place, f"{quote(name)} stands twice in the list of attributes.", "Once is enough.")
+            raise Fault(item.place, f"{quote(name)} appears twice in the list of attributes.", "Once is enough.")
         names.append(name)
     return tuple(names)

@@ -16,6 +16,7 @@ class NoSuchRule(InvalidRule):
 
 
 def rule_of(book: Rulebook, name: str) -> Rule:
+    """Returns the rule of this name; raises NoSuchRule with a suggestion if there is none."""
     rule = book.rule(name)
     if rule is None:
         names = [rule.name for rule in book.rules]

@@ -124,12 +124,10 @@ def _capture_name(pattern: str, segment: str) -> str | None:
         return capture[1]
     if "{" in segment or "}" in segment:
         raise InvalidRule(
-            f'"{segment}" in "{pattern}": a name stands for a whole segment, in small letters, such as {{sku}}.'
+            f'"{segment}" in "{pattern}": a capture is a whole segment, in small letters, such as {{sku}}.'
         )
     if "**" in segment and segment != ANY_DEPTH:
-        raise InvalidRule(
-            f'"{segment}" in "{pattern}": ** stands for whole segments, as in /api/**; or write one *.'
-        )
+        raise InvalidRule(f'"{segment}" in "{pattern}": ** matches whole segments, as in /api/**; or write one *.')
     if segment == ".." or segment == ".":
         raise InvalidRule(f'"{pattern}": no path of a call has the segment "{segment}"; leave it out.')
     return None

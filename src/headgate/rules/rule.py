@@ -115,7 +115,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rulebook:
-    """All rules.
+    """A named list of rules, with the settings of the whole book.
 
     >>> [rule.name for rule in Limiter.from_rules(RULES).rulebook.rules]
     ['login']

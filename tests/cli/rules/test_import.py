@@ -30,7 +30,7 @@ def test_as_json_the_notes_are_part_of_it(prompt: Prompt, write: Write) -> None:
 
 
 def test_what_cannot_be_read_is_told(prompt: Prompt, write: Write) -> None:
-    assert "It cannot be told what this is" in prompt.told("rules", "import", write("hello", "x.txt"))
+    assert "This kind of file is not recognized" in prompt.told("rules", "import", write("hello", "x.txt"))
     assert "none.conf cannot be read" in prompt.told("rules", "import", "none.conf")
     assert '"apache" is not what --kind may be' in prompt.told("rules", "import", "x.txt", "--kind", "apache")
 
@@ -44,7 +44,7 @@ def test_errors_and_notes_begin_with_the_file_and_the_line(prompt: Prompt, write
     error = prompt.told("rules", "import", conf, "--kind", "nginx")
     assert error == 'nginx.conf:2: "limit_req" is not ended by a semicolon.'
     assert prompt.told("rules", "import", write("hello", "x.txt")).startswith(
-        "x.txt: It cannot be told what this is."
+        "x.txt: This kind of file is not recognized."
     )
     bandwidth = NGINX.replace("burst=5", "burst=5 nodelay; limit_rate 10k; limit_req zone=one")
     assert prompt("rules", "import", write(bandwidth, "nginx.conf")) == 0

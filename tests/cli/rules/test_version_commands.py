@@ -331,5 +331,5 @@ def test_a_limiter_that_follows_what_was_pushed_logs_them(
     push(prompt, write, TYPOS, *where)
     Limiter.from_rules("pushed", server.url).close()
     (message,) = caplog.messages
-    assert message.startswith("headgate: edition 1 in Redis at ")
+    assert message.startswith("headgate: version 1 in Redis at ")
     assert 'rule "a": no gateway sets the attribute "ip": did you mean address?' in message

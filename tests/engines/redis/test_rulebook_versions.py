@@ -149,7 +149,7 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
     [won] = [one for one in found if isinstance(one, RulebookVersion)]
     assert won.version == 2
     assert {one for one in found if isinstance(one, str)} == {
-        f"The rulebook in force is edition 2, by ana ({won.note}), not 1: somebody was faster. "
+        f"The rulebook in force is version 2, by ana ({won.note}), not 1: somebody was faster. "
         "Look at what it says, and push again."
     }
     assert each[0].history()[0] == won
@@ -158,10 +158,10 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
 
 def test_one_who_expects_what_is_not_there_is_told(redis_server: RedisServer) -> None:
     editions = editions_at(redis_server.url)
-    with pytest.raises(InvalidRule, match="Edition 4 was expected, but no rulebook is published in Redis at"):
+    with pytest.raises(InvalidRule, match="Version 4 was expected, but no rulebook is published in Redis at"):
         pushed(editions, "one", expected=4)
     assert pushed(editions, "one", expected=0).version == 1
-    with pytest.raises(InvalidRule, match=r"is edition 1, by ana \(about one\), not 0"):
+    with pytest.raises(InvalidRule, match=r"is version 1, by ana \(about one\), not 0"):
         pushed(editions, "two", expected=0)
 
 
@@ -179,9 +179,9 @@ def test_a_rollback_is_a_new_edition(redis_server: RedisServer) -> None:
     seven = editions.rollback(to=5, author="bo")  # which says what 3 said
     assert (seven.text, seven.rolled_back_to) == ("# book 3", 3)
     editions.rollback(to=1, author="bo")
-    with pytest.raises(InvalidRule, match="the text in force is that of the first edition"):
+    with pytest.raises(InvalidRule, match="the text in force is that of the first version"):
         editions.rollback(author="bo")
-    with pytest.raises(InvalidRule, match=r"Edition 99 is not kept\. Kept are 1, 2, 3, 4, 5, 6, 7, 8\."):
+    with pytest.raises(InvalidRule, match=r"Version 99 is not kept\. Kept are 1, 2, 3, 4, 5, 6, 7, 8\."):
         editions.rollback(to=99, author="bo")
     assert editions.version() == 8
 
@@ -212,7 +212,7 @@ def test_a_rollback_does_not_undo_what_it_has_not_seen(redis_server: RedisServer
             pushed(editions, "three")
             return super().add(paper, expected)
 
-    with pytest.raises(InvalidRule, match=r"is edition 3, by ana \(about three\), not 2"):
+    with pytest.raises(InvalidRule, match=r"is version 3, by ana \(about three\), not 2"):
         RulebookVersions(Overtaken(engines[0])).rollback(author="bo")
     current = editions.current()
     assert current is not None
@@ -250,11 +250,11 @@ def test_a_number_is_never_given_twice(redis_server: RedisServer) -> None:
         (
             "2",
             "{",
-            r"Edition 2 in Redis at .* \(hg2:rules\): This is not an edition of a rulebook: it is not JSON",
+            r"Version 2 in Redis at .* \(hg2:rules\): This is not a version of a rulebook: it is not JSON",
         ),
         ("2", "{}", "its version should be a whole number"),
-        ("2", None, "Edition 2 is in force, but missing in Redis at"),
-        ("2", "as 1", "Edition 2 in .* says that it is edition 1"),
+        ("2", None, "Version 2 is in force, but missing in Redis at"),
+        ("2", "as 1", "Version 2 in .* says that it is version 1"),
     ],
 )
 def test_what_was_broken_by_hand_is_told(
@@ -264,7 +264,7 @@ def test_what_was_broken_by_hand_is_told(
     one = pushed(editions, "one")
     redis_server.call("HSET", KEY, "version", version)
     if raw is not None:
-        redis_server.call("HSET", KEY, version, one.written() if raw == "as 1" else raw)
+        redis_server.call("HSET", KEY, version, one.to_json() if raw == "as 1" else raw)
     with pytest.raises(InvalidRule, match=why):
         editions.current()
 

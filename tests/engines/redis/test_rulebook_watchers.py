@@ -96,7 +96,7 @@ def test_a_broken_edition_put_there_by_hand_is_refused(
     editions.push("# no name", "{}", format="yaml", author="ana")
     follower.watch.look()
     assert (follower.books, follower.watch.refused) == ([], 2)
-    assert str(follower.watch.error).startswith("edition 3 in Redis at")
+    assert str(follower.watch.error).startswith("version 3 in Redis at")
     pushed(editions, "four")
     follower.watch.look()
     assert (follower.books, follower.watch.error) == (["four"], None)
@@ -139,7 +139,7 @@ def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapt
         own.kill()
         follower = Follower(own.url, keep)
         assert follower.watch.begin() == "one"
-        assert "The book kept on disk is used: edition 1 in Redis at" in caplog.text
+        assert "The book kept on disk is used: version 1 in Redis at" in caplog.text
         with pytest.raises(EngineUnavailable):
             load_once(PushedSource(editions), load, DiskCache(own.url, tmp_path / "none"))
         own.start()

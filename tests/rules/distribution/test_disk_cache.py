@@ -10,7 +10,7 @@ from headgate.clock import ManualClock
 from headgate.rules.distribution.disk_cache import CachedRulebook, DiskCache
 from headgate.rules.distribution.source import Paper
 
-PAPER = Paper("rules: []  # Ω\n", "yaml", "edition 7 in Redis", 7, '{"rules":[]}')
+PAPER = Paper("rules: []  # Ω\n", "yaml", "version 7 in Redis", 7, '{"rules":[]}')
 
 
 def test_what_was_kept_is_read_with_its_time(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_what_was_kept_is_read_with_its_time(tmp_path: Path) -> None:
     keep.write(PAPER._replace(version=8))
     kept = keep.read()
     assert kept is not None
-    assert kept.paper.version == 8
+    assert kept.content.version == 8
 
 
 def test_only_its_owner_reads_it_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_damaged_one_counts_as_none_and_is_told(tmp_path: Path, caplog: pytest
         keep.path.write_bytes(damaged)
         assert keep.read() is None
         assert [record.getMessage() for record in caplog.records] == [
-            f"headgate: the rulebook kept in {keep.path} is of no use: it does not say what was written."
+            f"headgate: the rulebook kept in {keep.path} is of no use: its digest does not match."
         ]
     keep.path.unlink()
     keep.path.mkdir()

@@ -220,6 +220,6 @@ def test_an_edition_is_read_as_its_document() -> None:
     source = PushedSource(Shown(edition))
     assert source.signature() == (3, 5)
     paper = source.read()
-    assert paper == Paper("# a", "yaml", "edition 3 in Redis at here", 3, "{}")
+    assert paper == Paper("# a", "yaml", "version 3 in Redis at here", 3, "{}")
     assert paper.plain == ("{}", "json")
     assert PushedSource(Shown(None)).read() is None

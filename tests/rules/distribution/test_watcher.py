@@ -86,14 +86,14 @@ def test_a_broken_one_is_refused_and_told_once(lines: Callable[[], list[str]]) -
     for _ in range(5):
         owner.watch.look()
     assert owner.books == []
-    assert (owner.watch.refused, owner.watch.error) == (1, "edition 2:1: !x is no limit.")
-    assert lines() == ["a new rulebook is refused, the one in force stays. edition 2:1: !x is no limit."]
+    assert (owner.watch.refused, owner.watch.error) == (1, "version 2:1: !x is no limit.")
+    assert lines() == ["a new rulebook is refused, the one in force stays. version 2:1: !x is no limit."]
     owner.look("!y")
-    assert (owner.watch.refused, owner.watch.error) == (2, "edition 3:1: !y is no limit.")
+    assert (owner.watch.refused, owner.watch.error) == (2, "version 3:1: !y is no limit.")
     assert len(lines()) == 1
     assert owner.look("two") == ["<two>"]
     assert (owner.watch.refused, owner.watch.error) == (2, None)
-    assert lines() == ["the rulebook is now edition 4."]
+    assert lines() == ["the rulebook is now version 4."]
 
 
 def test_a_broken_file_that_is_set_right_again_is_no_error_any_more(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Ca
     books: list[str] = []
     watch = RulebookWatcher(source, load, books.append, keep=keep, clock=clock)
     assert watch.begin() == "<one>"
-    assert lines() == [f"{GONE} The book kept on disk is used: edition 1, 3 hours old."]
+    assert lines() == [f"{GONE} The book kept on disk is used: version 1, 3 hours old."]
     watch.look()
     assert lines() == []
     source.trouble = None
@@ -248,7 +248,7 @@ def test_it_says_how_old_the_kept_book_is(
 ) -> None:
     clock = ManualClock()
     keep = DiskCache("here", tmp_path / "book", clock=clock)
-    keep.write(Paper("one", "yaml", "edition 1", 1))
+    keep.write(Paper("one", "yaml", "version 1", 1))
     clock.advance(seconds)
     RulebookWatcher(Fake(None), load, print, keep=keep, clock=clock).begin()
     assert lines()[0].endswith(f"{told} old.")
@@ -261,7 +261,7 @@ def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
     for text in ("two", "!x", None, "three", "!y"):
         owner.look(text)
         found = keep.read()
-        kept.append("" if found is None else found.paper.text)
+        kept.append("" if found is None else found.content.text)
     assert kept == ["<one>", "two", "two", "two", "three", "three"]
 
 
@@ -293,12 +293,12 @@ def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], 
     keep.path.write_bytes(keep.path.read_bytes()[:-5])
     with pytest.raises(EngineUnavailable):
         load_once(source, load, keep)
-    keep.write(Paper("!x", "yaml", "edition 1", 1))
+    keep.write(Paper("!x", "yaml", "version 1", 1))
     with pytest.raises(EngineUnavailable):
         load_once(source, load, keep)
     assert [line.partition(" is of no use: ")[2] for line in lines()] == [
-        "it does not say what was written.",
-        "edition 1:1: !x is no limit.",
+        "its digest does not match.",
+        "version 1:1: !x is no limit.",
     ]
 
 
@@ -310,7 +310,7 @@ def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
     owner = Owner(Fake("!x"), keep)
     assert owner.watch.begin() == "<one>"
     owner.watch.look()
-    assert (owner.watch.refused, owner.watch.error, len(lines())) == (1, "edition 1:1: !x is no limit.", 1)
+    assert (owner.watch.refused, owner.watch.error, len(lines())) == (1, "version 1:1: !x is no limit.", 1)
     owner = Owner(Fake(None), keep)
     assert owner.watch.begin() == "<one>"
     owner.watch.look()

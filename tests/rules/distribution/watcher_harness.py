@@ -31,7 +31,7 @@ class Fake:
 
     def read(self) -> Paper | None:
         self.reads += 1
-        return None if self.text is None else Paper(self.text, "yaml", f"edition {self._stamp}", self._stamp)
+        return None if self.text is None else Paper(self.text, "yaml", f"version {self._stamp}", self._stamp)
 
 
 def load(paper: Paper) -> str:

@@ -236,7 +236,7 @@ def test_what_differs_is_said(descriptors: str, note: str) -> None:
         ("descriptors: []", "line 1: a domain was expected, such as domain: shop."),
         ("domain: d\ndescriptors: 1", 'line 2: descriptors is a list, not "1".'),
         ("domain: d\ndescriptors: [{value: 1}]", "line 2: this descriptor has no key."),
-        ("domain: d\ndescriptors: [{key: a}, {key: a}]", "line 2: this key and value stand twice in one list."),
+        ("domain: d\ndescriptors: [{key: a}, {key: a}]", "line 2: this key and value appear twice in one list."),
         (
             "domain: d\ndescriptors: [{key: a, share_threshold: true}]",
             "line 2: share_threshold is for values with a * only.",
@@ -283,7 +283,7 @@ def test_what_differs_is_said(descriptors: str, note: str) -> None:
         ),
         (
             "domain: d\ndescriptors: [{key: a_b, value: c}, {key: a, value: b_c}]",
-            "line 2: this key and value stand twice in one list.",
+            "line 2: this key and value appear twice in one list.",
         ),
         (
             'domain: d\ndescriptors: [{key: "a*"}]',

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate import InvalidRule
 from headgate.rules import imports, load
-from headgate.rules.imports import KINDS, Note, detect_kind, translate
+from headgate.rules.imports import KINDS, TranslationNote, detect_kind, translate
 from tests.rules.imports.test_envoy_ratelimit import EDGE
 from tests.rules.imports.test_nginx_limit_req import SITE
 from tests.rules.imports.test_spring_gateway import SHOP
@@ -34,7 +34,8 @@ def test_the_kind_is_guessed(text: str, kind: str) -> None:
 def test_what_cannot_be_told_is_asked(text: str) -> None:
     with pytest.raises(
         InvalidRule,
-        match=r"^It cannot be told what this is\. Say it with --kind .*: envoy .*, spring .*, nginx .*limits",
+        match=r"^This kind of file is not recognized\. Name it with --kind "
+        r".*: envoy .*, spring .*, nginx .*limits",
     ):
         translate(text)
 
@@ -47,8 +48,8 @@ def test_an_unknown_kind_is_named() -> None:
 
 
 def test_a_note_reads_as_a_sentence_with_its_line() -> None:
-    assert str(Note(7, "it is so.")) == "line 7: it is so."
-    assert str(Note(None, "It is so.")) == "It is so."
+    assert str(TranslationNote(7, "it is so.")) == "line 7: it is so."
+    assert str(TranslationNote(None, "It is so.")) == "It is so."
 
 
 def test_nothing_found_is_said() -> None:
@@ -56,7 +57,7 @@ def test_nothing_found_is_said() -> None:
         translated = imports.translate(text, kind)
         assert translated.document["rules"] == []
         assert translated.notes == [
-            Note(None, "No limit was found that could be translated: the rulebook is empty.")
+            TranslationNote(None, "No limit was found that could be translated: the rulebook is empty.")
         ]
 
 

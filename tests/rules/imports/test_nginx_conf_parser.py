@@ -71,7 +71,7 @@ def test_braces_in_texts_and_comments_of_lua_close_nothing(code: str) -> None:
         ("{}", 'line 1: a directive was expected before "{".'),
         ('a;\nb "c', "line 2: a quote is opened here, or something escaped, that does not end."),
         ("x_by_lua_block {\n {", "line 1: this block of code is not closed."),
-        ("a { " * 60, "line 1: more than 50 blocks lie within each other."),
+        ("a { " * 60, "line 1: more than 50 levels of nesting."),
         ("a" * (MAX_CHARACTERS + 1), "The configuration is larger than 4 MB: split it."),
     ],
 )

@@ -97,8 +97,8 @@ def test_a_whole_site() -> None:
         SLASH,
         EVERYWHERE,
         'line 4: "conf.d/*.conf" is not read: translate it with this file.',
-        "line 6: $server_name became host: counts are kept for each host that is asked for, not for each server.",
-        "line 8: limit_req_log_level is left out: what is logged is not said in a rulebook.",
+        "line 6: $server_name became host: counts are kept for each requested host, not for each server.",
+        "line 8: limit_req_log_level is left out: logging is not part of a rulebook.",
         "line 10: nginx sends calls for hosts that no server names to its default server; here they meet only the "
         "rules that name no host.",
         f'line 13: the zone "perip" {several}',
@@ -316,7 +316,7 @@ def test_streams_are_not_calls() -> None:
         (f"{ZONE}limit_req zone=one burst=many;", "line 2: limit_req was to have a whole number."),
         ("limit_conn_zone $host zone=c:1m;\nlimit_conn c;", "line 2: limit_conn was to have a whole number."),
         ("limit_req_status;", "line 1: limit_req_status was to have a whole number."),
-        ("server { location /a { }\nlocation /a { } }", 'line 2: the location "/a" stands twice in its server.'),
+        ("server { location /a { }\nlocation /a { } }", 'line 2: the location "/a" appears twice in its server.'),
         (f"{ZONE}server {{ location {{ }} }}", "line 2: a location has a path."),
     ],
 )
@@ -431,6 +431,6 @@ def test_every_configuration_that_is_translated_can_be_loaded(text: str) -> None
     try:
         translated = imports.translate(f"{zones} limit_conn_zone $uri zone=c:1m; {text}", "nginx")
     except InvalidRule as refused:
-        assume("stands twice" not in str(refused))
+        assume("appears twice" not in str(refused))
         raise
     load.of(translated.document)

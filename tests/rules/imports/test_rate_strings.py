@@ -67,7 +67,7 @@ RATELIMIT_STRATEGY = 'moving-window'
 """
     document, notes = told(text)
     assert document["rules"][0]["limit"] == ["200/day log", "50/hour log", "1/s log"]
-    assert notes == [ADDRESS, "line 4: RATELIMIT_STORAGE_URI is left out: it is not said in a rulebook."]
+    assert notes == [ADDRESS, "line 4: RATELIMIT_STORAGE_URI is left out: it is not part of a rulebook."]
 
 
 def test_months_and_years_have_their_days() -> None:

@@ -240,9 +240,12 @@ def test_the_resolver_of_principals_is_spring_s_own() -> None:
         ),
         (
             route().replace("Rate: 5", "Rate: '${R:7}'"),
-            "line 4: ${R:7} stands for a setting: its default was taken, 7.",
+            "line 4: ${R:7} is a placeholder: its default was taken, 7.",
         ),
-        (route().replace("Rate: 5", "Rate: '${R}'"), "line 4: ${R} stands for a setting that is not known here."),
+        (
+            route().replace("Rate: 5", "Rate: '${R}'"),
+            "line 4: ${R} is a placeholder whose value is not known here.",
+        ),
         (
             route().replace("redis-rate-limiter.replenishRate: 5, ", ""),
             "line 4: this limiter has no replenishRate that can be read here: it is left out.",

@@ -101,14 +101,14 @@ def test_a_mark_at_the_beginning_is_passed_over() -> None:
         (b"", 1, "The rulebook is empty."),
         (b"\xef\xbb\xbf", 1, "The rulebook is empty."),
         ("rules: []".encode("utf-16"), 1, "The rulebook is written in UTF-16."),
-        ("rules: []".encode("utf-16-be"), 1, "The character U+0000 cannot stand in YAML."),
+        ("rules: []".encode("utf-16-be"), 1, "The character U+0000 is not allowed in YAML."),
         (b"\xfe\xff\x00r", 1, "The rulebook is written in UTF-16."),
         ("rules: []".encode("utf-32"), 1, "The rulebook is written in UTF-32."),
         (b"\x00\x00\xfe\xff", 1, "The rulebook is written in UTF-32."),
         ("name: a\n# Zürich\nrules: []\n".encode("latin-1"), 2, "The byte 0xfc here is not UTF-8."),
         (b"a: b\n" * 1_000_000, 1, "The rulebook is larger than 4 MB."),
-        (b"a: b\nc: \x1b[0m\n", 2, "The character U+001B cannot stand in YAML."),
-        ("a: b\nc: \ud800\n", 2, "Half a character (a lone surrogate) stands here."),
+        (b"a: b\nc: \x1b[0m\n", 2, "The character U+001B is not allowed in YAML."),
+        ("a: b\nc: \ud800\n", 2, "There is half a character (a lone surrogate) here."),
     ],
     ids=str,
 )
@@ -127,7 +127,7 @@ def _stairs(rows: int) -> str:
 
 
 BIG = "The rulebook is too big: more than 100,000 values, with aliases written out."
-DEEP = "The rulebook is too deep: more than 32 values lie within each other."
+DEEP = "The rulebook is too deep: more than 32 levels of nesting."
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ DEEP = "The rulebook is too deep: more than 32 values lie within each other."
             read_toml.read,
             "x = 0x" + "f" * 3_000_000,
             1,
-            "A number of 2^64 or more stands here; nothing in a rulebook is as big.",
+            "This number is 2^64 or more; nothing in a rulebook is as big.",
         ),
         (
             read_toml.read,
@@ -181,12 +181,12 @@ def test_values_of_a_program_are_bounded_too() -> None:
 @pytest.mark.parametrize(
     ("value", "path", "sentence"),
     [
-        ({"a": {"b c": [1, object()]}}, 'a["b c"][1]', "A value of the type object cannot stand in a rulebook."),
+        ({"a": {"b c": [1, object()]}}, 'a["b c"][1]', "A value of the type object is not allowed in a rulebook."),
         ({"a": {2.5: "x"}}, "a.float", "A name in a mapping is a text, not of the type float."),
-        ({1: "x", "1": "y"}, "1", '"1" stands twice in one mapping.'),
+        ({1: "x", "1": "y"}, "1", '"1" appears twice in one mapping.'),
         ({"a": "\udc80"}, "a", '"\\udc80" holds half a character (a lone surrogate).'),
-        ({"a": 2**70}, "a", "A number of 2^64 or more stands here; nothing in a rulebook is as big."),
-        (b"rules", "top", "A value of the type bytes cannot stand in a rulebook."),
+        ({"a": 2**70}, "a", "This number is 2^64 or more; nothing in a rulebook is as big."),
+        (b"rules", "top", "A value of the type bytes is not allowed in a rulebook."),
     ],
 )
 def test_values_that_cannot_stand_in_a_rulebook(value: Any, path: str, sentence: str) -> None:

@@ -82,7 +82,7 @@ async def test_who_was_faster_is_not_overwritten(redis_server: RedisServer, tmp_
         for given in ({"if_match": '"1"'}, {"target": "/rules?expected=1"}, {"if_match": 'W/"1"'}):
             late = await operator.put_rules(THREE, **given)
             assert late.status == 412
-            assert "edition 2, by cli" in late.json["detail"]
+            assert "version 2, by cli" in late.json["detail"]
         assert (await operator.put_rules(THREE, target="/rules?expected=2", if_match='"1"')).status == 400
         assert (await operator.put_rules(THREE, if_match="new")).status == 400
         assert (await operator("GET", "/rules")).json["text"] == TWO

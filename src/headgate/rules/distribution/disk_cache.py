@@ -30,7 +30,7 @@ _url_login = re.compile(r"//.*@")
 class CachedRulebook(NamedTuple):
     """A rulebook from the cache, and when it was written."""
 
-    paper: Paper
+    content: Paper
     at_us: int
 
 
@@ -47,13 +47,12 @@ class DiskCache:
         self._warned = False
         self.path: Path = _default_path(origin) if path is None else Path(path)
 
-    def write(self, paper: Paper) -> None:
-        body = json.dumps([self._clock.now_us(), *paper], separators=(",", ":")).encode()
+    def write(self, content: Paper) -> None:
+        body = json.dumps([self._clock.now_us(), *content], separators=(",", ":")).encode()
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, temporary_path = tempfile.mkstemp(
-                prefix=".rules-", dir=self.path.parent
-            )  # its mode is 0600
+            # mkstemp makes a file of mode 0600.
+            descriptor, temporary_path = tempfile.mkstemp(prefix=".rules-", dir=self.path.parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(b"%b\n%b" % (_digest(body), body))
@@ -75,9 +74,9 @@ class DiskCache:
         try:
             digest, _, body = self.path.read_bytes().partition(b"\n")
             if digest != _digest(body):
-                raise ValueError("it does not say what was written")
-            at_us, *paper = json.loads(body)
-            return CachedRulebook(Paper(*paper), at_us)
+                raise ValueError("its digest does not match")
+            at_us, *fields = json.loads(body)
+            return CachedRulebook(Paper(*fields), at_us)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:

@@ -26,12 +26,12 @@ _SUFFIXES = (".yaml", ".yml")
 _log = logging.getLogger("headgate.rules")
 
 
-def as_book(paper: Paper) -> Paper:
+def as_book(content: Paper) -> Paper:
     """Translates a text with descriptors into a rulebook; returns any other text as it is."""
-    text, kind = paper.plain
+    text, kind = content.plain
     if kind != "yaml" or not imports.looks_like("envoy", text):
-        return paper
-    return Paper(json.dumps(_translate(paper)), "json", paper.name)
+        return content
+    return Paper(json.dumps(_translate(content)), "json", content.name)
 
 
 class FolderSource:
@@ -65,11 +65,11 @@ class FolderSource:
         return sources
 
 
-def _translate(paper: Paper) -> dict[str, Any]:
-    translated = imports.translate(paper.plain[0], "envoy", source=paper.name, domain=True)
-    for note in translated.notes:
-        _log.info("%s", imports.located(str(note), paper.name))
-    return translated.document
+def _translate(content: Paper) -> dict[str, Any]:
+    translation = imports.translate(content.plain[0], "envoy", source=content.name, domain=True)
+    for note in translation.notes:
+        _log.info("%s", imports.located(str(note), content.name))
+    return translation.document
 
 
 def _rename_rule(rule: dict[str, Any], rule_names: dict[str, str]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class FileSource:
                 raw = file.read(LARGEST + 1)
             if _signature(stat_before) == _signature(stat_open) == _signature(os.stat(self.path)):
                 return raw
-        raise OSError(f"{self.name} changes all the time: nobody can read it as a whole")
+        raise OSError(f"{self.name} changes all the time: it cannot be read as a whole")
 
 
 def _signature(stat: os.stat_result) -> tuple[int, ...]:
@@ -127,5 +127,5 @@ class PushedSource:
         version = self._versions.current()
         if version is None:
             return None
-        name = f"edition {version.version} in {self.name}"
+        name = f"version {version.version} in {self.name}"
         return Paper(version.text, version.format, name, version.version, version.book)

@@ -61,7 +61,7 @@ class RulebookVersion:
             return self.document
         return json.dumps({name: value for name, value in document.items() if name not in GATEWAY_FIELDS})
 
-    def written(self) -> str:
+    def to_json(self) -> str:
         """Returns the version as JSON."""
         return _json(asdict(self))
 
@@ -71,15 +71,15 @@ class RulebookVersion:
         try:
             fields_read = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise InvalidRule(f"This is not an edition of a rulebook: it is not JSON ({error}).") from None
+            raise InvalidRule(f"This is not a version of a rulebook: it is not JSON ({error}).") from None
         if not isinstance(fields_read, dict):
-            raise InvalidRule("This is not an edition of a rulebook: it is not a JSON object.")
+            raise InvalidRule("This is not a version of a rulebook: it is not a JSON object.")
         for field in fields(cls):
             types = _FIELD_TYPES[field.name]
             value = fields_read.get(field.name)
             if type(value) not in types or (type(value) is int and value < 0):
                 raise InvalidRule(
-                    f"This is not an edition of a rulebook: its {field.name} should be "
+                    f"This is not a version of a rulebook: its {field.name} should be "
                     f"{_TYPE_NAMES[types[0]]}, not {str(value)[:40]!r}."
                 )
         return cls(**{field.name: fields_read[field.name] for field in fields(cls) if field.name in fields_read})

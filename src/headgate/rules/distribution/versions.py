@@ -155,11 +155,11 @@ def _push(store: VersionStore, draft: str, expected: int | None) -> Flow[Ruleboo
     if added:
         return distribution_version.from_draft(draft, version, at_us)
     if not version:
-        raise VersionConflict(f"Edition {expected} was expected, but no rulebook is published in {store.text}.")
+        raise VersionConflict(f"Version {expected} was expected, but no rulebook is published in {store.text}.")
     newer = yield from _get(store, version)
     published_by = f", by {newer.author}" + (f" ({newer.note})" if newer.note else "") if newer else ""
     raise VersionConflict(
-        f"The rulebook in force is edition {version}{published_by}, not {expected}: somebody was faster. "
+        f"The rulebook in force is version {version}{published_by}, not {expected}: somebody was faster. "
         "Look at what it says, and push again."
     )
 
@@ -173,11 +173,11 @@ def _rollback(
     if to is None:
         to = current.origin - 1
         if not to:
-            raise InvalidRule("There is nothing to roll back to: the text in force is that of the first edition.")
+            raise InvalidRule("There is nothing to roll back to: the text in force is that of the first version.")
     earlier = yield from _get(store, to)
     if earlier is None:
         numbers = yield store.versions
-        raise InvalidRule(f"Edition {to} is not kept. Kept are {', '.join(map(str, reversed(numbers)))}.")
+        raise InvalidRule(f"Version {to} is not kept. Kept are {', '.join(map(str, reversed(numbers)))}.")
     document = earlier.document if anew is None else (yield partial(anew, earlier))
     draft = distribution_version.draft(
         earlier.text, document, format=earlier.format, author=author, note=note, rolled_back_to=earlier.origin
@@ -195,7 +195,7 @@ def _current(store: VersionStore) -> Flow[RulebookVersion | None]:
         if version is not None:
             return version
         if stamp == last_stamp:  # unchanged, so newer versions did not just push it out
-            raise InvalidRule(f"Edition {stamp[0]} is in force, but missing in {store.text}. Push it again.")
+            raise InvalidRule(f"Version {stamp[0]} is in force, but missing in {store.text}. Push it again.")
         last_stamp = stamp
 
 
@@ -206,9 +206,9 @@ def _get(store: VersionStore, version: int) -> Flow[RulebookVersion | None]:
     try:
         parsed = RulebookVersion.read(raw)
     except InvalidRule as error:
-        raise InvalidRule(f"Edition {version} in {store.text}: {error}") from None
+        raise InvalidRule(f"Version {version} in {store.text}: {error}") from None
     if parsed.version != version:
-        raise InvalidRule(f"Edition {version} in {store.text} says that it is edition {parsed.version}.")
+        raise InvalidRule(f"Version {version} in {store.text} says that it is version {parsed.version}.")
     return parsed
 
 

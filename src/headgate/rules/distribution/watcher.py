@@ -84,11 +84,11 @@ class RulebookWatcher(Generic[Book]):
         empty = False
         try:
             signature = self.source.signature()
-            paper = self.source.read()
-            if paper is None:
+            content = self.source.read()
+            if content is None:
                 empty = True
                 raise InvalidRule(f"No rulebook has been pushed to {self.source.name} yet. {PUSH_ONE}")
-            book = self._load(paper)
+            book = self._load(content)
         except (HeadgateError, OSError) as error:
             cached = self._load_cached(error)
             if cached is None and isinstance(error, OSError):
@@ -104,7 +104,7 @@ class RulebookWatcher(Generic[Book]):
                 self.refused += 1
         else:
             self._signature = signature
-            self._accept(paper)
+            self._accept(content)
         return book
 
     def look(self) -> None:
@@ -164,22 +164,22 @@ class RulebookWatcher(Generic[Book]):
         if was_running:
             self.start()
 
-    def _apply(self, paper: Paper | None) -> None:
-        if paper is None:
+    def _apply(self, content: Paper | None) -> None:
+        if content is None:
             _log.warning("headgate: no rulebook is left in %s; the one in force stays.", self.source.name)
-        elif paper == self.paper:
+        elif content == self.paper:
             self.error = None
         else:
-            book = self._load(paper)
+            book = self._load(content)
             if not self._closed:
                 self._on_change(book)
-                self._accept(paper)
-                _log.info("headgate: the rulebook is now %s.", paper.name)
+                self._accept(content)
+                _log.info("headgate: the rulebook is now %s.", content.name)
 
-    def _accept(self, paper: Paper) -> None:
-        self.paper, self.error = paper, None
+    def _accept(self, content: Paper) -> None:
+        self.paper, self.error = content, None
         if self._disk_cache is not None:
-            self._disk_cache.write(paper)
+            self._disk_cache.write(content)
 
     def _reject(self, error: Exception, signature: Hashable) -> None:
         message = str(error) if isinstance(error, HeadgateError) else f"{type(error).__name__}: {error}"
@@ -203,13 +203,13 @@ class RulebookWatcher(Generic[Book]):
         if cached is None:
             return None
         try:
-            book = self._load(cached.paper)
+            book = self._load(cached.content)
         except HeadgateError as error:
             _log.warning("headgate: the rulebook kept in %s is of no use: %s", self._disk_cache.path, error)
             return None
         age = _format_age(max(0, self._clock.now_us() - cached.at_us) // SECOND)
-        _log.warning("headgate: %s The book kept on disk is used: %s, %s old.", cause, cached.paper.name, age)
-        return cached.paper, book
+        _log.warning("headgate: %s The book kept on disk is used: %s, %s old.", cause, cached.content.name, age)
+        return cached.content, book
 
 
 def load_once(source: Source, load: Callable[[Paper], Book], keep: DiskCache | None = None) -> Book:

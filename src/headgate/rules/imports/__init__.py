@@ -21,9 +21,9 @@ from typing import Any
 
 from headgate.errors import InvalidRule
 from headgate.rules.imports import envoy_ratelimit, nginx_limit_req, rate_strings, spring_gateway
-from headgate.rules.imports.rulebook_draft import Note, Translation
+from headgate.rules.imports.rulebook_draft import Translation, TranslationNote
 
-__all__ = ["KINDS", "Note", "Translation", "detect_kind", "located", "looks_like", "translate"]
+__all__ = ["KINDS", "TranslationNote", "Translation", "detect_kind", "located", "looks_like", "translate"]
 
 _TRANSLATORS: dict[str, Callable[..., Translation]] = {
     "envoy": envoy_ratelimit.translate,
@@ -101,7 +101,7 @@ def detect_kind(text: str) -> str:
     if rate_strings.looks_like(text):
         return "limits"
     raise InvalidRule(
-        "It cannot be told what this is. Say it with --kind (in a program kind=): envoy (domain and descriptors), "
-        "spring (routes with a RequestRateLimiter), nginx (limit_req or limit_conn), or limits (such as "
-        '"5/second;100/hour").'
+        "This kind of file is not recognized. Name it with --kind (in a program kind=): envoy (domain and "
+        "descriptors), spring (routes with a RequestRateLimiter), nginx (limit_req or limit_conn), or limits "
+        '(such as "5/second;100/hour").'
     )

@@ -107,10 +107,12 @@ def joined_keys(keys: Iterable[str]) -> str:
 
 def translate(text: str, name: str | None = None, domain: bool = False) -> Translation:
     """Translates the limits of one domain. With `domain`, rules apply only to calls with this `domain`."""
-    return _Translator(read(text), domain).build(name)
+    return _EnvoyTranslator(read(text), domain).build(name)
 
 
-class _Translator:
+class _EnvoyTranslator:
+    """Translates one file of envoyproxy/ratelimit."""
+
     def __init__(self, root: Table, domain: bool) -> None:
         self.draft = Draft()
         self.root = root
@@ -154,7 +156,7 @@ class _Translator:
             # The service joins key and value to one text, so a_b: c and a: b_c are the same entry.
             composite_key = key if value is None else f"{key}_{value}"
             if composite_key in composite:
-                raise InvalidRule(f"line {line_of(table)}: this key and value stand twice in one list.")
+                raise InvalidRule(f"line {line_of(table)}: this key and value appear twice in one list.")
             composite.add(composite_key)
             shared = flag(table.get("share_threshold"), "share_threshold")
             if shared and "*" not in (value or ""):
@@ -247,14 +249,15 @@ class _Translator:
                 self.draft.note(
                     line_of(node), "a shadow replaces nothing: what it was to replace applies as well."
                 )
-            for other in self.rules_by_limit.get(limit_name, ()):
-                if rule["name"] == other or _reaches(graph, other, rule["name"]):
+            for replaced_name in self.rules_by_limit.get(limit_name, ()):
+                if rule["name"] == replaced_name or _reaches(graph, replaced_name, rule["name"]):
                     self.draft.note(
-                        line_of(node), f"{other} and {rule['name']} replace each other: {other} is not replaced."
+                        line_of(node),
+                        f"{replaced_name} and {rule['name']} replace each other: {replaced_name} is not replaced.",
                     )
                     continue
-                graph.setdefault(rule["name"], set()).add(other)
-                rule.setdefault("replaces", []).append(other)
+                graph.setdefault(rule["name"], set()).add(replaced_name)
+                rule.setdefault("replaces", []).append(replaced_name)
 
 
 def _key(table: Table) -> str:
@@ -278,17 +281,23 @@ def _more_specific(entries: list[tuple[str, str | None]], index: int) -> list[st
     key, value = entries[index]
     if value is not None and "*" not in value:
         return []
-    others = [
-        (position, other) for position, (name, other) in enumerate(entries) if name == key and other is not None
+    same_key = [
+        (position, other_value)
+        for position, (name, other_value) in enumerate(entries)
+        if name == key and other_value is not None
     ]
-    exact = [other for _, other in others if "*" not in other]
-    earlier = [other for position, other in others if "*" in other and (value is None or position < index)]
+    exact = [other_value for _, other_value in same_key if "*" not in other_value]
+    earlier = [
+        other_value
+        for position, other_value in same_key
+        if "*" in other_value and (value is None or position < index)
+    ]
     if any(map(_matches_everything, earlier)):
         return None
     if value is None:
         return exact + earlier
     glob = Glob(value)
-    return [other for other in exact if glob.matches(other)] + earlier
+    return [other_value for other_value in exact if glob.matches(other_value)] + earlier
 
 
 def _reaches(graph: dict[str, set[str]], start: str, end: str) -> bool:

@@ -125,11 +125,15 @@ def _exempt_networks(geo: Directive, is_exempt: IsExempt) -> Any:
 
 def _networks(text: str) -> list[Network]:
     """Parses 10.0.0.0/8, 10.0.0.1 or 10.0.0.1-10.0.0.9 of a geo into networks; none if it is invalid."""
-    first, dash, last = text.partition("-")
+    first_address, dash, last_address = text.partition("-")
     try:
         if not dash:
             return [ipaddress.ip_network(text, strict=False)]
-        return list(ipaddress.summarize_address_range(ipaddress.ip_address(first), ipaddress.ip_address(last)))
+        return list(
+            ipaddress.summarize_address_range(
+                ipaddress.ip_address(first_address), ipaddress.ip_address(last_address)
+            )
+        )
     except (ValueError, TypeError):
         return []
 

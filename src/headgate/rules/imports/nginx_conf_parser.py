@@ -89,7 +89,7 @@ def read(text: str) -> Directive:
             if word == "{":
                 blocks.append(directive)
             if len(blocks) > MAX_DEPTH:
-                raise InvalidRule(f"line {line}: more than {MAX_DEPTH} blocks lie within each other.")
+                raise InvalidRule(f"line {line}: more than {MAX_DEPTH} levels of nesting.")
     if words:
         raise _missing_semicolon(directive_line, words[0])
     if len(blocks) > 1:

@@ -80,7 +80,7 @@ class _Level(NamedTuple):
         )
 
 
-class _Server(NamedTuple):
+class _ServerBlock(NamedTuple):
     """A server block with its locations."""
 
     line: int
@@ -91,10 +91,12 @@ class _Server(NamedTuple):
 
 def translate(text: str, name: str | None = None) -> Translation:
     """Translates the limits of an nginx configuration, or of a part of one."""
-    return _Translator(text).build(name)
+    return _NginxTranslator(text).build(name)
 
 
-class _Translator:
+class _NginxTranslator:
+    """Translates one nginx configuration."""
+
     def __init__(self, text: str) -> None:
         self.draft = Draft()
         top = read(text)
@@ -155,7 +157,7 @@ class _Translator:
             )
         return Key(list(dict.fromkeys(dimension for key in keys for dimension in key.dimensions)))
 
-    def _server(self, block: Directive, outer: _Level) -> _Server:
+    def _server(self, block: Directive, outer: _Level) -> _ServerBlock:
         level = self._level(block, outer)
         locations: list[Location] = []
         expressions: list[tuple[Directive, RegexLocation | None, frozenset[Any]]] = []
@@ -177,7 +179,7 @@ class _Translator:
         )
         names = [(directive, word) for directive in block.all("server_name") for word in directive.arguments]
         hosts = [host for directive, word in names for host in self._host(directive, word)]
-        return _Server(
+        return _ServerBlock(
             block.line, hosts, nest_locations([] if uniform else locations, default_location), usable_expressions
         )
 
@@ -207,7 +209,7 @@ class _Translator:
                 (known_location.path, known_location.exact) == (path, modifier == "=")
                 for known_location in locations
             ):
-                raise InvalidRule(f'line {location.line}: the location "{path}" stands twice in its server.')
+                raise InvalidRule(f'line {location.line}: the location "{path}" appears twice in its server.')
             else:
                 locations.append(Location(path, modifier == "=", modifier in ("=", "^~"), level.limits))
                 if path != "/" and path.endswith("/"):
@@ -227,13 +229,13 @@ class _Translator:
     def _level(self, block: Directive, outer: _Level) -> _Level:
         level = _Level(dict(outer.uses), dict(outer.status), dict(outer.shadow))
         for module in ("req", "conn"):
-            stated_or_off = block.all(f"limit_{module}")
-            stated = [directive for directive in stated_or_off if directive.arguments not in (["on"], ["off"])]
-            if any(directive.arguments == ["off"] for directive in stated_or_off):  # Tengine's
+            limit_directives = block.all(f"limit_{module}")
+            limits = [directive for directive in limit_directives if directive.arguments not in (["on"], ["off"])]
+            if any(directive.arguments == ["off"] for directive in limit_directives):  # Tengine's
                 level.uses[module] = ()
-            elif stated:
+            elif limits:
                 level.uses[module] = tuple(
-                    use for directive in stated if (use := self._use(module, directive)) is not None
+                    use for directive in limits if (use := self._use(module, directive)) is not None
                 )
             for directive in block.all(f"limit_{module}_status"):
                 level.status[module] = _parse_number(directive, directive.arguments[-1:])
@@ -242,7 +244,7 @@ class _Translator:
         for directive in block.block:
             if directive.name in _LOGGING_DIRECTIVES:
                 self.draft.note(
-                    directive.line, f"{directive.name} is left out: what is logged is not said in a rulebook."
+                    directive.line, f"{directive.name} is left out: logging is not part of a rulebook."
                 )
             if directive.name == "limit_req_whitelist":
                 self.draft.note(
@@ -286,13 +288,13 @@ class _Translator:
         self.use_lines.setdefault(use, directive.line)
         return use
 
-    def _in_order(self, servers: list[_Server]) -> list[_Use]:
+    def _in_order(self, servers: list[_ServerBlock]) -> list[_Use]:
         """Returns every use that some location has, in the order of the file."""
         uses = {use for server in servers for use in _limits_of(server)}
         order = list(self.use_lines)
         return sorted(uses, key=lambda use: (order.index(use._replace(status=DEFAULT_STATUS, shadow=False)), use))
 
-    def _rule(self, use: _Use, servers: list[_Server], alone: bool) -> None:
+    def _rule(self, use: _Use, servers: list[_ServerBlock], alone: bool) -> None:
         zone = self.zones[use.zone, use.module == "conn"]
         line = self.use_lines[use._replace(status=DEFAULT_STATUS, shadow=False)]
         if not alone:
@@ -317,7 +319,7 @@ class _Translator:
             refuse={"status": use.status} if use.status != DEFAULT_STATUS else None,
         )
 
-    def _when(self, use: _Use, servers: list[_Server]) -> Any:
+    def _when(self, use: _Use, servers: list[_ServerBlock]) -> Any:
         all_hosts = [host for server in servers for host in server.hosts]
         alternatives: list[Condition] = []
         for server in servers:
@@ -325,32 +327,32 @@ class _Translator:
             paths = location_conditions(server.root, server.expressions, lambda location: use in location.limits)
             if paths and not server.hosts and all_hosts:
                 host = {"all": [{"not": {"host": one_or_all(all_hosts)}}]}
-            merged = any_of(paths) if paths else []
-            for path in merged if isinstance(merged, list) else [merged]:
+            alternatives_by_path = any_of(paths) if paths else []
+            for path in alternatives_by_path if isinstance(alternatives_by_path, list) else [alternatives_by_path]:
                 if {**host, **path} not in alternatives:
                     alternatives.append({**host, **path})
         everywhere = all(use in limits for server in servers for limits in _all_limits(server))
         return None if everywhere or {} in alternatives else one_or_all(alternatives)
 
-    def _general(self, servers: list[_Server]) -> None:
+    def _general(self, servers: list[_ServerBlock]) -> None:
         self.draft.note(
             None,
             "nginx counts on each machine by itself; these rules count for all. where: node keeps nginx's way.",
         )
-        first = servers[0]
-        if first.hosts and any(rule.get("when") for rule in self.draft.rules):
+        default_server = servers[0]
+        if default_server.hosts and any(rule.get("when") for rule in self.draft.rules):
             self.draft.note(
-                first.line,
+                default_server.line,
                 "nginx sends calls for hosts that no server names to its default server; here they meet only the "
                 "rules that name no host.",
             )
 
 
-def _all_limits(server: _Server) -> list[frozenset[_Use]]:
-    return [*all_limits(server.root), *(one.limits for one in server.expressions)]
+def _all_limits(server: _ServerBlock) -> list[frozenset[_Use]]:
+    return [*all_limits(server.root), *(expression.limits for expression in server.expressions)]
 
 
-def _limits_of(server: _Server) -> frozenset[_Use]:
+def _limits_of(server: _ServerBlock) -> frozenset[_Use]:
     return frozenset().union(*_all_limits(server))
 
 

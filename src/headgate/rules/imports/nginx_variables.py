@@ -23,7 +23,7 @@ _DIMENSIONS = {
     "request_method": "method",
 }
 _DIFFERENCES = {
-    "server_name": "counts are kept for each host that is asked for, not for each server",
+    "server_name": "counts are kept for each requested host, not for each server",
     "http_host": "the port does not count",
     "request_uri": "the path counts as it is meant, and its query does not",
 }

@@ -45,6 +45,8 @@ _UNIT_ABBREVIATIONS = {
 
 
 class _Strategy(NamedTuple):
+    """A strategy of the limits library: the algorithm here, and how it differs."""
+
     word: str
     difference: str | None
 
@@ -79,7 +81,7 @@ def translate(text: str, name: str | None = None, strategy: str = "fixed-window"
         elif setting[1] == "STRATEGY":
             strategy = value
         else:
-            draft.note(line, f"RATELIMIT_{setting[1]} is left out: it is not said in a rulebook.")
+            draft.note(line, f"RATELIMIT_{setting[1]} is left out: it is not part of a rulebook.")
     if strategy not in STRATEGIES:
         raise InvalidRule(f'"{strategy}" is not a strategy. Known are {", ".join(STRATEGIES)}.')
     if not rates:

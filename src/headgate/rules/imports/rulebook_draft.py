@@ -10,7 +10,7 @@ _MAX_NAME_LENGTH = 64
 Document = dict[str, Any]
 
 
-class Note(NamedTuple):
+class TranslationNote(NamedTuple):
     """Something that has no equivalent, or means something else here, and what was done instead."""
 
     line: int | None
@@ -24,7 +24,7 @@ class Translation(NamedTuple):
     """A rulebook as a document, to be loaded or written down, and notes for its reader."""
 
     document: Document
-    notes: list[Note]
+    notes: list[TranslationNote]
 
 
 class Draft:
@@ -33,12 +33,12 @@ class Draft:
     def __init__(self) -> None:
         self.rules: list[Document] = []
         self.conditions: Document = {}
-        self._notes: list[Note] = []
+        self._notes: list[TranslationNote] = []
         self._names: set[str] = set()
 
     def note(self, line: int | None, sentence: str) -> None:
         """Adds a note, once."""
-        note = Note(line, sentence)
+        note = TranslationNote(line, sentence)
         if note not in self._notes:
             self._notes.append(note)
 

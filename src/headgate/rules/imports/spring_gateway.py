@@ -84,10 +84,12 @@ class _Route(NamedTuple):
 
 def translate(text: str, name: str | None = None) -> Translation:
     """Translates the limits of an application's routes."""
-    return _Translator(text).build(name)
+    return _SpringTranslator(text).build(name)
 
 
-class _Translator:
+class _SpringTranslator:
+    """Translates one application's configuration."""
+
     def __init__(self, text: str) -> None:
         self.draft = Draft()
         self.documents = documents(text)
@@ -137,9 +139,9 @@ class _Translator:
                 if include_headers is not None and optional_text(include_headers, "include-headers") == "false"
                 else self.fields
             )
-            for other in ("redis-rate-limiter.config", "server.webmvc.routes", "mvc.routes"):
-                if (node := find_path(document, f"{prefix}.{other}")) is not None:
-                    self.draft.note(line_of(node), f"{other} is not translated: it is left out.")
+            for setting in ("redis-rate-limiter.config", "server.webmvc.routes", "mvc.routes"):
+                if (node := find_path(document, f"{prefix}.{setting}")) is not None:
+                    self.draft.note(line_of(node), f"{setting} is not translated: it is left out.")
 
     def _routes(self, nodes: list[Node]) -> list[_Route]:
         routes = []
@@ -182,9 +184,9 @@ class _Translator:
                     "Spring does not read the short form of this filter: it was taken for replenishRate, "
                     "burstCapacity, requestedTokens and key-resolver.",
                 )
-                numbers = [one for one in arguments if not _bean.search(one.text)]
+                numbers = [argument for argument in arguments if not _bean.search(argument.text)]
                 short: dict[str, Node] = dict(zip(_SHORT_FORM_ARGUMENTS, numbers, strict=False))
-                short.update(("keyresolver", one) for one in arguments if _bean.search(one.text))
+                short.update(("keyresolver", argument) for argument in arguments if _bean.search(argument.text))
                 limiters.append(_Limiter(line_of(node), short))
             else:
                 limiters.append(_Limiter(line_of(node), _flatten(arguments)))
@@ -229,17 +231,17 @@ class _Translator:
 
     def _earlier(self, route: _Route, earlier_routes: list[_Route]) -> Any:
         exceptions = []
-        for other in earlier_routes:
-            if not other.when or disjoint(route.when, other.when):
+        for earlier in earlier_routes:
+            if not earlier.when or disjoint(route.when, earlier.when):
                 continue
-            if other.wider:
+            if earlier.wider:
                 self.draft.note(
-                    other.line,
-                    f"calls that {other.name} takes before {route.name} are counted by {route.name} too.",
+                    earlier.line,
+                    f"calls that {earlier.name} takes before {route.name} are counted by {route.name} too.",
                 )
             else:
-                self.draft.conditions[other.name] = other.when
-                exceptions.append(other.name)
+                self.draft.conditions[earlier.name] = earlier.when
+                exceptions.append(earlier.name)
         return one_or_all(exceptions) if exceptions else None
 
     def _limit(self, limiter: _Limiter) -> tuple[str | None, int | None]:
@@ -271,9 +273,9 @@ class _Translator:
             return optional_number(node, argument)
         default = placeholder[1] or ""
         if default.isdecimal():
-            self.draft.note(line_of(node), f"{text} stands for a setting: its default was taken, {default}.")
+            self.draft.note(line_of(node), f"{text} is a placeholder: its default was taken, {default}.")
             return int(default)
-        self.draft.note(line_of(node), f"{text} stands for a setting that is not known here.")
+        self.draft.note(line_of(node), f"{text} is a placeholder whose value is not known here.")
         return None
 
     def _key(self, limiter: _Limiter) -> str:
@@ -309,7 +311,7 @@ def _call(node: Node) -> tuple[str, Table | list[Scalar]]:
     arguments = table.get("args")
     if isinstance(arguments, Items):
         return optional_text(table.get("name"), "name") or "", [
-            one for one in arguments.nodes if isinstance(one, Scalar)
+            argument for argument in arguments.nodes if isinstance(argument, Scalar)
         ]
     empty = arguments is None or (isinstance(arguments, Scalar) and arguments.empty)
     return optional_text(table.get("name"), "name") or "", Table(node.place, {}) if empty else mapping(
@@ -330,7 +332,7 @@ def _can_apply(rule: Document, conditions: Document) -> bool:
 def _without_captures(test: Any) -> Any:
     """Returns the test without captures: no name may be captured twice."""
     if isinstance(test, list):
-        return [_without_captures(one) for one in test]
+        return [_without_captures(item) for item in test]
     return re.sub(r"\{\w+\}", "*", test) if isinstance(test, str) else test
 
 

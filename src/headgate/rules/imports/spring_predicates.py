@@ -26,7 +26,7 @@ _ANY_VALUE_EXPRESSIONS = (".+", ".*", "")
 
 def translate_predicate(name: str, arguments: Table | list[Scalar]) -> TranslatedPredicate:
     """Returns the tests for a predicate, a note if they differ from it, and whether they are wider."""
-    texts = [one.text for one in arguments] if isinstance(arguments, list) else _texts(arguments)
+    texts = [argument.text for argument in arguments] if isinstance(arguments, list) else _texts(arguments)
     if name == "Method" and texts:
         return {"method": _one_or_all([text.upper() for text in texts])}, None, False
     if name == "RemoteAddr" and texts:
@@ -53,8 +53,8 @@ def disjoint(first: Tests, second: Tests) -> bool:
 def _paths(texts: list[str]) -> TranslatedPredicate:
     patterns, sentences = [], []
     for text in texts:
-        pattern, loose = _pattern(text)
-        if loose:
+        pattern, wider = _pattern(text)
+        if wider:
             sentences.append(f'the path "{text}" became "{pattern}", which is wider')
         patterns.append(pattern)
     tests = {} if "/**" in patterns else {"path": _one_or_all(patterns)}
@@ -63,40 +63,40 @@ def _paths(texts: list[str]) -> TranslatedPredicate:
 
 def _pattern(text: str) -> tuple[str, bool]:
     """Translates a path of Spring into a path pattern; returns it and whether it is wider."""
-    converted, loose, captures = [], False, set[str]()
+    converted, wider, captures = [], False, set[str]()
     # A regular expression in braces may contain a slash.
     escaped = _braces.sub(lambda match: match[0].replace("/", "\0"), text)
     for part in escaped.split("/"):
         if part.startswith("{*") and part.endswith("}"):
             part = "**"
         if ":" in part and "{" in part:
-            loose = True
+            wider = True
         is_capture = _valid_capture.fullmatch(part) and part[1:-1] not in _WELL_KNOWN and part not in captures
         captures.add(part)
-        cleaned = part if is_capture else _braces.sub("*", part)
-        loose = loose or "?" in cleaned or bool(re.search(r"[{}\0]", cleaned) and not is_capture)
-        cleaned = cleaned if is_capture else re.sub(r"[?{}\0]+", "*", cleaned)
-        if "**" in cleaned and cleaned != "**":
-            cleaned = re.sub(r"\*+", "*", cleaned)
-        if cleaned in (".", ".."):
+        segment = part if is_capture else _braces.sub("*", part)
+        wider = wider or "?" in segment or bool(re.search(r"[{}\0]", segment) and not is_capture)
+        segment = segment if is_capture else re.sub(r"[?{}\0]+", "*", segment)
+        if "**" in segment and segment != "**":
+            segment = re.sub(r"\*+", "*", segment)
+        if segment in (".", ".."):
             continue
-        converted.append(cleaned)
-        if cleaned == "**" and converted.count("**") > 1:
-            first = converted.index("**")
-            return "/".join(converted[: first + 1]) if text.startswith("/") else "/" + "/".join(
-                converted[: first + 1]
+        converted.append(segment)
+        if segment == "**" and converted.count("**") > 1:
+            wildcard_index = converted.index("**")
+            return "/".join(converted[: wildcard_index + 1]) if text.startswith("/") else "/" + "/".join(
+                converted[: wildcard_index + 1]
             ), True
     pattern = "/".join(converted)
-    return pattern if pattern.startswith("/") else f"/{pattern}", loose
+    return pattern if pattern.startswith("/") else f"/{pattern}", wider
 
 
 def _hosts(texts: list[str]) -> TranslatedPredicate:
     hosts, wider = [], False
     for text in texts:
-        bare = re.sub(r":[0-9*]+$", "", text)
-        wider = wider or bare != text or bool(re.search(r"(?<!\*)\*(?!\*)|\{|\?", bare))
-        glob = re.sub(r"\*+", "*", re.sub(r"[?]", "*", _braces.sub("*", bare)))
-        hosts += [glob, glob[2:]] if bare.startswith("**.") and len(glob) > 2 else [glob]
+        host = re.sub(r":[0-9*]+$", "", text)
+        wider = wider or host != text or bool(re.search(r"(?<!\*)\*(?!\*)|\{|\?", host))
+        glob = re.sub(r"\*+", "*", re.sub(r"[?]", "*", _braces.sub("*", host)))
+        hosts += [glob, glob[2:]] if host.startswith("**.") and len(glob) > 2 else [glob]
     sentence = "in a host * is any text, also with dots, and a port does not count." if wider else None
     return ({} if "*" in hosts else {"host": _one_or_all(hosts)}), sentence, False
 
@@ -143,12 +143,12 @@ def _texts(arguments: Table) -> list[str]:
     """Returns the values of a long form, listed or single, a name before its regular expression."""
     order = ("name", "header", "param", "patterns", "methods", "sources", "regexp", "regex")
     by_name = {fold_name(name): node for name, (_, node) in arguments.entries.items()}
-    chosen = [by_name[name] for name in order if name in by_name] or list(by_name.values())
+    ordered = [by_name[name] for name in order if name in by_name] or list(by_name.values())
     values = []
-    for node in chosen:
+    for node in ordered:
         nodes = node.nodes if isinstance(node, Items) else [node]
-        texts = [one.text for one in nodes if isinstance(one, Scalar)]
-        values += [part.strip() for text in texts for part in (text.split(",") if len(chosen) == 1 else [text])]
+        texts = [item.text for item in nodes if isinstance(item, Scalar)]
+        values += [part.strip() for text in texts for part in (text.split(",") if len(ordered) == 1 else [text])]
     return values
 
 

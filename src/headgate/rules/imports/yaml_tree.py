@@ -25,8 +25,8 @@ def read(text: str) -> Table:
 def documents(text: str) -> list[Table]:
     """Parses all documents of a text, with their lines in it."""
     starts = [0, *(separator.end() for separator in _document_separator.finditer(text))]
-    ends = [*(separator.start() for separator in _document_separator.finditer(text)), len(text)]
-    chunks = [(start, text[start:end]) for start, end in zip(starts, ends, strict=True)]
+    stops = [*(separator.start() for separator in _document_separator.finditer(text)), len(text)]
+    chunks = [(start, text[start:end]) for start, end in zip(starts, stops, strict=True)]
     nonempty = [(start, part) for start, part in chunks if re.search(r"^[^#\s]|^\s+[^#\s]", part, re.M)]
     return [read("\n" * text.count("\n", 0, start) + part) for start, part in nonempty or [(0, text)]]
 
@@ -73,6 +73,7 @@ def optional_number(node: Node | None, what: str) -> int | None:
 
 
 def line_of(node: Node | None) -> int | None:
+    """Returns the line of a node; None if there is no node."""
     return None if node is None else node.place.line
 
 

@@ -147,6 +147,7 @@ def parse_cost(text: str | None) -> int | None:
 
 
 def compile_choice(choice: Choice[T]) -> Callable[[AttributeMap], T]:
+    """Returns a function that chooses a value by the attributes."""
     return choice.of if choice.cases else lambda values: choice.otherwise
 
 

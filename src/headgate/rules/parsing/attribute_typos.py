@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from headgate.rules.attributes import PREFIXES, WELL_KNOWN
 from headgate.rules.parsing.document_tree import Fault, quote
-from headgate.rules.parsing.parse_rule import Field
+from headgate.rules.parsing.parse_rule import RuleField
 
 _ALIASES = {
     "address": (
@@ -43,7 +43,7 @@ _TWO_TYPOS_LENGTH = 7  # names of this length may have two typing errors
 _DESCRIPTOR = "descriptor"  # the attribute that every rule on Envoy's descriptors tests
 
 
-def find_typos(rule_fields: dict[str, Field], captured: Collection[str]) -> Iterator[tuple[str, Fault]]:
+def find_typos(rule_fields: dict[str, RuleField], captured: Collection[str]) -> Iterator[tuple[str, Fault]]:
     """Yields every use of an attribute that looks misspelled, with a message."""
     uses = [use for field in rule_fields.values() for use in field.uses]
     if any(name == _DESCRIPTOR for name, _ in uses):

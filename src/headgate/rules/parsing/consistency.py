@@ -20,10 +20,10 @@ from headgate.rules.attributes import PREFIXES, WELL_KNOWN
 from headgate.rules.parsing import fields
 from headgate.rules.parsing.document_tree import Fault, Position, quote
 from headgate.rules.parsing.impossible_conditions import always_captured, excludes_all
-from headgate.rules.parsing.parse_rule import Field
+from headgate.rules.parsing.parse_rule import RuleField
 from headgate.rules.rule import Choice, Limits
 
-Fields = dict[str, Field]
+Fields = dict[str, RuleField]
 ReplacedRules = dict[str, tuple[tuple[str, Position], ...]]
 
 _ALWAYS_PRESENT = ("address", "server", "method", "path", "host")
@@ -48,7 +48,7 @@ def check_rule(rule_fields: Fields, supplied: Collection[str] | None) -> Iterato
     if where != "cluster" and _is_set(rule_fields, "overrides"):
         yield Fault(
             rule_fields["overrides"].place,
-            f"overrides have no use with where: {where}: they lie on the server, and it is not asked.",
+            f"overrides have no use with where: {where}: they are stored on the server, which is not asked.",
             "Write overrides: false.",
         )
     yield from _slots(rule_fields)
@@ -119,7 +119,7 @@ def _slots(rule_fields: Fields) -> Iterator[Fault]:
     if _holds_slots(limit):
         if any(len(limits) > 1 or (limits and not isinstance(limits[0], Slots)) for limits in _values(limit)):
             yield Fault(
-                limit.place, "Slots stand alone: not beside a limit of another kind.", "Make it two rules."
+                limit.place, "Slots cannot be combined with a limit of another kind.", "Make it two rules."
             )
         for name in _NOT_FOR_SLOTS:
             if _is_set(rule_fields, name):
@@ -140,11 +140,11 @@ _REMOVAL_HINTS = {
 }
 
 
-def _holds_slots(field: Field) -> bool:
+def _holds_slots(field: RuleField) -> bool:
     return any(isinstance(limit, Slots) for limits in _values(field) for limit in limits)
 
 
-def _values(field: Field) -> list[Limits]:
+def _values(field: RuleField) -> list[Limits]:
     choice: Choice[Limits] = field.value
     return [choice.otherwise, *(value for _, value in choice.cases)]
 

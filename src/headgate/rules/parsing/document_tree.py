@@ -73,7 +73,7 @@ class Table:
     def add(self, key: Scalar, node: Node) -> None:
         if existing := self.entries.get(key.text):
             where = f" in line {first_line}" if (first_line := existing[0].place.line) else ""
-            raise Fault(key.place, f"{quote(key.text)} stands twice in one mapping.", f"The first one is{where}.")
+            raise Fault(key.place, f"{quote(key.text)} appears twice in one mapping.", f"The first one is{where}.")
         self.entries[key.text] = (key, node)
 
 
@@ -116,7 +116,7 @@ class Budget:
                 position, f"The rulebook is too big: more than {MAX_NODES:,} values, with aliases written out."
             )
         if depth > MAX_DEPTH:
-            raise Fault(position, f"The rulebook is too deep: more than {MAX_DEPTH} values lie within each other.")
+            raise Fault(position, f"The rulebook is too deep: more than {MAX_DEPTH} levels of nesting.")
 
 
 def decode(data: str | bytes) -> str:
@@ -126,7 +126,7 @@ def decode(data: str | bytes) -> str:
             data = data.encode()
         except UnicodeEncodeError as error:
             line = error.object.count("\n", 0, error.start) + 1
-            raise Fault(Position(line), "Half a character (a lone surrogate) stands here.") from None
+            raise Fault(Position(line), "There is half a character (a lone surrogate) here.") from None
     if len(data) > MAX_BYTES:
         raise Fault(
             START, f"The rulebook is larger than {MAX_BYTES // 1_000_000} MB.", "Split it, or make it smaller."

@@ -25,14 +25,14 @@ _percentage_pattern = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,2}))?")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
 
-def table(node: Node, what: str, known: Collection[str], required: Collection[str] = ()) -> Table:
+def table(node: Node, what: str, allowed: Collection[str], required: Collection[str] = ()) -> Table:
     """Returns a mapping that has only known names, and all required ones."""
     if not isinstance(node, Table):
-        raise Fault(node.place, f"{what} is a mapping, not {kind(node)}.", f"It may hold: {', '.join(known)}.")
+        raise Fault(node.place, f"{what} is a mapping, not {kind(node)}.", f"It may hold: {', '.join(allowed)}.")
     faults = [
-        Fault(key.place, f"{what} has no field {quote(key.text)}.", did_you_mean(key.text, known))
+        Fault(key.place, f"{what} has no field {quote(key.text)}.", did_you_mean(key.text, allowed))
         for key, _ in node.entries.values()
-        if key.text not in known
+        if key.text not in allowed
     ]
     faults += [
         Fault(node.place, f"{what} lacks the field {name}.") for name in required if name not in node.entries
@@ -42,10 +42,10 @@ def table(node: Node, what: str, known: Collection[str], required: Collection[st
     return node
 
 
-def did_you_mean(word: str, known: Collection[str]) -> str:
+def did_you_mean(word: str, allowed: Collection[str]) -> str:
     """Suggests the most similar known word, or lists all."""
-    similar = get_close_matches(word.lower()[:MAX_TEXT_LENGTH], known, 1, 0.6)
-    return f"Did you mean {similar[0]}?" if similar else f"Known here: {', '.join(known)}."
+    similar = get_close_matches(word.lower()[:MAX_TEXT_LENGTH], allowed, 1, 0.6)
+    return f"Did you mean {similar[0]}?" if similar else f"Known here: {', '.join(allowed)}."
 
 
 def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
@@ -92,13 +92,13 @@ def _repair_name(value: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", value[:64]).strip("-_.")
 
 
-def word(node: Node, what: str, known: Collection[W]) -> W:
+def word(node: Node, what: str, allowed: Collection[W]) -> W:
     """Returns one of these words."""
     value = text(node, what)
-    for candidate in known:
+    for candidate in allowed:
         if candidate == value:
             return candidate
-    raise Fault(node.place, f"{what} cannot be {quote(value)}.", did_you_mean(value, known))
+    raise Fault(node.place, f"{what} cannot be {quote(value)}.", did_you_mean(value, allowed))
 
 
 def flag(node: Node, what: str) -> bool:

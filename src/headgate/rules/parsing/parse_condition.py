@@ -55,14 +55,14 @@ class Conditions:
                 self.nodes[key.text] = inner
         for name, inner in self.nodes.items():
             with problems.under(""):
-                self.named(name, inner)
+                self.resolve(name, inner)
 
     def read(self, node: Node) -> ParsedCondition:
         """Parses a condition of a rule."""
         uses: list[tuple[str, Position]] = []
         return ParsedCondition(self._condition(node, uses), tuple(uses))
 
-    def named(self, name: str, user: Node) -> ParsedCondition:
+    def resolve(self, name: str, user: Node) -> ParsedCondition:
         if name not in self.nodes:
             raise Fault(user.place, f"No condition is called {quote(name)}.", _suggest_name(name, self.nodes))
         if name in self.in_progress:
@@ -83,7 +83,7 @@ class Conditions:
 
     def _condition(self, node: Node, uses: list[tuple[str, Position]]) -> Condition:
         if isinstance(node, Scalar):
-            parsed = self.named(fields.text(node, "A condition"), node)
+            parsed = self.resolve(fields.text(node, "A condition"), node)
             uses.extend(parsed.uses)
             condition = parsed.condition
         elif isinstance(node, Items):

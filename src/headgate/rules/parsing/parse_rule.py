@@ -37,7 +37,7 @@ _redirect_target = re.compile(r"https?://(?![/?#])[!-~]+|/(?!/)[!-~]*", re.I)
 _media_type = re.compile(r"[!-~]+/[!-~]+(?:;? *[ -~]+)?")
 
 
-class Field:
+class RuleField:
     """The value of a field, its position, and the attributes that it uses."""
 
     __slots__ = ("explicit", "place", "uses", "value")
@@ -51,16 +51,16 @@ class Field:
 
 def read(
     node: Table, names: tuple[str, ...], subject: str, conditions: Conditions, problems: Problems
-) -> dict[str, Field]:
+) -> dict[str, RuleField]:
     """Returns every field that can be read; adds the faults of the others to the problems."""
-    read_fields: dict[str, Field] = {}
+    read_fields: dict[str, RuleField] = {}
     for key, inner in node.entries.values():
         with problems.under(subject):
             if key.text not in names:
                 raise _unknown_field(key, names)
             uses: parse_choice.Uses = []
             value = _READERS[key.text](inner, uses, conditions)
-            read_fields[key.text] = Field(value, inner.place, uses)
+            read_fields[key.text] = RuleField(value, inner.place, uses)
     return read_fields
 
 

@@ -21,7 +21,7 @@ class Problems:
     """The problems that were found so far, each with its position."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[Position, str]] = []
+        self.messages: list[tuple[Position, str]] = []
 
     @contextmanager
     def under(self, subject: str) -> Iterator[None]:
@@ -34,10 +34,10 @@ class Problems:
 
     def add(self, fault: Fault, subject: str = "") -> None:
         message = f"{subject}: {fault.sentence}" if subject else fault.sentence
-        self.entries.append((fault.place, f"{message}\n  {fault.hint}" if fault.hint else message))
+        self.messages.append((fault.place, f"{message}\n  {fault.hint}" if fault.hint else message))
 
     def raise_any(self, source: str | None) -> None:
-        if self.entries:
+        if self.messages:
             raise self.error(source)
 
     def error(self, source: str | None) -> InvalidRulebook:
@@ -47,7 +47,7 @@ class Problems:
         """Returns the line and message of each problem, ordered by line."""
         problems = [
             (position.line, f"{position.path}: {sentence}" if position.line is None else sentence)
-            for position, sentence in self.entries
+            for position, sentence in self.messages
         ]
         return sorted(problems, key=lambda problem: problem[0] or 0)
 

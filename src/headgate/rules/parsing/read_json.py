@@ -20,10 +20,11 @@ _surrogate = re.compile("[\ud800-\udfff]")
 
 
 def read(text: str) -> Node:
-    return _Reader(text).document()
+    """Reads a JSON text into a tree."""
+    return _JsonReader(text).document()
 
 
-class _Reader:
+class _JsonReader:
     """Reads one text from left to right; `offset` is the current position."""
 
     def __init__(self, text: str) -> None:

@@ -22,7 +22,8 @@ class Written(str):
 
 
 def read(value: object, locate: Locate | None = None) -> Node:
-    return _Reader(locate or (lambda path: Position(None, format_path(path)))).node(value, ())
+    """Reads Python values into a tree; `locate` returns the position of a path."""
+    return _PythonReader(locate or (lambda path: Position(None, format_path(path)))).node(value, ())
 
 
 def format_path(path: Path) -> str:
@@ -38,7 +39,9 @@ def format_path(path: Path) -> str:
     return text.removeprefix(".") or "top"
 
 
-class _Reader:
+class _PythonReader:
+    """Builds the tree of a value."""
+
     def __init__(self, locate: Locate) -> None:
         self.locate = locate
         self.budget = Budget()
@@ -64,6 +67,7 @@ class _Reader:
 
 
 def scalar(value: object, position: Position) -> Scalar:
+    """Returns a plain value as a scalar."""
     if isinstance(value, str):
         if _surrogate.search(value):
             raise Fault(position, f"{quote(value)} holds half a character (a lone surrogate).")
@@ -71,13 +75,13 @@ def scalar(value: object, position: Position) -> Scalar:
     if value is None or isinstance(value, bool):
         return Scalar(position, {None: "null", True: "true", False: "false"}[value], quoted=False)
     if isinstance(value, int) and abs(value) >= _NUMBER_BOUND:
-        raise Fault(position, "A number of 2^64 or more stands here; nothing in a rulebook is as big.")
+        raise Fault(position, "This number is 2^64 or more; nothing in a rulebook is as big.")
     if isinstance(value, int | float):
         return Scalar(position, f"{value}", quoted=False)
     if isinstance(value, Limit):
         return Scalar(position, value.text, quoted=True)
     raise Fault(
         position,
-        f"A value of the type {type(value).__name__} cannot stand in a rulebook.",
+        f"A value of the type {type(value).__name__} is not allowed in a rulebook.",
         "Write it as a text, in quotes.",
     )

@@ -19,6 +19,7 @@ _tomllib_message = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column 
 
 
 def read(text: str) -> Node:
+    """Reads a TOML text into a tree."""
     lines = line_numbers(text)
     try:
         tree = tomllib.loads(text, parse_float=Written)

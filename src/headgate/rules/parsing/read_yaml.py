@@ -29,15 +29,15 @@ _unprintable = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 _MESSAGES = {  # PyYAML's common error messages, and ours for them
     "mapping values are not allowed": (
-        "A colon stands where none can be.",
+        "A colon is not allowed here.",
         "Look at the blanks before it and in the line above, or put the text in quotes.",
     ),
     "did not find expected '-' indicator": (
-        "A line of a list does not stand below the others.",
+        "An item of a list is not indented like the others.",
         "Indent it alike.",
     ),
-    "did not find expected key": ("A line of a mapping does not stand below the others.", "Indent it alike."),
-    "could not find expected ':'": ("A name without a colon stands here.", "Write name: value."),
+    "did not find expected key": ("A line of a mapping is not indented like the others.", "Indent it alike."),
+    "could not find expected ':'": ("A name here has no colon.", "Write name: value."),
     "did not find expected ',' or": (
         "A bracket is not closed, or a comma is missing.",
         "Close the one that was opened in line {}.",
@@ -47,14 +47,15 @@ _MESSAGES = {  # PyYAML's common error messages, and ours for them
     "found unknown escape character": ("A backslash is followed by what it cannot be.", "Use 'single quotes'."),
 }
 _REPORTED_AT_START = ("found unexpected end of stream", "could not find expected ':'")
-_TAB_MESSAGE = ("A tab stands where blanks are expected.", "YAML is indented by blanks only.")
+_TAB_MESSAGE = ("A tab is used where blanks are expected.", "YAML is indented by blanks only.")
 
 
 def read(text: str) -> Node:
+    """Reads a YAML text into a tree."""
     if unprintable := _unprintable.search(text):
         line = text.count("\n", 0, unprintable.start()) + 1
         raise Fault(
-            Position(line), f"The character U+{ord(unprintable[0]):04X} cannot stand in YAML.", "Take it out."
+            Position(line), f"The character U+{ord(unprintable[0]):04X} is not allowed in YAML.", "Take it out."
         )
     yaml, loader = _pyyaml()
     tree = _TreeBuilder()
@@ -144,7 +145,7 @@ class _TreeBuilder:
             )
         anchor = self.anchors[name]
         if anchor is None:
-            raise Fault(position, f"*{name} stands within the value that it refers to.")
+            raise Fault(position, f"*{name} is inside the value that it refers to.")
         self.budget.spend(position, len(self.open_nodes) + anchor.height, anchor.size)
         self.attach(anchor.node, anchor.height)
 
@@ -176,7 +177,7 @@ def _check_key(node: Node) -> Scalar:
     if not isinstance(node, Scalar) or node.empty:
         raise Fault(node.place, f"A name in a mapping is a text, not {kind(node)}.")
     if node.text == "<<" and not node.quoted:
-        raise Fault(node.place, "<< is not read here.", "What rules have in common stands once, under defaults.")
+        raise Fault(node.place, "<< is not read here.", "Write what rules have in common once, under defaults.")
     return node
 
 

@@ -43,6 +43,8 @@ def line_numbers(text: str) -> dict[Path, int]:
 
 
 class _Scanner:
+    """Scans a TOML text once, and records the line of each path."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.offset = 0
