@@ -56,7 +56,7 @@ class Test:
         else:
             globs = tuple(Glob(_CASE_FOLDING.get(self.attribute, str)(text)) for text in self.wanted)
             self._set("globs", globs)
-            exact = frozenset(glob.first for glob in globs if glob.exact is not None)
+            exact = frozenset(glob.prefix for glob in globs if glob.exact is not None)
             self._set(
                 "holds", _text_predicate(self.attribute, exact, [glob for glob in globs if glob.exact is None])
             )

@@ -27,33 +27,33 @@ _capture = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 class Glob:
     """A text in which * matches any text."""
 
-    __slots__ = ("first", "last", "middle", "text")
+    __slots__ = ("infixes", "prefix", "suffix", "text")
 
     def __init__(self, text: str) -> None:
         if not text:
             raise InvalidRule("An empty text counts as absent: write false for an attribute that is not there.")
         self.text: str = text
-        first, *rest = text.split("*")
-        self.first: str = first
-        self.last: str | None = rest.pop() if rest else None
-        self.middle: list[str] = [part for part in rest if part]
+        prefix, *others = text.split("*")
+        self.prefix: str = prefix
+        self.suffix: str | None = others.pop() if others else None
+        self.infixes: list[str] = [part for part in others if part]
 
     @property
     def exact(self) -> str | None:
         """Returns the only text that it matches, or None if there are several."""
-        return self.first if self.last is None else None
+        return self.prefix if self.suffix is None else None
 
     def matches(self, text: str) -> bool:
-        if self.last is None:
-            return text == self.first
-        if not text.startswith(self.first) or not text.endswith(self.last):
+        if self.suffix is None:
+            return text == self.prefix
+        if not text.startswith(self.prefix) or not text.endswith(self.suffix):
             return False
-        start, end = len(self.first), len(text) - len(self.last)
-        for part in self.middle:  # the leftmost match of each leaves the most text for the others
-            start = text.find(part, start, end)
+        start, end = len(self.prefix), len(text) - len(self.suffix)
+        for infix in self.infixes:  # the leftmost match of each leaves the most text for the others
+            start = text.find(infix, start, end)
             if start < 0:
                 return False
-            start += len(part)
+            start += len(infix)
         return start <= end
 
 
@@ -69,22 +69,24 @@ class PathPattern:
     def __init__(self, text: str) -> None:
         if not text.startswith("/"):
             raise InvalidRule(f'"{text}" is no path: a path begins with a slash, such as "/{text}".')
-        parts = segments(text)
-        if parts.count(ANY_DEPTH) > 1:
+        path_segments = segments(text)
+        if path_segments.count(ANY_DEPTH) > 1:
             raise InvalidRule(f'"{text}" has ** twice: once is enough for any depth.')
         self.text: str = text
-        wildcard_index = parts.index(ANY_DEPTH) if ANY_DEPTH in parts else len(parts)
+        wildcard_index = path_segments.index(ANY_DEPTH) if ANY_DEPTH in path_segments else len(path_segments)
         self.captures: dict[str, int] = {}
-        for index, part in enumerate(parts):
-            name = _capture_name(text, part)
+        for index, segment in enumerate(path_segments):
+            name = _capture_name(text, segment)
             if name in self.captures:
                 raise InvalidRule(f'"{text}" has two segments called {name}: give each a name of its own.')
             if name is not None:
-                self.captures[name] = index if index < wildcard_index else index - len(parts)
-        globs = [None if _capture.fullmatch(part) or part == "*" else Glob(part) for part in parts]
+                self.captures[name] = index if index < wildcard_index else index - len(path_segments)
+        globs = [
+            None if _capture.fullmatch(segment) or segment == "*" else Glob(segment) for segment in path_segments
+        ]
         self.head: tuple[Glob | None, ...] = tuple(globs[:wildcard_index])
         self.tail: tuple[Glob | None, ...] | None = (
-            tuple(globs[wildcard_index + 1 :]) if ANY_DEPTH in parts else None
+            tuple(globs[wildcard_index + 1 :]) if ANY_DEPTH in path_segments else None
         )
 
     @property

@@ -86,16 +86,16 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
 def condition(value: Condition) -> dict[str, Any]:
     """Returns a condition as a mapping."""
     if isinstance(value, Test):
-        return {value.attribute: _wanted(value)}
+        return {value.attribute: _test_value(value)}
     if isinstance(value, All):
-        tests = {part.attribute: _wanted(part) for part in value.parts if isinstance(part, Test)}
+        tests = {part.attribute: _test_value(part) for part in value.parts if isinstance(part, Test)}
         return tests if len(tests) == len(value.parts) else {"all": [condition(part) for part in value.parts]}
     if isinstance(value, AnyOf):
         return {"any": [condition(part) for part in value.parts]}
     return {"not": condition(value.part)}
 
 
-def _wanted(test: Test) -> Any:
+def _test_value(test: Test) -> Any:
     if isinstance(test.wanted, bool):
         return test.wanted
     return test.wanted[0] if len(test.wanted) == 1 else list(test.wanted)
@@ -106,7 +106,7 @@ def _choice(choice: Choice[Limits] | Choice[int | str]) -> Any:
         return _value(choice.otherwise)
     return {
         "by": choice.cases[0][0].attribute,
-        "cases": {_wanted(test): _value(value) for test, value in choice.cases},
+        "cases": {_test_value(test): _value(value) for test, value in choice.cases},
         "otherwise": _value(choice.otherwise),
     }
 

@@ -234,9 +234,9 @@ def _affixes(glob: Glob | None) -> list[Affix]:
     """Returns the prefix and suffix that a matching text must have; the whole text if there are no wildcards."""
     if glob is None:
         return []
-    if glob.last is None:
-        return [(None, glob.first)]
-    return [affix for affix in ((len(glob.first), glob.first), (-len(glob.last), glob.last)) if affix[0]]
+    if glob.suffix is None:
+        return [(None, glob.prefix)]
+    return [affix for affix in ((len(glob.prefix), glob.prefix), (-len(glob.suffix), glob.suffix)) if affix[0]]
 
 
 def _affix_slice(length: int | None) -> slice:

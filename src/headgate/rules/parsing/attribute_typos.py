@@ -39,7 +39,7 @@ _ALIASES = {
 _INTENDED = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
 _MIN_LENGTH = 4  # shorter names are all similar to each other
 _MAX_LENGTH = 64  # longer names are not compared
-_TWO_TYPOS_LENGTH = 7  # names of this length may have two typing errors
+_TWO_TYPOS_LENGTH = 7  # letters; from this length on two typing errors are assumed
 _DESCRIPTOR = "descriptor"  # the attribute that every rule on Envoy's descriptors tests
 
 

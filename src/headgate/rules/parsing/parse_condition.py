@@ -87,14 +87,14 @@ class Conditions:
             uses.extend(parsed.uses)
             condition = parsed.condition
         elif isinstance(node, Items):
-            condition = _join(AnyOf, self._parts(node, "any", uses))
+            condition = _join(AnyOf, self._read_parts(node, "any", uses))
         else:
             condition = self._mapping(node, uses)
         if len(uses) > MAX_TESTS:
             raise TooLarge(node.place, f"A condition has more than {MAX_TESTS:,} tests, with names written out.")
         return condition
 
-    def _parts(self, node: Node, word: str, uses: list[tuple[str, Position]]) -> list[Condition]:
+    def _read_parts(self, node: Node, word: str, uses: list[tuple[str, Position]]) -> list[Condition]:
         if not isinstance(node, Items):
             raise Fault(node.place, f"{word} is a list of conditions, not {kind(node)}.")
         if not node.nodes:
@@ -113,9 +113,9 @@ class Conditions:
     def _entry(self, key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Sequence[Condition]:
         match key.text:
             case "all":
-                return [_check_possible(_join(All, self._parts(node, "all", uses)), node.place)]
+                return [_check_possible(_join(All, self._read_parts(node, "all", uses)), node.place)]
             case "any":
-                return [_join(AnyOf, self._parts(node, "any", uses))]
+                return [_join(AnyOf, self._read_parts(node, "any", uses))]
             case "not":
                 return [Not(self._condition(node, uses))]
             case "is":

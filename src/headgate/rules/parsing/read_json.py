@@ -41,7 +41,7 @@ class _JsonReader:
 
     def value(self, depth: int) -> Node:
         start = self.peek()
-        position = self.place()
+        position = self.position()
         self.budget.spend(position, depth)
         if start and start in "{[":
             self.offset += 1
@@ -90,7 +90,7 @@ class _JsonReader:
         return True
 
     def string(self) -> Scalar:
-        position = self.place()
+        position = self.position()
         literal = _string.match(self.text, self.offset)
         if not literal:
             raise Fault(
@@ -108,10 +108,10 @@ class _JsonReader:
         self.offset = nonblank.start() if nonblank else len(self.text)
         return self.text[self.offset : self.offset + 1]
 
-    def place(self) -> Position:
+    def position(self) -> Position:
         return Position(bisect_right(self.newlines, self.offset) + 1)
 
     def unexpected(self, expected: str) -> Fault:
         token = _word.match(self.text, self.offset)
         actual = f"but there is {quote(token[0])}" if token else "but the document ends"
-        return Fault(self.place(), f"This is not JSON: {expected} was expected, {actual}.")
+        return Fault(self.position(), f"This is not JSON: {expected} was expected, {actual}.")
