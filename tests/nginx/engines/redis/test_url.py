@@ -41,7 +41,7 @@ def python(url: str) -> Any:
         case ClusterTopology() as cluster:
             return "cluster", around, [python_address(seed) for seed in cluster._seeds]
         case SentinelTopology() as found:
-            watchers = [python_address(watcher) for watcher in found._watchers]
+            watchers = [python_address(watcher) for watcher in found._sentinels]
             template = found._template
             return "sentinel", around, watchers, found._name, template.login, template.db
 
