@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.cli.nginx import _modules
 from headgate.errors import InvalidRule
 from headgate.gateway import lua_library
-from headgate.gateway.nginx_conf import Gate, conf, unknown
+from headgate.gateway.nginx_conf import Gate, conf, unknown_attributes
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from tests.rules.random_rulebooks import books
@@ -35,7 +35,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_what_nginx_cannot_know_is_asked_for() -> None:
-    assert {name: [rule.name for rule in rules] for name, rules in unknown(BOOK).items()} == {
+    assert {name: [rule.name for rule in rules] for name, rules in unknown_attributes(BOOK).items()} == {
         "plan": ["items"],
         "tenant": ["bulk"],
         "units": ["bulk"],
@@ -81,9 +81,11 @@ def test_a_backend_that_cannot_be_is_told(backend: str) -> None:
 @settings(max_examples=30)
 @given(books())
 def test_every_attribute_is_known_captured_or_asked_for(book: Rulebook) -> None:
-    assert set(unknown(book)) <= {"user", "plan", "x", "y"}
+    assert set(unknown_attributes(book)) <= {"user", "plan", "x", "y"}
     told = lines(conf(book, GATE))
-    assert sum(line.startswith("-- ") and " = " in line and "rule" in line for line in told) == len(unknown(book))
+    assert sum(line.startswith("-- ") and " = " in line and "rule" in line for line in told) == len(
+        unknown_attributes(book)
+    )
 
 
 def taken(text: str, folder: Path) -> str:

@@ -89,11 +89,11 @@ def test_what_is_remembered_is_bounded() -> None:
     for n in range(5000):
         proxies.client(f"10.1.{n // 250}.{n % 250}:{n}", f"198.51.{n // 250}.{n % 250}")
     proxies.client(PROXY, CLIENT + "," + "x" * 65)
-    assert proxies._short_walk.cache_info().currsize <= 4096
-    assert proxies._peer.cache_info().currsize <= 4096
-    before = proxies._short_walk.cache_info().misses
+    assert proxies._cached_walk.cache_info().currsize <= 4096
+    assert proxies._cached_peer.cache_info().currsize <= 4096
+    before = proxies._cached_walk.cache_info().misses
     proxies.client(PROXY, f"{'x' * 65},{CLIENT}")
-    assert proxies._short_walk.cache_info().misses == before
+    assert proxies._cached_walk.cache_info().misses == before
 
 
 ADDRESSES = st.ip_addresses().map(str)

@@ -1,24 +1,24 @@
-"""The plate: a rulebook as a gateway reads it, with everything worked out that only Python can.
+"""Compiles a rulebook into a bundle: the JSON a gateway reads, with everything worked out that only Python can.
 
-It is the book's own document, and beside it:
+It is the rulebook's own document, and in addition:
 
-    limits     each limit text that stands in the rules: its algorithm, its numbers as the scripts read them, what
-               headers say of it, and how many units pass at once
+    limits     each limit text in the rules: its algorithm, its numbers as the scripts read them, its header
+               values, and how many units pass at once
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
-    terms      what each rule says to an engine, in microseconds, and the words its cases are counted under
-    scripts    the SHA1 of every script that the book can need; their texts are handed over apart
-    warnings   what looks wrong in the book, as sentences with its file and line: gateways log them
+    terms      each rule's charge options, in microseconds, and the names that its cases are counted under
+    scripts    the SHA1 of every script that the rulebook can need; their texts are stored separately
+    warnings   what looks wrong in the rulebook, as sentences with its file and line: gateways log them
 
 Numbers are texts, as they cross the wire: JSON has one kind of number, and a rate of Guava's has 17 digits. A
-zone is known from two years back to thirty years ahead, by whole years: so the same book has the same plate for
-a year, byte by byte, unless its zones' governments decide otherwise.
+zone is known from two years back to thirty years ahead, by whole years: so the same rulebook has the same bundle
+for a year, byte by byte, unless its zones' governments decide otherwise.
 
 Laws (tests/gateway/test_bundle.py):
-  - the plate without what stands beside the book is the book;
+  - the bundle without the additions is the rulebook;
   - there is an entry for every limit and candidate in it, and its numbers are those the Redis engine sends;
   - whatever rules a call meets, the script that the Redis engine would call is among the scripts, up to three
     algorithms at once; beyond that the one with all of them is;
-  - at every second of its span a zone has the offset that zoneinfo says.
+  - at every second of its span a zone has the offset that zoneinfo returns.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from headgate.rules.rule import Rule, Rulebook
 
 Plate = dict[str, Any]
 
-TOGETHER = 3  # algorithms in one call that have a script with just them
+MAX_COMBINED_ALGORITHMS = 3  # calls with up to so many have a script with just theirs
 YEARS_BACK, YEARS_AHEAD = 2, 30
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STEP = 86_400  # no zone changes its offset twice within a day
+_STEP_S = 86_400  # no zone changes its offset twice within a day
 
 
 def plate(book: Rulebook, now_us: int) -> Plate:
-    """All that a gateway needs to follow the book, but for the scripts' texts."""
+    """Returns all that a gateway needs to follow the rulebook, except the scripts' texts."""
     limits = {limit.text: limit for rule in book.rules for limit in limits_of(rule)}
     zones = {limit.zone for limit in limits.values() if isinstance(limit, FixedWindow) and limit.zone}
     algorithms = {limit.algorithm for limit in limits.values()}
@@ -58,28 +58,28 @@ def plate(book: Rulebook, now_us: int) -> Plate:
     year = (_EPOCH + timedelta(seconds=now_us // SECOND)).year
     return serialization.document(book) | {
         "headers": book.headers,
-        "limits": {text: dict(_entry(limit)) for text, limit in limits.items()},
+        "limits": {text: dict(_limit_entry(limit)) for text, limit in limits.items()},
         "zones": {zone: [list(entry) for entry in _offsets(zone, year)] for zone in sorted(zones)},
-        "terms": {rule.name: dict(_terms(rule)) for rule in book.rules},
-        "scripts": {name: _script(name).sha for name in _names(algorithms, locks)},
+        "terms": {rule.name: dict(_charge_options(rule)) for rule in book.rules},
+        "scripts": {name: _script(name).sha for name in _script_names(algorithms, locks)},
         "warnings": list(book.located_warnings),
     }
 
 
-def texts(plate: Plate) -> dict[str, str]:
-    """The texts of a plate's scripts, by their SHA1."""
-    scripts = map(_script, plate["scripts"])
+def texts(bundle: Plate) -> dict[str, str]:
+    """Returns the texts of a bundle's scripts, by their SHA1."""
+    scripts = map(_script, bundle["scripts"])
     return {script.sha: script.text for script in scripts}
 
 
 def limits_of(rule: Rule) -> Iterator[Limit]:
-    """All that the rule may ever be decided by, its candidate's too."""
+    """Yields every limit that can decide the rule, its candidate's too."""
     for candidate in (False, True):
         for _, limits in cases_of(rule, candidate):
             yield from limits
 
 
-def _entry(limit: Limit) -> Iterator[tuple[str, Any]]:
+def _limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     yield "algorithm", limit.algorithm
     yield "numbers", [str(number) for number in numbers(limit, "")]
     yield "quota", quota(limit)
@@ -92,11 +92,11 @@ def _entry(limit: Limit) -> Iterator[tuple[str, Any]]:
         yield "calendar", {"unit": limit.unit, "zone": limit.zone}
 
 
-def _terms(rule: Rule) -> Iterator[tuple[str, Any]]:
+def _charge_options(rule: Rule) -> Iterator[tuple[str, Any]]:
     for name, candidate in (("names", False), ("candidate_names", True)):
-        words = [word for word, _ in cases_of(rule, candidate)[:-1]]  # the last is `otherwise`
-        if words:
-            yield name, words
+        cases = [case for case, _ in cases_of(rule, candidate)[:-1]]  # the last is `otherwise`
+        if cases:
+            yield name, cases
     if rule.lockout is not None:
         yield "lockout", list(rule.lockout)
     if rule.deadline is not None:
@@ -106,8 +106,8 @@ def _terms(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "prefetch", {"hold_us": rule.prefetch.hold_us} | units
 
 
-def _names(algorithms: set[str], locks: bool) -> Iterator[str]:
-    """Of every script that the book can need: its command, and the models in it."""
+def _script_names(algorithms: set[str], locks: bool) -> Iterator[str]:
+    """Yields the name of every script that the rulebook can need: its command, and the algorithms in it."""
     counted = sorted(algorithms - {"slots"})
     for name in counted:
         yield f"take {name}"
@@ -118,41 +118,41 @@ def _names(algorithms: set[str], locks: bool) -> Iterator[str]:
     if "slots" in algorithms:
         yield "slots"
     yield "membership"
-    sizes = {*range(1, min(TOGETHER, len(counted)) + 1), len(counted)} - {0}
+    sizes = {*range(1, min(MAX_COMBINED_ALGORITHMS, len(counted)) + 1), len(counted)} - {0}
     for size in sorted(sizes):
-        for some in combinations(counted, size):
-            yield " ".join(["take_all", *some])
+        for subset in combinations(counted, size):
+            yield " ".join(["take_all", *subset])
             if locks:
-                yield " ".join(["take_all", *sorted([*some, "lockout"])])
+                yield " ".join(["take_all", *sorted([*subset, "lockout"])])
 
 
 def _script(name: str) -> Script:
-    command, *models = name.split()
+    command, *algorithms = name.split()
     if command == "take_all":
-        return several(command, models)
-    return single(command, *models) if models else bare(command, "slots" if command == "slots" else None)
+        return several(command, algorithms)
+    return single(command, *algorithms) if algorithms else bare(command, "slots" if command == "slots" else None)
 
 
 @lru_cache(maxsize=256)
 def _offsets(zone: str, year: int) -> list[tuple[int, int]]:
-    """From which epoch second on the zone is how many seconds ahead of UTC; the first entry holds before, too."""
+    """Returns pairs of epoch second and offset from UTC that holds from then on; the first holds before, too."""
     tz = time_zone(zone)
 
     def offset(second: int) -> int:
-        found = (_EPOCH + timedelta(seconds=second)).astimezone(tz).utcoffset()
-        assert found is not None, "a time zone knows its offset"
-        return int(found.total_seconds())
+        utc_offset = (_EPOCH + timedelta(seconds=second)).astimezone(tz).utcoffset()
+        assert utc_offset is not None, "a time zone knows its offset"
+        return int(utc_offset.total_seconds())
 
     start, end = _new_year(year - YEARS_BACK), _new_year(year + YEARS_AHEAD + 1)
-    found = [(0, offset(start))]
-    for before in range(start, end, _STEP):
-        after = before + _STEP
-        if offset(after) != found[-1][1]:
+    changes = [(0, offset(start))]
+    for before in range(start, end, _STEP_S):
+        after = before + _STEP_S
+        if offset(after) != changes[-1][1]:
             while after - before > 1:
                 middle = (before + after) // 2
-                before, after = (middle, after) if offset(middle) == found[-1][1] else (before, middle)
-            found.append((after, offset(after)))
-    return found
+                before, after = (middle, after) if offset(middle) == changes[-1][1] else (before, middle)
+            changes.append((after, offset(after)))
+    return changes
 
 
 def _new_year(year: int) -> int:

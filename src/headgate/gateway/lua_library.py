@@ -1,7 +1,8 @@
-"""Where the Lua for nginx lies, and a copy of it for those who have no Python: images, other machines.
+"""Finds the Lua library for nginx, and copies it for images and machines without Python.
 
-In an installed package it is headgate/nginx/lib, in a source tree nginx/lib beside src. There the folder of models
-is a link to src/headgate/lua/algorithms, from which Redis scripts are assembled; elsewhere all are files.
+In an installed package it is headgate/nginx/lib, in a source tree nginx/lib beside src. There the folder of
+algorithms is a link to src/headgate/lua/algorithms, from which Redis scripts are assembled; elsewhere all are
+files.
 """
 
 from __future__ import annotations
@@ -12,48 +13,50 @@ from headgate.errors import InvalidRule
 from headgate.gateway.atomic_file import write
 
 _HERE = Path(__file__).resolve()
-_PLACES = (_HERE.parents[1] / "nginx" / "lib", _HERE.parents[3] / "nginx" / "lib")
+_CANDIDATES = (_HERE.parents[1] / "nginx" / "lib", _HERE.parents[3] / "nginx" / "lib")
 
 
 def folder() -> Path:
-    """The folder below which nginx finds resty/headgate."""
-    for place in _PLACES:
-        if (place / "resty" / "headgate").is_dir():
-            return place
-    raise InvalidRule(f"This headgate came without its Lua for nginx: there is no {_PLACES[0]}. Install it again.")
+    """Returns the folder below which nginx finds resty/headgate."""
+    for path in _CANDIDATES:
+        if (path / "resty" / "headgate").is_dir():
+            return path
+    raise InvalidRule(
+        f"This headgate came without its Lua for nginx: there is no {_CANDIDATES[0]}. Install it again."
+    )
 
 
-def package_path(place: Path) -> str:
-    """What lua_package_path needs to find it there."""
-    path = str(place / "?.lua")
-    if any(letter in str(place) for letter in ';?"\\$\n'):
+def package_path(directory: Path) -> str:
+    """Returns the lua_package_path entry for the library in that folder."""
+    path = str(directory / "?.lua")
+    if any(char in str(directory) for char in ';?"\\$\n'):
         raise InvalidRule(
-            f"nginx cannot be told of {place}: its name holds a character that means something in a Lua path. "
+            f"nginx cannot be told of {directory}: its name holds a character that means something in a Lua path. "
             "Copy the Lua elsewhere: headgate lua copy DIR."
         )
     return path
 
 
 def copy(target: Path) -> list[Path]:
-    """Copy every Lua file to the target, below resty; the files, by their names there. Others are left alone."""
+    """Copies every Lua file below the target; returns their relative paths. Other files there are not touched."""
     source = folder()
-    found = sorted(_files(source))
-    for name in found:
-        place = target / name
+    names = sorted(_lua_files(source))
+    for name in names:
+        destination = target / name
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            destination.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidRule(f"{place.parent} cannot be made: {error.strerror or error}.") from error
-        write(place, (source / name).read_bytes())
-    return found
+            raise InvalidRule(f"{destination.parent} cannot be made: {error.strerror or error}.") from error
+        write(destination, (source / name).read_bytes())
+    return names
 
 
-def _files(source: Path, below: Path = Path()) -> list[Path]:
-    """Folders that are links are gone through like others: Path.rglob does not in every Python."""
-    found: list[Path] = []
-    for path in (source / below).iterdir():
+def _lua_files(source: Path, subfolder: Path = Path()) -> list[Path]:
+    """Lists Lua files, also in folders that are links: Path.rglob does not follow them in every Python."""
+    files: list[Path] = []
+    for path in (source / subfolder).iterdir():
         if path.is_dir():
-            found += _files(source, below / path.name)
+            files += _lua_files(source, subfolder / path.name)
         elif path.suffix == ".lua":
-            found.append(below / path.name)
-    return found
+            files.append(subfolder / path.name)
+    return files

@@ -1,8 +1,8 @@
-"""A whole nginx.conf for a rulebook: for somebody who has nginx and a rulebook, with a reason for each line.
+"""Writes a complete nginx.conf for a rulebook, with a comment on each directive.
 
-Pure: what was found on this machine (the Lua, the modules, a DNS server) comes in, the text comes out. It is a
-beginning to be edited, so what is likely to be changed stands alone on its line, and what the rulebook wants to
-know and nginx cannot is there to be filled in.
+Pure: the paths of this machine (the Lua library, the modules, a DNS server) are arguments, the text is the result.
+The file is a starting point to be edited, so what is likely to be changed has a line of its own, and attributes
+that the rulebook uses and nginx does not know are listed there to be filled in.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from headgate.rules.ip_networks import canonical
 from headgate.rules.matching.used_attributes import used
 from headgate.rules.rule import Rule, Rulebook
 
-DICT = "headgate"
-MEGABYTES = 20
-KEYS_PER_MEGABYTE = 8_000  # measured: key and value of up to SHORT bytes together; half as many up to LONG
-SHORT, LONG = 60, 180
+SHARED_DICT = "headgate"
+DICT_MEGABYTES = 20
+KEYS_PER_MEGABYTE = 8_000  # measured, for short entries; half as many long ones
+SHORT_BYTES, LONG_BYTES = 60, 180  # key and value together
 
-KNOWN = ("address", "host", "method", "path", "server")  # to nginx, by itself; and what begins with PREFIXES
+NGINX_ATTRIBUTES = ("address", "host", "method", "path", "server")  # and names with one of PREFIXES
 MODULES = ("ndk_http_module.so", "ngx_http_lua_module.so")
 DEBIAN = "/usr/share/nginx/modules"
 
-_GUESSES = {"user": "$remote_user", "plan": "$http_x_plan"}
-_backend = re.compile(r"""https?://[^\s;{}"'$\\]+""")
+_SUGGESTED_VARIABLES = {"user": "$remote_user", "plan": "$http_x_plan"}
+_backend_url = re.compile(r"""https?://[^\s;{}"'$\\]+""")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What is chosen beside the book. `modules` None: nobody knows whether they are built in."""
+    """The options of the file beside the rulebook. `modules` None: it is not known whether they are built in."""
 
     package_path: str
-    said: str = "headgate nginx conf"  # the command that makes it
+    said: str = "headgate nginx conf"  # the command that prints it
     modules: Sequence[str] | None = None
-    engine: str | None = None  # None: everything is counted in this nginx
-    plate: str | None = None  # None: the pushed one is followed
+    engine: str | None = None  # None: nginx counts in its shared dict
+    plate: str | None = None  # None: nginx follows the pushed rulebook
     prefix: str = "hg"
     listen: int = 8000
     backend: str = "http://127.0.0.1:8080"
@@ -47,25 +47,25 @@ class Gate:
     resolver: str = "127.0.0.53"
     logs: str = "/var/log/nginx"
     underscored: Sequence[str] = ()  # headers that the rulebook spells with _
-    scratch: str | None = None  # a folder for all that nginx puts aside, where that is not its own
+    scratch: str | None = None  # a folder for nginx's temporary files, unless it uses its default
 
 
 def conf(book: Rulebook, gate: Gate) -> str:
-    """The text of the file."""
-    if not _backend.fullmatch(gate.backend):
+    """Returns the text of the file."""
+    if not _backend_url.fullmatch(gate.backend):
         raise InvalidRule(f"The backend is not a URL such as http://127.0.0.1:8080: {gate.backend!r}.")
-    return "\n".join([*_main(book, gate), "http {", *_indented(_http(book, gate)), "}"]) + "\n"
+    return "\n".join([*_main(book, gate), "http {", *_indent(_http(book, gate)), "}"]) + "\n"
 
 
-def unknown(book: Rulebook) -> dict[str, list[Rule]]:
-    """The attributes that nginx cannot know by itself, and the rules that look at them."""
-    found: dict[str, list[Rule]] = {}
+def unknown_attributes(book: Rulebook) -> dict[str, list[Rule]]:
+    """Returns the attributes that nginx does not know by itself, with the rules that use them."""
+    unknown: dict[str, list[Rule]] = {}
     for rule in book.rules:
         captured = frozenset() if rule.when is None else rule.when.captures
         for name in dict.fromkeys(used(rule)):
-            if name not in KNOWN and name not in captured and not name.startswith(PREFIXES):
-                found.setdefault(name, []).append(rule)
-    return dict(sorted(found.items()))
+            if name not in NGINX_ATTRIBUTES and name not in captured and not name.startswith(PREFIXES):
+                unknown.setdefault(name, []).append(rule)
+    return dict(sorted(unknown.items()))
 
 
 def _main(book: Rulebook, gate: Gate) -> Iterator[str]:
@@ -74,18 +74,18 @@ def _main(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield f"#   {_one_line(gate.said)}"
     yield "# Check it with  headgate nginx check FILE  and start it with  nginx -c FILE  (a whole path)."
     yield ""
-    yield from _modules(gate.modules)
+    yield from _load_modules(gate.modules)
     yield f"worker_processes {gate.workers or 'auto'};"
     yield f"error_log {gate.logs}/error.log notice;"
     yield "events { worker_connections 4096; }"
     yield ""
 
 
-def _modules(found: Sequence[str] | None) -> Iterator[str]:
-    if found:
+def _load_modules(paths: Sequence[str] | None) -> Iterator[str]:
+    if paths:
         yield "# The Lua module, and what it stands on. Where they are built in (OpenResty), remove these lines."
-        yield from (f"load_module {path};" for path in found)
-    elif found is None:
+        yield from (f"load_module {path};" for path in paths)
+    elif paths is None:
         yield "# Where the Lua module is not built in, load it: in Debian (libnginx-mod-http-lua) by these lines."
         yield from (f"# load_module {DEBIAN}/{name};" for name in MODULES)
     else:
@@ -97,11 +97,17 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield "# Our Lua: headgate lua path. For an image: headgate lua copy DIR, and name that here."
     yield f'lua_package_path "{gate.package_path};;";'
     yield ""
-    keys, size = MEGABYTES * KEYS_PER_MEGABYTE, f"{MEGABYTES}m"
-    yield f"# All that this nginx remembers. {size} hold {keys:,} keys of up to {SHORT} bytes with their values,"
-    yield f"# {keys // 2:,} of up to {LONG}. When it is full, no count is forgotten: new keys of a rule share one"
+    keys, size = DICT_MEGABYTES * KEYS_PER_MEGABYTE, f"{DICT_MEGABYTES}m"
+    yield (
+        f"# All that this nginx remembers. {size} hold {keys:,} keys "
+        f"of up to {SHORT_BYTES} bytes with their values,"
+    )
+    yield (
+        f"# {keys // 2:,} of up to {LONG_BYTES}. When it is full, no count is forgotten: "
+        "new keys of a rule share one"
+    )
     yield "# count until old ones have run out, and the error log says so."
-    yield f"lua_shared_dict {DICT} {size};"
+    yield f"lua_shared_dict {SHARED_DICT} {size};"
     yield ""
     yield "# What was decided, for the log. Other modules can use it too."
     for name in ("status", "rule", "remaining", "dry_run"):
@@ -112,14 +118,14 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield "                    'dry_run=$headgate_dry_run';"
     yield f"access_log {gate.logs}/access.log headgate;"
     yield ""
-    yield from _server_names(gate)
+    yield from _resolver_and_tls(gate)
     if gate.engine is not None:
         yield "# If Redis is gone the error log says so once; nginx would add a line for each connection."
         yield "lua_socket_log_errors off;"
         yield ""
     yield "init_by_lua_block {"
     yield '  require("resty.headgate").init{'
-    yield from _indented(_indented(_options(book, gate)))
+    yield from _indent(_indent(_options(book, gate)))
     yield "  }"
     yield "}"
     yield 'init_worker_by_lua_block { require("resty.headgate").start() }'
@@ -128,18 +134,18 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield "# set_real_ip_from 10.0.0.0/8;"
     yield "# real_ip_header X-Forwarded-For;"
     yield ""
-    yield from _underscores(book, gate)
+    yield from _underscore_headers(book, gate)
     if gate.scratch is not None:
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
             yield f"{name}_temp_path {gate.scratch}/{name};"
         yield ""
     yield "server {"
-    yield from _indented(_server(book, gate))
+    yield from _indent(_server(book, gate))
     yield "}"
 
 
-def _underscores(book: Rulebook, gate: Gate) -> Iterator[str]:
-    """Header fields with an underscore, which nginx drops unless told: to a rule such a call lacks the header."""
+def _underscore_headers(book: Rulebook, gate: Gate) -> Iterator[str]:
+    """Yields the directive for header fields with an underscore, which nginx drops by default."""
     if gate.underscored:
         yield f"# Rules look at {', '.join(gate.underscored)}. nginx drops fields with _ in their names by itself."
         yield "underscores_in_headers on;"
@@ -151,13 +157,13 @@ def _underscores(book: Rulebook, gate: Gate) -> Iterator[str]:
         yield ""
 
 
-def _server_names(gate: Gate) -> Iterator[str]:
-    """What cosockets need beside: nginx asks no /etc/hosts, and trusts nobody unless told."""
+def _resolver_and_tls(gate: Gate) -> Iterator[str]:
+    """Yields what cosockets need: nginx does not read /etc/hosts, and trusts no certificate by default."""
     if gate.engine is None:
         return
     scheme, _, rest = gate.engine.partition("://")
     netloc = re.split("[/?]", rest.rpartition("@")[2], maxsplit=1)[0]
-    hosts = [_host(each) for each in netloc.split(",")]
+    hosts = [_host(server) for server in netloc.split(",")]
     if any(host and canonical(host) is None for host in hosts):
         yield "# The engine is named, not numbered: nginx asks this DNS server, and no /etc/hosts."
         yield f"resolver {gate.resolver};"
@@ -179,42 +185,42 @@ def _options(book: Rulebook, gate: Gate) -> Iterator[str]:
     if gate.engine is None:
         yield 'engine = "shared",  -- all counts are this nginx\'s own, in the dict'
     else:
-        yield f"redis = {_lua(gate.engine)},"
+        yield f"redis = {_lua_string(gate.engine)},"
     if gate.plate is not None:
-        yield f"rules = {_lua(gate.plate)},  -- made by: headgate rules compile"
+        yield f"rules = {_lua_string(gate.plate)},  -- made by: headgate rules compile"
     else:
         yield "-- The rulebook is the one that was published by: headgate rules push"
         yield "-- The last good one can be kept for a start without Redis, in a file that workers may write:"
         yield '-- keep = "/var/cache/headgate/plate.json",'
-    yield f'dict = "{DICT}",'
+    yield f'dict = "{SHARED_DICT}",'
     if gate.prefix != "hg":
-        yield f"prefix = {_lua(gate.prefix)},"
+        yield f"prefix = {_lua_string(gate.prefix)},"
     yield from _attributes(book)
 
 
 def _attributes(book: Rulebook) -> Iterator[str]:
-    yield f"-- nginx knows by itself: {', '.join(KNOWN)}, header.NAME, argument.NAME, cookie.NAME."
-    wanted = unknown(book)
-    if not wanted:
+    yield f"-- nginx knows by itself: {', '.join(NGINX_ATTRIBUTES)}, header.NAME, argument.NAME, cookie.NAME."
+    unknown = unknown_attributes(book)
+    if not unknown:
         yield "-- The rulebook looks at nothing else."
         return
     yield "-- The rulebook looks at more. Unless a variable is named for it, user is $remote_user, and anything"
     yield "-- else the nginx variable of its own name: plan is $plan. Name another, and remove the dashes. A"
     yield "-- header or a cookie is whatever the client says; what auth_request_set or a map says is better."
     yield "attributes = {"
-    for name, rules in wanted.items():
-        guess = _GUESSES.get(name, f"$http_x_{name}")
-        yield f'  -- {name} = "{guess}",  -- {_whose(name, rules)}'
+    for name, rules in unknown.items():
+        variable = _SUGGESTED_VARIABLES.get(name, f"$http_x_{name}")
+        yield f'  -- {name} = "{variable}",  -- {_rules_comment(name, rules)}'
     yield "},"
 
 
-def _whose(name: str, rules: Sequence[Rule]) -> str:
-    said = f"rule{'' if len(rules) == 1 else 's'} {', '.join(rule.name for rule in rules)}"
-    strict = [rule.name for rule in rules if rule.missing == "deny" and name in _needed(rule)]
-    return f"{said}; without it {', '.join(strict)} refuses every call" if strict else said
+def _rules_comment(name: str, rules: Sequence[Rule]) -> str:
+    comment = f"rule{'' if len(rules) == 1 else 's'} {', '.join(rule.name for rule in rules)}"
+    strict = [rule.name for rule in rules if rule.missing == "deny" and name in _required_attributes(rule)]
+    return f"{comment}; without it {', '.join(strict)} refuses every call" if strict else comment
 
 
-def _needed(rule: Rule) -> set[str]:
+def _required_attributes(rule: Rule) -> set[str]:
     costs = [] if rule.cost is None else [rule.cost.otherwise, *(value for _, value in rule.cost.cases)]
     return {dimension.name for dimension in rule.key} | {cost for cost in costs if isinstance(cost, str)}
 
@@ -240,16 +246,16 @@ def _server(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield "}"
 
 
-def _indented(lines: Iterator[str]) -> Iterator[str]:
+def _indent(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         yield f"  {line}" if line else ""
 
 
-def _lua(text: str) -> str:
-    """A text as Lua and nginx's reader of Lua blocks both read it."""
-    escaped = re.sub(r'[\\"\x00-\x1f\x7f]', lambda found: f"\\{ord(found[0]):03d}", text)
+def _lua_string(text: str) -> str:
+    """Returns a text as a literal that Lua and nginx's parser of Lua blocks both read."""
+    escaped = re.sub(r'[\\"\x00-\x1f\x7f]', lambda match: f"\\{ord(match[0]):03d}", text)
     return f'"{escaped}"'
 
 
 def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,1 +1,1 @@
-"""What HTTP is told about a decision: fields, and no more. No framework is known here, and no socket."""
+"""Response headers and bodies for decisions, and the client's IP address. Needs no framework and no socket."""

@@ -1,21 +1,21 @@
-"""What a refusal answers: status, content type, body.
+"""Writes the response to a refused call: status, content type, body.
 
     refuse: {status: 403, body: "...", type: text/plain}     that
     refuse: {redirect: /slow-down}                           302 and a Location, or another status from 300 to 399
     nothing                                                  429, and a problem (RFC 9457) or a sentence
 
-A client that would rather have JSON gets a problem, which names the rules that refused; any other client gets a
-line of plain text. It would rather have JSON if it names application/json or application/problem+json in Accept,
-and does not like text/html better: by q, or if q is the same, by naming text/html first. A wildcard names nothing:
-curl's */* gets the sentence. A service that cannot decide answers 503 in the same two ways.
+A client that prefers JSON gets a problem, which names the rules that refused; any other client gets a line of
+plain text. It prefers JSON if it names application/json or application/problem+json in Accept, and does not prefer
+text/html: by q, or if q is the same, by naming text/html first. A wildcard names nothing: curl's */* gets the
+sentence. A service that cannot decide answers 503 in the same two ways.
 
-nginx answers the same (refusal.lua), but for the sentence: it has pages of its own. Outcome in header fields, with
-Retry-After, are headers.py.
+nginx answers the same (refusal.lua), but for the sentence: it has error pages of its own. headers.py writes the
+fields that describe the decision, with Retry-After.
 
 Laws (tests/http/test_refusal_body.py):
   - a rule's own body, and a redirect, are answered whatever the client accepts;
-  - nothing is said of a status that is no error, nor of 444, at which nginx answers nothing;
-  - nothing that a rule says can end a header field, however the rule was made;
+  - a status that is no error has no body, nor has 444, at which nginx closes the connection;
+  - no value in a rule can end a header field, however the rule was made;
   - for every rule and every Accept the problem is, byte for byte, what nginx answers.
 """
 
@@ -57,19 +57,21 @@ REASONS = {
     503: "Service Unavailable",
 }
 
-_USED_UP = "A quota of this service is used up. Retry-After says how many seconds to wait, if waiting helps."
-_CANNOT_DECIDE = "This service cannot decide about requests at the moment."
-_SILENT = 444
-_SHORT = 256  # Accept fields that are remembered
+_QUOTA_EXCEEDED_DETAIL = (
+    "A quota of this service is used up. Retry-After says how many seconds to wait, if waiting helps."
+)
+_UNDECIDED_DETAIL = "This service cannot decide about requests at the moment."
+_NGINX_CLOSE = 444
+_MAX_CACHED_CHARS = 256  # longer Accept fields are not cached
 
-_range = re.compile(r"([^,; \t]+)([^,]*)")
+_media_range = re.compile(r"([^,; \t]+)([^,]*)")
 _quality = re.compile(r";[ \t]*q=([0-9.]+)")
-_type = re.compile(r"[!-~]+/[!-~]+[ -~]*")
+_media_type = re.compile(r"[!-~]+/[!-~]+[ -~]*")
 _special = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
 class Answer(NamedTuple):
-    """A response, but for the facts of the decision.
+    """A response without the header fields that describe the decision.
 
     >>> undecided(None).status
     503
@@ -81,7 +83,7 @@ class Answer(NamedTuple):
 
 
 def refused(decision: RuleDecision, accept: str | None) -> Answer:
-    """Makes the response to a refused call.
+    """Returns the response to a refused call.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
     >>> refused(decision, "application/json").body
@@ -94,7 +96,7 @@ def refused(decision: RuleDecision, accept: str | None) -> Answer:
 
 
 def violated(decision: RuleDecision) -> list[str]:
-    """The names of the rules that refused, each once, in the order of the book.
+    """Returns the names of the rules that refused, each once, in the order of the rulebook.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
     >>> violated(decision)
@@ -104,7 +106,7 @@ def violated(decision: RuleDecision) -> list[str]:
 
 
 def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None) -> Answer:
-    """Makes the response that a rule gives.
+    """Returns the response that a rule's refusal configures.
 
     ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps.
 
@@ -116,65 +118,65 @@ def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int
     if refusal.redirect is not None:
         return Answer(status, [("Location", quote(refusal.redirect, safe=_PRINTABLE, errors="replace"))], b"")
     if refusal.body is not None:
-        kind = refusal.type if refusal.type and _type.fullmatch(refusal.type) else PLAIN
+        kind = refusal.type if refusal.type and _media_type.fullmatch(refusal.type) else PLAIN
         return Answer(status, [("Content-Type", kind)], refusal.body.encode("utf-8", "replace"))
-    if status < 400 or status == _SILENT:
+    if status < 400 or status == _NGINX_CLOSE:
         return Answer(status, [], b"")
     if wants_json(accept):
-        return _problem(QUOTA_EXCEEDED, REASONS[429], _USED_UP, status, names)
-    return _sentence(status, f"Too many requests.{_again(wait)}")
+        return _problem(QUOTA_EXCEEDED, REASONS[429], _QUOTA_EXCEEDED_DETAIL, status, names)
+    return _plain_text(status, f"Too many requests.{_retry_hint(wait)}")
 
 
 def undecided(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> Answer:
-    """Makes the response where nobody can decide, and the rules of these names do not let calls pass then.
+    """Returns the response to a call that could not be decided; ``names``: the rules that refuse it then.
 
     >>> undecided("text/html").body
     b'This service cannot decide about requests at the moment.\\n'
     """
     if wants_json(accept):
-        return _problem(REDUCED_CAPACITY, REASONS[503], f"{_CANNOT_DECIDE} Try again later.", 503, names)
-    return _sentence(503, f"{_CANNOT_DECIDE}{_again(wait)}")
+        return _problem(REDUCED_CAPACITY, REASONS[503], f"{_UNDECIDED_DETAIL} Try again later.", 503, names)
+    return _plain_text(503, f"{_UNDECIDED_DETAIL}{_retry_hint(wait)}")
 
 
 def wants_json(accept: str | None) -> bool:
-    """Whether a client would rather have JSON than a page, from its Accept field.
+    """Returns whether a client prefers JSON to HTML, from its Accept field.
 
     >>> wants_json("application/json, text/html;q=0.9"), wants_json("*/*"), wants_json(None)
     (True, False, False)
     """
     if not accept:
         return False
-    return _short_wants_json(accept) if len(accept) <= _SHORT else _wants_json(accept)
+    return _cached_wants_json(accept) if len(accept) <= _MAX_CACHED_CHARS else _wants_json(accept)
 
 
 def _wants_json(accept: str) -> bool:
-    likes: dict[str, float] = {}
-    places: dict[str, int] = {}
-    for place, (kind, parameters) in enumerate(_range.findall(lower(accept))):
-        likes[kind] = max(likes.get(kind, 0.0), _liked(parameters))
-        places.setdefault(kind, place)
-    json, problem = likes.get("application/json", 0.0), likes.get(PROBLEM, 0.0)
-    best = max(json, problem)
-    page = next((likes[kind] for kind in ("text/html", "text/*", "*/*") if kind in likes), 0.0)
-    if best != page or best == 0:
-        return best > page
-    named = places["application/json" if json == best else PROBLEM]
-    return "text/html" not in places or named < places["text/html"]
+    qualities: dict[str, float] = {}
+    positions: dict[str, int] = {}
+    for position, (kind, parameters) in enumerate(_media_range.findall(lower(accept))):
+        qualities[kind] = max(qualities.get(kind, 0.0), _quality_of(parameters))
+        positions.setdefault(kind, position)
+    json, problem = qualities.get("application/json", 0.0), qualities.get(PROBLEM, 0.0)
+    json_quality = max(json, problem)
+    html = next((qualities[kind] for kind in ("text/html", "text/*", "*/*") if kind in qualities), 0.0)
+    if json_quality != html or json_quality == 0:
+        return json_quality > html
+    json_position = positions["application/json" if json == json_quality else PROBLEM]
+    return "text/html" not in positions or json_position < positions["text/html"]
 
 
-_short_wants_json = lru_cache(maxsize=1024)(_wants_json)
+_cached_wants_json = lru_cache(maxsize=1024)(_wants_json)
 
 
-def _liked(parameters: str) -> float:
-    said = _quality.search(parameters)
+def _quality_of(parameters: str) -> float:
+    match = _quality.search(parameters)
     try:
-        return float(said[1]) if said else 1.0
+        return float(match[1]) if match else 1.0
     except ValueError:  # two points, or nothing but one
         return 1.0
 
 
 def _problem(kind: str, title: str, detail: str, status: int, names: Sequence[str]) -> Answer:
-    """A problem. Its title goes with its type (RFC 9457, 3.1.4), whatever status the rule says."""
+    """Returns a problem. Its title belongs to its type (RFC 9457, 3.1.4), whatever the rule's status is."""
     listed = ",".join(f'"{_special.sub(_escaped, name)}"' for name in names)
     body = (
         f'{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}",'
@@ -187,11 +189,11 @@ def _escaped(character: re.Match[str]) -> str:
     return f"\\u{ord(character[0]):04x}"
 
 
-def _sentence(status: int, words: str) -> Answer:
-    return Answer(status, [("Content-Type", PLAIN)], f"{words}\n".encode())
+def _plain_text(status: int, sentence: str) -> Answer:
+    return Answer(status, [("Content-Type", PLAIN)], f"{sentence}\n".encode())
 
 
-def _again(wait: int | None) -> str:
+def _retry_hint(wait: int | None) -> str:
     return "" if wait is None else f" Try again in {wait} second{'' if wait == 1 else 's'}."
 
 
