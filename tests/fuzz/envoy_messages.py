@@ -133,7 +133,7 @@ class Quotas(Limits):
         if isinstance(made, list):
             return await _sent(self._port, made)
         name, *reports = made
-        metadata = ((rlqs.NAME, "ab"[name[0]]),) if name[0] < 2 else ()
+        metadata = ((rlqs.HOLDER_HEADER, "ab"[name[0]]),) if name[0] < 2 else ()
         call = self._open(timeout=SECONDS, metadata=metadata)
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it was ended before all was sent
             for report in reports:

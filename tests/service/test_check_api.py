@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from headgate import ManualClock
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.check import Checker
-from headgate.service.receipt_tokens import Office
+from headgate.service.receipt_tokens import ReceiptSigner
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 from tests.service.service_harness import Service
@@ -137,7 +137,7 @@ def test_several_at_once_each_by_itself_or_all_or_none(service: Service) -> None
 
 def checker(clock: ManualClock, limits: list[tuple[str, str]]) -> Checker:
     rules = [{"name": f"rule{n}", "limit": limit, "mode": mode} for n, (limit, mode) in enumerate(limits)]
-    return Checker(AsyncRuleLimiter({"rules": rules}, clock=clock), Office(""), 100)
+    return Checker(AsyncRuleLimiter({"rules": rules}, clock=clock), ReceiptSigner(""), 100)
 
 
 LIMITS = some.sampled_from(["3/minute", "2/s burst 5", "4/minute sliding", "1/s queue 3", "2 slots", "2/s smooth"])

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from headgate.http.client_ip import Proxies
 from headgate.rules.attributes import request
-from headgate.service.forward_auth import Kind, NotForwarded, forwarded
+from headgate.service.forward_auth import GatewayKind, InvalidSubrequest, forwarded_attributes
 from tests.service.gateway_recordings import CADDY, ENVOY, NGINX, TARGET, TRAEFIK
 
 PROXIES = Proxies(["127.0.0.0/8", "10.0.0.0/8", "unix"])
 GATEWAY, CLIENT = "10.0.0.1:4711", "203.0.113.7"
 Pairs = list[tuple[str, str]]
 
-SAID: dict[Kind, Pairs] = {
+SAID: dict[GatewayKind, Pairs] = {
     "auth_request": [
         ("X-Original-Method", "PUT"),
         ("X-Original-URI", "/a%2Fb?q=1"),
@@ -33,20 +33,20 @@ SAID: dict[Kind, Pairs] = {
     "ext_authz": [("host", "Shop.example:81"), ("x-forwarded-for", f"6.6.6.6,{CLIENT}")],
 }
 OWN: Pairs = [("cookie", "a=b"), ("cookie", "c=d"), ("authorization", "Basic x"), ("x-a", "1"), ("X-A", "2")]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[GatewayKind, ...] = get_args(GatewayKind)
 
 
-def ask(kind: Kind, headers: Sequence[tuple[Any, Any]], peer: str = GATEWAY) -> dict[str, str]:
+def ask(kind: GatewayKind, headers: Sequence[tuple[Any, Any]], peer: str = GATEWAY) -> dict[str, str]:
     if kind == "ext_authz":
-        return forwarded(kind, "PUT", "/a/b", "q=1", headers, peer, PROXIES)
-    return forwarded(kind, "GET", "/check", "r=2", headers, peer, PROXIES)
+        return forwarded_attributes(kind, "PUT", "/a/b", "q=1", headers, peer, PROXIES)
+    return forwarded_attributes(kind, "GET", "/check", "r=2", headers, peer, PROXIES)
 
 
 EXPECTED = request("PUT", "/a%2Fb?q=1", [("Host", "Shop.example:81"), *OWN], CLIENT)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_clients_request(kind: Kind) -> None:
+def test_the_clients_request(kind: GatewayKind) -> None:
     assert EXPECTED["host"] == "shop.example"
     assert (EXPECTED["path"], EXPECTED["cookie.c"], EXPECTED["header.x-a"]) == ("/a/b", "d", "1, 2")
     assert ask(kind, SAID[kind] + OWN) == EXPECTED
@@ -72,7 +72,7 @@ BETWEEN = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_proxies_say_to_each_other_is_nobodys(kind: Kind) -> None:
+def test_what_proxies_say_to_each_other_is_nobodys(kind: GatewayKind) -> None:
     said = {name.lower() for name, _ in SAID[kind]}
     others = [pair for other in KINDS for pair in SAID[other]] + BETWEEN
     noise = [(name, "/evil") for name, _ in others if name.lower() not in said]
@@ -80,9 +80,9 @@ def test_what_proxies_say_to_each_other_is_nobodys(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_peer_that_is_no_trusted_proxy_is_not_believed(kind: Kind) -> None:
+def test_a_peer_that_is_no_trusted_proxy_is_not_believed(kind: GatewayKind) -> None:
     for headers in (SAID[kind] + OWN, []):
-        with pytest.raises(NotForwarded, match=r'"203.0.113.9:80" is not among the trusted proxies'):
+        with pytest.raises(InvalidSubrequest, match=r'"203.0.113.9:80" is not among the trusted proxies'):
             ask(kind, headers, peer="203.0.113.9:80")
 
 
@@ -98,7 +98,7 @@ SENTENCES: dict[str, str] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_that_is_read_is_needed_once(kind: Kind) -> None:
+def test_every_field_that_is_read_is_needed_once(kind: GatewayKind) -> None:
     for pair in SAID[kind]:
         rest = [other for other in SAID[kind] if other is not pair] + OWN
         name = pair[0]
@@ -107,7 +107,7 @@ def test_every_field_that_is_read_is_needed_once(kind: Kind) -> None:
         cases += [] if is_list else [([*rest, pair, (name, "x")], "came twice")]
         cases += [] if is_host else [([*rest, (name, "")], "is missing")]
         for headers, fault in cases:
-            with pytest.raises(NotForwarded) as raised:
+            with pytest.raises(InvalidSubrequest) as raised:
                 ask(kind, headers)
             sentence = str(raised.value)
             assert fault in sentence
@@ -117,14 +117,14 @@ def test_every_field_that_is_read_is_needed_once(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["auth_request", "forward_auth"])
-def test_a_request_without_a_host(kind: Kind) -> None:
+def test_a_request_without_a_host(kind: GatewayKind) -> None:
     """Of HTTP/1.0. Caddy and Traefik then write an empty field; Envoy refuses such a request itself."""
     headers = [(name, "" if name.endswith("Host") else value) for name, value in SAID[kind]]
     assert ask(kind, headers) == request("PUT", "/a%2Fb?q=1", [], CLIENT)
 
 
 @pytest.mark.parametrize("kind", ["auth_request", "forward_auth"])
-def test_the_gateway_names_the_host_whatever_the_target_says(kind: Kind) -> None:
+def test_the_gateway_names_the_host_whatever_the_target_says(kind: GatewayKind) -> None:
     headers = [
         (name, "http://evil.example/a%2Fb?q=1" if name.lower().endswith("uri") else value)
         for name, value in SAID[kind]
@@ -133,14 +133,14 @@ def test_the_gateway_names_the_host_whatever_the_target_says(kind: Kind) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lines_of_a_list_are_one_list(kind: Kind) -> None:
+def test_lines_of_a_list_are_one_list(kind: GatewayKind) -> None:
     rest = [pair for pair in SAID[kind] if pair[0].lower() != "x-forwarded-for"]
     lines = [("X-Forwarded-For", line) for line in ("6.6.6.6", f"9.9.9.9, {CLIENT}", "10.0.0.9")]
     assert ask(kind, rest + lines)["address"] == CLIENT
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_64_kilobytes_change_nothing(kind: Kind) -> None:
+def test_64_kilobytes_change_nothing(kind: GatewayKind) -> None:
     long = "z" * 65536
     found = ask(kind, [*SAID[kind], *OWN, ("x-long", long), (long, "1"), ("x-original-" + long, "1")])
     assert found == EXPECTED | {"header.x-long": long, "header." + long: "1"}
@@ -152,12 +152,12 @@ SENT = [("X-A", "1"), ("X-A", "2"), ("Cookie", "a=b"), ("Cookie", "c=d")]
 SENT += [("Authorization", "Basic x"), ("User-Agent", "t"), ("Host", "Ex.com:81")]
 
 
-def recorded(kind: Kind, text: str) -> dict[str, str]:
+def recorded(kind: GatewayKind, text: str) -> dict[str, str]:
     first, *lines = text.split("\n")
     method, target, _ = first.split(" ")
     path, _, query = target.removeprefix("/envoy").partition("?")
     headers = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)]
-    return forwarded(kind, method, unquote(path), query, headers, GATEWAY, Proxies(["10.0.0.1"]))
+    return forwarded_attributes(kind, method, unquote(path), query, headers, GATEWAY, Proxies(["10.0.0.1"]))
 
 
 def test_what_real_gateways_sent() -> None:
@@ -177,7 +177,7 @@ def test_a_second_line_of_cookies_makes_no_other_session_behind_envoy(second: st
     for line in (f"sid=1,{second}", f"{second},sid=1", f"a=b; sid=1 , {second}"):
         assert ask("ext_authz", [*SAID["ext_authz"], ("Cookie", line)])["cookie.sid"] == "1"
     for lines in (["sid=1,sid=2"], ["z=1,sid=2; sid=1"], ["sid=1", "z=0,sid=2"]):
-        with pytest.raises(NotForwarded, match="one of them has two values"):
+        with pytest.raises(InvalidSubrequest, match="one of them has two values"):
             ask("ext_authz", [*SAID["ext_authz"], *(("cookie", line) for line in lines)])
     whole = ask("ext_authz", [*SAID["ext_authz"], ("cookie", "sid=1; sid=2")])
     assert (whole["cookie.sid"], whole["header.cookie"]) == ("1", "sid=1; sid=2")
@@ -220,7 +220,7 @@ READ_BY_GATEWAYS = ("x-original-", "x-forwarded-", "x-envoy-", "keep-alive")
 BETWEEN_NAMES = {"host", "x-real-ip", "via", "content-length", "connection"}
 
 
-Asked = tuple[Kind, str, str, str, Pairs]
+Asked = tuple[GatewayKind, str, str, str, Pairs]
 
 
 def without(headers: Pairs, *names: str) -> Pairs:
@@ -302,7 +302,7 @@ def test_the_sub_request_of_any_request_has_the_attributes_of_that_request(
     expected = request(method, target, [("Host", host), *original], address)
     if gateway is envoy:  # what is not UTF-8 is lost in granian
         expected["path"] = expected["path"].encode(errors="surrogateescape").decode(errors="replace")
-    assert forwarded(*gateway(method, target, host, headers, address), GATEWAY, PROXIES) == expected
+    assert forwarded_attributes(*gateway(method, target, host, headers, address), GATEWAY, PROXIES) == expected
 
 
 WORDS = st.text("ab1 %é", min_size=1, max_size=4).filter(str.strip)
@@ -331,12 +331,12 @@ RAW = st.text(max_size=10) | st.binary(max_size=10)
     st.sampled_from([GATEWAY, "unix:", CLIENT]) | st.text(max_size=8),
 )
 def test_nothing_but_a_sentence_is_ever_raised(
-    kind: Kind, line: tuple[str, str, str], headers: list[tuple[Any, Any]], complete: bool, peer: str
+    kind: GatewayKind, line: tuple[str, str, str], headers: list[tuple[Any, Any]], complete: bool, peer: str
 ) -> None:
     try:
-        found: dict[str, str] | None = forwarded(
+        found: dict[str, str] | None = forwarded_attributes(
             kind, *line, headers + (SAID[kind] if complete else []), peer, PROXIES
         )
-    except NotForwarded:
+    except InvalidSubrequest:
         found = None
     assert found is None or found["path"].startswith("/")

@@ -10,8 +10,8 @@ from granian.constants import Interfaces
 from granian.server.embed import Server
 
 from headgate.http.client_ip import Proxies
-from headgate.service.asgi import Answer, Answers, Asgi, Request
-from headgate.service.forward_auth import NotForwarded, forwarded
+from headgate.service.asgi import Asgi, Handler, Request, Response
+from headgate.service.forward_auth import InvalidSubrequest, forwarded_attributes
 from tests.servers.redis_server import free_port
 
 PROXIES, CLIENT = Proxies(["127.0.0.0/8", "unix"]), "203.0.113.7"
@@ -22,11 +22,11 @@ class Listening:
 
     request: Request
 
-    def asked(self, request: Request) -> tuple[None, Answers]:
+    def route(self, request: Request) -> tuple[None, Handler]:
         self.request = request
         return None, lambda _: (200, [], b"")
 
-    def trouble(self, request: Request, error: Exception) -> Answer:
+    def error_response(self, request: Request, error: Exception) -> Response:
         raise error
 
 
@@ -82,11 +82,11 @@ def test_granian_hands_over_every_byte_of_a_field(tmp_path: Path) -> None:
     assert PROXIES.client(heard.client, None) == "127.0.0.1"
     assert [value for name, value in heard.headers if name == b"x-a"] == [b"1", b"\xe9"]
     told = "PUT", heard.path, heard.query, heard.headers, heard.client, PROXIES
-    asked = forwarded("auth_request", *told)
+    asked = forwarded_attributes("auth_request", *told)
     assert (asked["path"], asked["address"]) == ("/caf\u00e9", CLIENT)
-    assert forwarded("ext_authz", *told)["path"] == heard.path
-    with pytest.raises(NotForwarded, match="X-Forwarded-Host is missing"):
-        forwarded("forward_auth", *told)
+    assert forwarded_attributes("ext_authz", *told)["path"] == heard.path
+    with pytest.raises(InvalidSubrequest, match="X-Forwarded-Host is missing"):
+        forwarded_attributes("forward_auth", *told)
     peer = heard_by_granian(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", tmp_path).client
     assert PROXIES.behind(peer, CLIENT) == CLIENT, peer
     assert Proxies(["0.0.0.0/0", "::/0"]).behind(peer, CLIENT) is None, peer

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from headgate.enforcement.stored_decision import Written
-from headgate.service.receipt_tokens import NoReceipt, Office
+from headgate.service.receipt_tokens import InvalidReceipt, ReceiptSigner
 from tests.servers import RedisServer
 from tests.servers.waiting import until
 from tests.service.service_harness import Reply, Service
@@ -56,42 +56,42 @@ def detail(reply: Reply) -> tuple[int, str]:
 
 @given(some.integers(0), some.integers(0, 7), some.lists(some.just(PART), max_size=3))
 def test_a_receipt_that_was_changed_in_any_bit_is_refused(at: int, bit: int, parts: list[Written]) -> None:
-    office = Office(SECRET)
-    text = office.written(parts).encode()
-    assert office.read(text.decode()).parts == parts
+    office = ReceiptSigner(SECRET)
+    text = office.write(parts).encode()
+    assert office.read(text.decode()).charges == parts
     at %= len(text)
     changed = text[:at] + bytes([text[at] ^ 1 << bit]) + text[at + 1 :]
-    with pytest.raises(NoReceipt):
+    with pytest.raises(InvalidReceipt):
         office.read(changed.decode("latin-1"))
 
 
 @given(some.text() | some.binary().map(bytes.hex))
 def test_what_is_no_receipt_is_refused(text: str) -> None:
-    with pytest.raises(NoReceipt, match="was not written by this service, or with another secret"):
-        Office(SECRET).read(text)
+    with pytest.raises(InvalidReceipt, match="was not written by this service, or with another secret"):
+        ReceiptSigner(SECRET).read(text)
 
 
 @pytest.mark.parametrize("more", ["=", "A", "AA", "AAAA", "\n", " ", "!"])
 def test_nothing_may_be_added(more: str) -> None:
-    office = Office(SECRET)
-    text = office.written([PART])
+    office = ReceiptSigner(SECRET)
+    text = office.write([PART])
     for changed in (text + more, more + text, text[:-1]):
-        with pytest.raises(NoReceipt):
+        with pytest.raises(InvalidReceipt):
             office.read(changed)
 
 
 def test_each_receipt_is_another_and_another_secret_reads_none() -> None:
-    assert Office(SECRET).written([PART]) != Office(SECRET).written([PART])
-    Office(SECRET).read(Office(SECRET).written([PART]))
-    for other in (Office(f"{SECRET}."), Office("")):
-        with pytest.raises(NoReceipt):
-            other.read(Office(SECRET).written([PART]))
+    assert ReceiptSigner(SECRET).write([PART]) != ReceiptSigner(SECRET).write([PART])
+    ReceiptSigner(SECRET).read(ReceiptSigner(SECRET).write([PART]))
+    for other in (ReceiptSigner(f"{SECRET}."), ReceiptSigner("")):
+        with pytest.raises(InvalidReceipt):
+            other.read(ReceiptSigner(SECRET).write([PART]))
 
 
 @given(some.integers(0, 2**62), some.integers(0, 2**62))
 def test_a_use_is_remembered_for_as_long_as_the_charge_matters(reset_us: int, delay_us: int) -> None:
-    office = Office(SECRET)
-    once = office.read(office.written([PART._replace(reset_after_us=reset_us, delay_us=delay_us)])).once
+    office = ReceiptSigner(SECRET)
+    once = office.read(office.write([PART._replace(reset_after_us=reset_us, delay_us=delay_us)])).one_use_limit
     seconds = int(once.text.removeprefix("1/").removesuffix("s log"))
     assert seconds * 1_000_000 >= min(reset_us + delay_us, 68 * 365 * 86400 * 1_000_000)
 
@@ -213,7 +213,7 @@ def test_only_what_passed_together_has_receipts(service: Service) -> None:
 
 @pytest.mark.parametrize("verb", ["refund", "commit", "cancel", "renew", "release"])
 def test_none_of_ours(service: Service, verb: str) -> None:
-    told = detail(service.post(verb, receipt=Office(SECRET).written([PART])))
+    told = detail(service.post(verb, receipt=ReceiptSigner(SECRET).write([PART])))
     assert told == (404, "This receipt was not written by this service, or with another secret.")
 
 

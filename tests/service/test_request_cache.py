@@ -16,7 +16,7 @@ from headgate.service.asgi import Asgi
 from headgate.service.check import Checker
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
 from headgate.service.envoy.rls import RateLimits
-from headgate.service.receipt_tokens import Office
+from headgate.service.receipt_tokens import ReceiptSigner
 from headgate.service.settings import Settings
 
 BOOK: dict[str, Any] = {
@@ -54,7 +54,7 @@ class Told:
 
     def __init__(self, clock: ManualClock, book: dict[str, Any] = BOOK) -> None:
         self.limiter = AsyncRuleLimiter(book, clock=clock)
-        checker = Checker(self.limiter, Office("a secret of sixteen letters"), 100)
+        checker = Checker(self.limiter, ReceiptSigner("a secret of sixteen letters"), 100)
         self.limits = RateLimits(self.limiter)
         self.app = App(checker, self.limits, Settings())
         self._asgi = Asgi(self.app)
@@ -96,7 +96,10 @@ class Told:
         )
 
     def forget(self) -> None:
-        self.app._checks, self.app._subrequests = request_cache.RequestCache(), request_cache.RequestCache()
+        self.app._check_cache, self.app._subrequest_cache = (
+            request_cache.RequestCache(),
+            request_cache.RequestCache(),
+        )
         self.limits._known = request_cache.RequestCache()
 
 
@@ -204,15 +207,15 @@ async def test_a_changed_book_is_gone_by_at_once(asked: str) -> None:
 
 async def test_what_is_asked_again_is_kept_and_no_more_than_some() -> None:
     told = Told(ManualClock())
-    checks = told.app._checks
-    for number in range(request_cache.MANY + 10):
+    checks = told.app._check_cache
+    for number in range(request_cache.MAX_CACHED_REQUESTS + 10):
         for times in (0, 1):
-            before = len(checks._known)
+            before = len(checks._cached)
             await told.check({"attributes": {"user": f"user-{number}"}})
-            assert times or len(checks._known) == before
-        assert checks._known
-    assert len(checks._known) <= request_cache.MANY
-    assert len(checks._once) <= request_cache.MANY
+            assert times or len(checks._cached) == before
+        assert checks._cached
+    assert len(checks._cached) <= request_cache.MAX_CACHED_REQUESTS
+    assert len(checks._seen_hashes) <= request_cache.MAX_CACHED_REQUESTS
     for _ in range(2):
-        await told.check({"attributes": {"user": "x" * request_cache.LONG}})
-    assert not any(len(words) > request_cache.LONG for words in checks._known)  # type: ignore[arg-type]
+        await told.check({"attributes": {"user": "x" * request_cache.MAX_CACHED_REQUEST_BYTES}})
+    assert not any(len(words) > request_cache.MAX_CACHED_REQUEST_BYTES for words in checks._cached)  # type: ignore[arg-type]

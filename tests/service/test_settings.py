@@ -211,9 +211,9 @@ def test_help_names_every_setting_with_its_default() -> None:
 
 def test_log_lines_are_lines_whatever_was_sent() -> None:
     record: dict[str, Any] = {"msg": "asked for %s", "args": ("/a\nb\x1b[31m\u2028c",), "levelname": "INFO"}
-    line = log_format.Line().format(logging.makeLogRecord(record | {"workers": 2}))
+    line = log_format.TextFormatter().format(logging.makeLogRecord(record | {"workers": 2}))
     assert re.fullmatch(r"[0-9T:.-]+Z info asked for /a\\nb\\x1b\[31m\\x2028c workers=2", line)
-    document = log_format.Document().format(logging.makeLogRecord(record))
+    document = log_format.JsonFormatter().format(logging.makeLogRecord(record))
     assert len(document.splitlines()) == 1
 
 

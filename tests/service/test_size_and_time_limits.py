@@ -25,9 +25,9 @@ from headgate.service.asgi import Asgi
 from headgate.service.body_timeout import BodyTimeouts
 from headgate.service.check import Checker
 from headgate.service.envoy.rls import RateLimits
-from headgate.service.json_decoding import Reader
+from headgate.service.json_decoding import JsonDecoder
 from headgate.service.openapi import VERBS
-from headgate.service.receipt_tokens import Office
+from headgate.service.receipt_tokens import ReceiptSigner
 from headgate.service.settings import Settings
 from tests.service.service_harness import Service
 
@@ -78,20 +78,20 @@ def test_sizes_are_bounded(service: Service) -> None:
     def check(body: bytes) -> int:
         return service.ask("POST", "/v1/check", body).status
 
-    assert check(attributes(**{f"a{n}": 1 for n in range(check_schema.ATTRIBUTES)})) == 200
-    assert check(attributes(**{f"a{n}": 1 for n in range(check_schema.ATTRIBUTES + 1)})) == 400
-    assert check(attributes(**{"n" * check_schema.NAME: 1})) == 200
-    assert check(attributes(**{"n" * (check_schema.NAME + 1): 1})) == 400
-    assert check(attributes(user="v" * check_schema.VALUE)) == 200
-    assert check(attributes(user="v" * (check_schema.VALUE + 1))) == 400
+    assert check(attributes(**{f"a{n}": 1 for n in range(check_schema.MAX_ATTRIBUTES)})) == 200
+    assert check(attributes(**{f"a{n}": 1 for n in range(check_schema.MAX_ATTRIBUTES + 1)})) == 400
+    assert check(attributes(**{"n" * check_schema.MAX_NAME_CHARS: 1})) == 200
+    assert check(attributes(**{"n" * (check_schema.MAX_NAME_CHARS + 1): 1})) == 400
+    assert check(attributes(user="v" * check_schema.MAX_VALUE_CHARS)) == 200
+    assert check(attributes(user="v" * (check_schema.MAX_VALUE_CHARS + 1))) == 400
     assert check(ASKED.ljust(BODY)) == 200
     assert check(ASKED.ljust(BODY + 1)) == 413
     one: dict[str, Any] = {"attributes": {}}
     assert service.post("checks", checks=[one] * 100).status == 200
     reply = service.post("checks", checks=[one] * 101)
     assert (reply.status, reply.json["detail"]) == (400, "These are 101 checks; 100 at a time are answered.")
-    assert service.post("refund", receipt="r" * check_schema.RECEIPT).status == 404
-    assert service.post("refund", receipt="r" * (check_schema.RECEIPT + 1)).status == 400
+    assert service.post("refund", receipt="r" * check_schema.MAX_RECEIPT_CHARS).status == 404
+    assert service.post("refund", receipt="r" * (check_schema.MAX_RECEIPT_CHARS + 1)).status == 400
 
 
 def test_a_body_may_come_in_parts_and_is_bounded_all_the_same(service: Service) -> None:
@@ -211,7 +211,7 @@ class _Client:
 
 
 def _served(limiter: AsyncRuleLimiter) -> Asgi:
-    return Asgi(App(Checker(limiter, Office(""), 1), RateLimits(limiter), Settings()), seconds=0.02)
+    return Asgi(App(Checker(limiter, ReceiptSigner(""), 1), RateLimits(limiter), Settings()), seconds=0.02)
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
@@ -251,7 +251,7 @@ async def test_who_waits_no_more_is_left_alone() -> None:
     overdue.begin()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(10)
-    assert overdue.is_over(task)
+    assert overdue.timed_out(task)
     assert not task.cancelling()
 
 
@@ -265,7 +265,7 @@ _like = some.dictionaries(_names, _json | some.dictionaries(some.text(), _json, 
 
 
 @given(
-    some.sampled_from([verb.asked for verb in VERBS]),
+    some.sampled_from([verb.request_type for verb in VERBS]),
     some.binary()
     | (_json | _like | some.fixed_dictionaries({"checks": some.lists(_like)})).map(
         lambda found: json.dumps(found).encode()
@@ -273,7 +273,7 @@ _like = some.dictionaries(_names, _json | some.dictionaries(some.text(), _json, 
 )
 def test_a_body_is_read_or_refused_in_a_sentence(kind: type[msgspec.Struct], body: bytes) -> None:
     try:
-        asked = Reader(kind)(body)
+        asked = JsonDecoder(kind)(body)
     except InvalidCharge as error:
         told = str(error)
     else:

@@ -1,4 +1,4 @@
-"""The check service: what gateways ask that cannot decide by themselves.
+"""The check service: decides calls over HTTP and gRPC, for gateways that cannot decide by themselves.
 
-It composes a limiter with the borders of others: HTTP and gRPC. It makes no decisions of its own.
+It connects a limiter with other programs' protocols. It makes no decisions of its own.
 """

@@ -1,25 +1,26 @@
-"""The service over HTTP: which path answers what, and in which status.
+"""Serves the check API over HTTP: which path is handled by what, and with which status.
 
-    POST /v1/check, /v1/peek, /v1/checks, /v1/reserve        questions in JSON; a refusal is an answer, so 200
+    POST /v1/check, /v1/peek, /v1/checks, /v1/reserve        checks in JSON; a refusal is an answer, so 200
     POST /v1/refund, /v1/commit, /v1/cancel                  receipts, to be given back
     POST /v1/renew, /v1/release                              receipts that hold slots
     any  /auth/nginx                                         auth_request: 200 or 403, never a body
-    any  /auth/forward                                       Traefik's and Caddy's: 200, or the client's answer
+    any  /auth/forward                                       Traefik's and Caddy's: 200, or the client's response
     any  /auth/envoy/...                                     ext_authz: the same, the client's path behind it
     POST /json                                               the reference rate limit service's
-    GET  /healthz, /readyz, /openapi.json                    alive; fit to be asked; what all of this is; HEAD too
-    GET  /healthcheck                                        the reference rate limit service's: fit to be asked
+    GET  /healthz, /readyz, /openapi.json                    liveness; readiness; the description; HEAD too
+    GET  /healthcheck                                        the reference rate limit service's: readiness
 
-nginx makes a 500 of any sub-request's status but 2xx, 401 and 403, and opens a connection anew after any body. So
-it is told 403 and, in X-Headgate-Code, what the client should get. A delay is waited for here, before the answer:
-no gateway can do that for us. Slots that a gateway's question takes end by their ttl.
+nginx makes a 500 of any sub-request's status but 2xx, 401 and 403, and opens a new connection after any body. So
+it gets 403 and, in X-Headgate-Code, the status for the client. A delay is waited for here, before the response: no
+gateway can do that for us. Slots that a gateway's sub-request takes end by their ttl.
 
-Statuses: 400 what cannot be judged, 404 and 405 what is not here, 404 a receipt that is none of ours, 409 one that
-was used or is not fit for this, 408 a body that does not come, 413 too large, 501 what needs an extra that is not
-installed, 503 who cannot decide, is told to stop, or has too much to do. Each of them is a problem (RFC 9457) with
-a sentence. Health is told however much there is to do: who asks for it would restart us.
+Statuses: 400 a request that cannot be decided about, 404 and 405 an unknown path or method, 404 a receipt that was
+not signed here, 409 a receipt that was used or does not allow this, 408 a body that does not come, 413 too large,
+501 an extra is not installed, 503 no decision can be made, the service stops, or it has too much to do. Each of
+them is a problem (RFC 9457) with a sentence. Health is answered under any load: an orchestrator would restart the
+service.
 
-Laws (tests/service/test_check_api.py, test_sizes.py): nothing that is sent gets a 500, and nothing waits for long.
+Laws (tests/service/test_check_api.py, test_size_and_time_limits.py): no request gets a 500, and none waits long.
 """
 
 from __future__ import annotations
@@ -44,85 +45,88 @@ from headgate.http import refusal_body
 from headgate.http.headers import Fields, headers
 from headgate.limit_syntax import parse
 from headgate.service import check_schema
-from headgate.service.asgi import Answer, Answers, Pairs, Refused, Request, encoded
-from headgate.service.check import Checker, Unfit
-from headgate.service.forward_auth import Kind, NotForwarded, Wanted, forwarded
-from headgate.service.json_decoding import Reader
+from headgate.service.asgi import Handler, HttpError, RawHeaders, Request, Response, encode_headers
+from headgate.service.check import Checker, ReceiptNotUsable
+from headgate.service.forward_auth import GatewayKind, InvalidSubrequest, RelevantFields, forwarded_attributes
+from headgate.service.json_decoding import JsonDecoder
 from headgate.service.openapi import VERBS, Verb, description
-from headgate.service.receipt_tokens import NoReceipt
-from headgate.service.request_cache import LONG, CachedCheck, RequestCache, plain
+from headgate.service.receipt_tokens import InvalidReceipt
+from headgate.service.request_cache import MAX_CACHED_REQUEST_BYTES, CachedCheck, RequestCache, is_plain_pass
 from headgate.service.settings import Settings
 
 if TYPE_CHECKING:
     from headgate.service.envoy.rls import RateLimits
 
-_JSON = encoded([("content-type", "application/json")])
-_TEXT = encoded([("content-type", "text/plain")])
-_LONGEST_WAIT = 60.0  # seconds that a gateway is kept waiting for a delayed call
+_JSON = encode_headers([("content-type", "application/json")])
+_TEXT = encode_headers([("content-type", "text/plain")])
+_MAX_DELAY_S = 60.0  # that a gateway waits for a delayed call
 _log = logging.getLogger("headgate.service")
 
 
 class App:
-    """The application that granian runs. `limits` is None without the extra `envoy`."""
+    """The application that granian runs. `rate_limits` is None without the extra `envoy`."""
 
-    def __init__(self, checker: Checker, limits: RateLimits | None, settings: Settings) -> None:
-        self._checker, self._limits = checker, limits
+    def __init__(self, checker: Checker, rate_limits: RateLimits | None, settings: Settings) -> None:
+        self._checker, self._rate_limits = checker, rate_limits
         self._limiter = checker.limiter
-        self._trusted = settings.trusted
-        self._own = None if settings.own_limit is None else MemoryEngine().meter(parse(settings.own_limit), "own")
+        self._trusted_proxies = settings.trusted
+        self._self_limit = (
+            None if settings.own_limit is None else MemoryEngine().meter(parse(settings.own_limit), "own")
+        )
         self._description = msgspec.json.encode(description(settings.batch))
         self.draining = False
-        self.left: asyncio.Event = (
+        self.shutdown_timed_out: asyncio.Event = (
             asyncio.Event()
         )  # those who still wait for a delay are told that nobody will serve it
-        self._read_check = Reader(check_schema.Check)
-        self._checks: RequestCache[CachedCheck] = RequestCache()
-        self._subrequests: RequestCache[CachedCheck] = RequestCache()
-        self._fields = Wanted()
+        self._decode_check = JsonDecoder(check_schema.Check)
+        self._check_cache: RequestCache[CachedCheck] = RequestCache()
+        self._subrequest_cache: RequestCache[CachedCheck] = RequestCache()
+        self._relevant_fields = RelevantFields()
         self._encode = msgspec.json.Encoder().encode
-        self._health = {
-            "/healthz": self._alive,
-            "/readyz": self._ready,
-            "/healthcheck": self._serves,
-            "/openapi.json": self._describe,
+        self._info_handlers = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/healthcheck": self._healthcheck,
+            "/openapi.json": self._openapi,
         }
-        posted = {f"/v1/{verb.name}": self._verb(verb) for verb in VERBS if verb.name != "check"}
-        posted |= {"/v1/check": self._check, "/json": self._reference}
-        self._paths: dict[str, tuple[int | None, Answers]] = {
-            **{path: (settings.body, answers) for path, answers in posted.items()},
-            "/auth/nginx": (None, self._for_nginx),
-            "/auth/forward": (None, partial(self._for_gateway, "forward_auth", "")),
-            "/auth/envoy": (None, self._for_envoy),
+        post_handlers = {f"/v1/{verb.name}": self._handler_of(verb) for verb in VERBS if verb.name != "check"}
+        post_handlers |= {"/v1/check": self._check, "/json": self._reference_json}
+        self._handlers: dict[str, tuple[int | None, Handler]] = {
+            **{path: (settings.body, handler) for path, handler in post_handlers.items()},
+            "/auth/nginx": (None, self._nginx_auth),
+            "/auth/forward": (None, partial(self._forward_auth, "forward_auth", "")),
+            "/auth/envoy": (None, self._envoy_auth),
         }
 
-    def asked(self, request: Request) -> tuple[int | None, Answers]:
-        """How many bytes its body may have, and who answers it then."""
+    def route(self, request: Request) -> tuple[int | None, Handler]:
+        """Returns the largest body in bytes, None if it is not read; and the handler of the request."""
         path = request.path
-        found = self._paths.get(path)
-        if found is None:
-            if path in self._health:
-                return None, self._told
+        entry = self._handlers.get(path)
+        if entry is None:
+            if path in self._info_handlers:
+                return None, self._info
             if not path.startswith("/auth/envoy/"):
-                raise Refused(404, "See /openapi.json for what there is.")
-            found = self._paths["/auth/envoy"]
-        if self._own is not None:
-            self._enough(self._own)
-        if found[0] is not None and request.method != "POST":
-            raise Refused(405, "Ask by POST.", [("allow", "POST")])
-        return found
+                raise HttpError(404, "See /openapi.json for what there is.")
+            entry = self._handlers["/auth/envoy"]
+        if self._self_limit is not None:
+            self._limit_own_load(self._self_limit)
+        if entry[0] is not None and request.method != "POST":
+            raise HttpError(405, "Ask by POST.", [("allow", "POST")])
+        return entry
 
-    def trouble(self, request: Request, error: Exception) -> Answer:
-        """What is answered where that came to nothing."""
+    def error_response(self, request: Request, error: Exception) -> Response:
+        """Returns the response to a request whose handler raised an error."""
         match error:
-            case Refused() if request.path == "/auth/nginx":
-                return 403, encoded([*error.fields, ("X-Headgate-Code", str(error.status))]), b""
-            case Refused():
+            case HttpError() if request.path == "/auth/nginx":
+                return 403, encode_headers([*error.fields, ("X-Headgate-Code", str(error.status))]), b""
+            case HttpError():
                 return self._problem(error.status, error.detail, error.fields)
-            case NotForwarded():
+            case InvalidSubrequest():
                 _log.warning("A gateway's question cannot be answered: %s", error)
                 return self._problem(400, str(error))
             case InvalidCharge():
-                status = 404 if isinstance(error, NoReceipt) else 409 if isinstance(error, Unfit) else 400
+                status = 409 if isinstance(error, ReceiptNotUsable) else 400
+                status = 404 if isinstance(error, InvalidReceipt) else status
                 return self._problem(status, str(error))
             case EngineUnavailable():
                 return self._problem(503, str(error), [("retry-after", "1")])
@@ -132,116 +136,125 @@ class App:
         _log.error("A request to %s could not be answered.", request.path[:200], exc_info=error)
         return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
-    def _problem(self, status: int, detail: str, fields: Fields | None = None) -> Answer:
+    def _problem(self, status: int, detail: str, fields: Fields | None = None) -> Response:
         body = self._encode(check_schema.Trouble("about:blank", refusal_body.REASONS[status], status, detail))
-        return status, encoded([("content-type", refusal_body.PROBLEM), *(fields or [])]), body
+        return status, encode_headers([("content-type", refusal_body.PROBLEM), *(fields or [])]), body
 
-    def _enough(self, own: Any) -> None:
-        """Refuse what is more than this worker wants to answer."""
-        facts = own.decide("", 1)
-        if not facts[ALLOWED]:
-            wait = math.ceil((facts[RETRY_AFTER_US] or 0) / SECOND)
-            raise Refused(
+    def _limit_own_load(self, meter: Any) -> None:
+        """Raises 503 if this worker has more requests than its own limit."""
+        outcome = meter.decide("", 1)
+        if not outcome[ALLOWED]:
+            wait = math.ceil((outcome[RETRY_AFTER_US] or 0) / SECOND)
+            raise HttpError(
                 503,
                 "This service has too much to do. Ask again after the seconds that Retry-After says.",
                 [("retry-after", str(max(wait, 1)))],
             )
 
-    def _verb(self, verb: Verb) -> Answers:
-        read = Reader(verb.asked)
-        ask: Callable[[Any], Awaitable[msgspec.Struct]] = getattr(self._checker, verb.name)
+    def _handler_of(self, verb: Verb) -> Handler:
+        decode = JsonDecoder(verb.request_type)
+        method: Callable[[Any], Awaitable[msgspec.Struct]] = getattr(self._checker, verb.name)
 
-        async def answered(request: Request) -> Answer:
-            asked = read(request.body)
-            if not _gives_receipts(asked):
-                return 200, _JSON, self._encode(await ask(asked))
-            return 200, _JSON, self._encode(await request.unless_gone(ask(asked), self._checker.undo))
+        async def handler(request: Request) -> Response:
+            body = decode(request.body)
+            if not _returns_receipt(body):
+                return 200, _JSON, self._encode(await method(body))
+            return 200, _JSON, self._encode(await request.unless_disconnected(method(body), self._checker.undo))
 
-        return answered
+        return handler
 
-    def _check(self, request: Request) -> Answer | Awaitable[Answer]:
-        """The verb that is asked most: who asks in the same words again is not read again."""
-        known = self._checks.get(request.body, self._limiter.ruling)
-        if known is None:
+    def _check(self, request: Request) -> Response | Awaitable[Response]:
+        """Handles the most frequent request: a body that came before is not parsed again."""
+        cached = self._check_cache.get(request.body, self._limiter.ruling)
+        if cached is None:
             return self._new_check(request)
-        return self._known_check(known) if known.at_once is None else self._checked(known, known.at_once())
+        if cached.decide_now is None:
+            return self._cached_check(cached)
+        return self._check_response(cached, cached.decide_now())
 
-    async def _new_check(self, request: Request) -> Answer:
-        body, asked = request.body, self._read_check(request.body)
-        call = self._limiter.call(asked.attributes, asked.cost)
-        if len(body) <= LONG and not asked.verdicts and not asked.receipt and self._checks.again(body):
-            self._checks.keep(body, call.ruling, CachedCheck.of(call))
-        answer = self._decided_check(asked, call)
-        if asked.receipt:
-            return 200, _JSON, self._encode(await request.unless_gone(answer, self._checker.undo))
+    async def _new_check(self, request: Request) -> Response:
+        body, check = request.body, self._decode_check(request.body)
+        plan = self._limiter.call(check.attributes, check.cost)
+        if (
+            len(body) <= MAX_CACHED_REQUEST_BYTES
+            and not check.verdicts
+            and not check.receipt
+            and self._check_cache.is_repeat(body)
+        ):
+            self._check_cache.store(body, plan.ruling, CachedCheck.from_plan(plan))
+        answer = self._decided_check(check, plan)
+        if check.receipt:
+            return 200, _JSON, self._encode(await request.unless_disconnected(answer, self._checker.undo))
         return 200, _JSON, self._encode(await answer)
 
-    async def _decided_check(self, asked: check_schema.Check, call: CallPlan) -> check_schema.Answer:
-        return self._checker.answer(await self._limiter.decided(call), asked.verdicts, asked.receipt)
+    async def _decided_check(self, check: check_schema.Check, plan: CallPlan) -> check_schema.Answer:
+        return self._checker.answer(await self._limiter.decided(plan), check.verdicts, check.receipt)
 
-    async def _known_check(self, known: CachedCheck) -> Answer:
-        return self._checked(known, await known.awaited())
+    async def _cached_check(self, cached: CachedCheck) -> Response:
+        return self._check_response(cached, await cached.decide())
 
-    def _checked(self, known: CachedCheck, facts: Outcome) -> Answer:
-        if plain(facts):
-            return 200, _JSON, known.document(facts)
-        return 200, _JSON, self._encode(self._checker.answer(known.decision(facts)))
+    def _check_response(self, cached: CachedCheck, outcome: Outcome) -> Response:
+        if is_plain_pass(outcome):
+            return 200, _JSON, cached.document(outcome)
+        return 200, _JSON, self._encode(self._checker.answer(cached.decision(outcome)))
 
-    async def _for_nginx(self, request: Request) -> Answer:
+    async def _nginx_auth(self, request: Request) -> Response:
         try:
-            decision, fields = await self._decided("auth_request", "", request)
+            decision, fields = await self._decide_subrequest("auth_request", "", request)
         except (CorruptState, EngineUnavailable) as error:
             _log.warning("No decision for nginx: %s", error)
-            return 403, encoded([("X-Headgate-Code", "503"), ("Retry-After", "1")]), b""
+            return 403, encode_headers([("X-Headgate-Code", "503"), ("Retry-After", "1")]), b""
         if decision is None:
             return 200, fields, b""
         refusal = decision.refusal
         code = ("X-Headgate-Code", str(429 if refusal is None else refusal.status))
-        return 403, [*fields, *encoded([_spoke(decision), code])], b""
+        return 403, [*fields, *encode_headers([_rule_field(decision), code])], b""
 
-    async def _for_envoy(self, request: Request) -> Answer:
-        return await self._for_gateway("ext_authz", request.path[len("/auth/envoy") :], request)
+    async def _envoy_auth(self, request: Request) -> Response:
+        return await self._forward_auth("ext_authz", request.path[len("/auth/envoy") :], request)
 
-    async def _for_gateway(self, kind: Kind, path: str, request: Request) -> Answer:
+    async def _forward_auth(self, kind: GatewayKind, path: str, request: Request) -> Response:
         try:
-            decision, fields = await self._decided(kind, path, request)
+            decision, fields = await self._decide_subrequest(kind, path, request)
         except (CorruptState, EngineUnavailable) as error:
             _log.warning("No decision for a gateway: %s", error)
-            answer = refusal_body.undecided(request.field(b"accept"), wait=1)
-            return answer.status, encoded([*answer.headers, ("Retry-After", "1")]), answer.body
+            response = refusal_body.undecided(request.field(b"accept"), wait=1)
+            return response.status, encode_headers([*response.headers, ("Retry-After", "1")]), response.body
         if decision is None:
             return 200, fields, b""
-        answer = refusal_body.refused(decision, request.field(b"accept"))
-        status = answer.status if answer.status >= 300 else 429  # a 200 would let it pass
-        return status, [*fields, *encoded([_spoke(decision), *answer.headers])], answer.body
+        response = refusal_body.refused(decision, request.field(b"accept"))
+        status = response.status if response.status >= 300 else 429  # a 200 would let it pass
+        return status, [*fields, *encode_headers([_rule_field(decision), *response.headers])], response.body
 
-    async def _decided(self, kind: Kind, path: str, request: Request) -> tuple[RuleDecision | None, Pairs]:
-        """The decision if the call is refused, and the fields for either answer. A delay is over by then."""
-        limiter, own = self._limiter, (request.method, path, request.query) if kind == "ext_authz" else None
-        words = self._fields.words(limiter.rulebook, request.headers)
-        asked = kind, own, request.peer, words
-        known = None if words is None else self._subrequests.get(asked, limiter.ruling)
-        if known is not None:
-            facts = known.at_once() if known.at_once is not None else await known.awaited()
-            if plain(facts) and not facts[DELAY_US]:
-                return None, known.fields(facts)
-            decision = known.decision(facts)
+    async def _decide_subrequest(
+        self, kind: GatewayKind, path: str, request: Request
+    ) -> tuple[RuleDecision | None, RawHeaders]:
+        """Returns the decision if the call is refused, and the header fields. A delay is over by then."""
+        limiter, target = self._limiter, (request.method, path, request.query) if kind == "ext_authz" else None
+        fields = self._relevant_fields.select(limiter.rulebook, request.headers)
+        cache_key = kind, target, request.peer, fields
+        cached = None if fields is None else self._subrequest_cache.get(cache_key, limiter.ruling)
+        if cached is not None:
+            outcome = cached.decide_now() if cached.decide_now is not None else await cached.decide()
+            if is_plain_pass(outcome) and not outcome[DELAY_US]:
+                return None, cached.fields(outcome)
+            decision = cached.decision(outcome)
         else:
-            given = forwarded(
-                kind, request.method, path, request.query, request.headers, request.client, self._trusted
+            attributes = forwarded_attributes(
+                kind, request.method, path, request.query, request.headers, request.client, self._trusted_proxies
             )
-            call = limiter.call(given)
-            if words is not None and self._subrequests.again(asked):
-                self._subrequests.keep(asked, call.ruling, CachedCheck.of(call))
-            decision = await limiter.decided(call)
+            plan = limiter.call(attributes)
+            if fields is not None and self._subrequest_cache.is_repeat(cache_key):
+                self._subrequest_cache.store(cache_key, plan.ruling, CachedCheck.from_plan(plan))
+            decision = await limiter.decided(plan)
         if decision.allowed and decision.delay_us:
-            await request.unless_gone(self._served(decision))
-        return None if decision.allowed else decision, encoded(headers(decision, limiter.rulebook.headers))
+            await request.unless_disconnected(self._wait_delay(decision))
+        return None if decision.allowed else decision, encode_headers(headers(decision, limiter.rulebook.headers))
 
-    async def _served(self, decision: RuleDecision) -> None:
-        """When the call's delay is over, unless the service cannot wait for it any more."""
+    async def _wait_delay(self, decision: RuleDecision) -> None:
+        """Waits until the call's delay is over; raises if the service stops before."""
         try:
-            await asyncio.wait_for(self.left.wait(), min(decision.delay, _LONGEST_WAIT))
+            await asyncio.wait_for(self.shutdown_timed_out.wait(), min(decision.delay, _MAX_DELAY_S))
         except TimeoutError:
             return
         except asyncio.CancelledError:
@@ -250,42 +263,42 @@ class App:
         await self._limiter.cancel(decision)
         raise EngineUnavailable("This service stops.")
 
-    async def _reference(self, request: Request) -> Answer:
-        if self._limits is None:
-            raise Refused(501, f"Envoy's messages need protobuf: {INSTALL_ENVOY}.")
-        status, body = await self._limits.answer_json(request.body)
+    async def _reference_json(self, request: Request) -> Response:
+        if self._rate_limits is None:
+            raise HttpError(501, f"Envoy's messages need protobuf: {INSTALL_ENVOY}.")
+        status, body = await self._rate_limits.answer_json(request.body)
         return status, _JSON, body
 
-    async def _told(self, request: Request) -> Answer:
+    async def _info(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
-            raise Refused(405, "Ask by GET.", [("allow", "GET, HEAD")])
-        return self._health[request.path]()
+            raise HttpError(405, "Ask by GET.", [("allow", "GET, HEAD")])
+        return self._info_handlers[request.path]()
 
-    def _alive(self) -> Answer:
+    def _healthz(self) -> Response:
         return 200, _TEXT, b"ok\n"
 
-    def _ready(self) -> Answer:
-        told = {"ready": not self.draining, "rules": len(self._limiter.rulebook)}
-        return 503 if self.draining else 200, _JSON, self._encode(told)
+    def _readyz(self) -> Response:
+        status = {"ready": not self.draining, "rules": len(self._limiter.rulebook)}
+        return 503 if self.draining else 200, _JSON, self._encode(status)
 
-    def _serves(self) -> Answer:
+    def _healthcheck(self) -> Response:
         return (503, _TEXT, b"") if self.draining else (200, _TEXT, b"OK")
 
-    def _describe(self) -> Answer:
+    def _openapi(self) -> Response:
         return 200, _JSON, self._description
 
 
-def _gives_receipts(asked: object) -> bool:
-    """Whether the answer holds something that its client must give back."""
-    match asked:
+def _returns_receipt(body: object) -> bool:
+    """Returns whether the answer has a receipt that the client must give back."""
+    match body:
         case check_schema.Reserve():
             return True
         case check_schema.Checks():
-            return any(each.receipt for each in asked.checks)
+            return any(check.receipt for check in body.checks)
     return False
 
 
-def _spoke(decision: RuleDecision) -> tuple[str, str]:
-    """Which rule refused, as far as a field can say it."""
+def _rule_field(decision: RuleDecision) -> tuple[str, str]:
+    """Returns the header field that names the rule which refused, in printable ASCII."""
     rule = decision.rule or ""
-    return "X-Headgate-Rule", "".join(letter if " " <= letter <= "~" else "?" for letter in rule)
+    return "X-Headgate-Rule", "".join(char if " " <= char <= "~" else "?" for char in rule)

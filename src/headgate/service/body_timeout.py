@@ -1,7 +1,7 @@
-"""Who takes too long is cut off: tasks that wait for a client, and the time since which they do.
+"""Cancels tasks that wait too long for a client's request body.
 
-A timer for each would cost more than what is mostly awaited: a body that is already here. So all share one, which
-is set while anybody waits: who has begun to wait is cut off after `seconds`, and before twice that.
+A timer for each task would cost more than the usual wait: most bodies are already here. So all tasks share one
+timer, which runs while any task waits: a task is cancelled after `seconds`, and before twice that.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from typing import Any
 
 
 class BodyTimeouts:
-    """Cancels tasks that wait for longer than so many seconds."""
+    """Cancels tasks that wait longer than so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._turn = 0  # of the timer
-        self._since: dict[asyncio.Task[Any], int] = {}  # the turn in which they began
-        self._over: set[asyncio.Task[Any]] = set()
+        self._tick = 0  # of the timer: how often it has fired
+        self._started_ticks: dict[asyncio.Task[Any], int] = {}  # the tick at which each task began to wait
+        self._timed_out: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> asyncio.Task[Any]:
-        """The task that runs now, which begins to wait."""
+        """Starts the timeout of the current task, and returns the task."""
         task: asyncio.Task[Any] = current_task()  # type: ignore[assignment]
-        self._since[task] = self._turn
+        self._started_ticks[task] = self._tick
         if self._timer is None:
-            self._timer = task.get_loop().call_later(self.seconds, self._look, task.get_loop())
+            self._timer = task.get_loop().call_later(self.seconds, self._cancel_overdue, task.get_loop())
         return task
 
-    def is_over(self, task: asyncio.Task[Any]) -> bool:
-        """Whether it was cut off here, and not by somebody else."""
-        if task in self._over:
+    def timed_out(self, task: asyncio.Task[Any]) -> bool:
+        """Returns whether the task was cancelled by its timeout, and not by something else."""
+        if task in self._timed_out:
             task.uncancel()
             return True
         return False
 
     def end(self, task: asyncio.Task[Any]) -> None:
-        """It does not wait any more."""
-        if self._since.pop(task, None) is None:
-            self._over.discard(task)
+        """Ends the timeout of a task."""
+        if self._started_ticks.pop(task, None) is None:
+            self._timed_out.discard(task)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _cancel_overdue(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        for task in [task for task, turn in self._since.items() if turn < self._turn]:
-            self._over.add(task)
+        for task in [task for task, tick in self._started_ticks.items() if tick < self._tick]:
+            self._timed_out.add(task)
             task.cancel()
-            del self._since[task]
-        self._turn += 1
-        if self._since:
-            self._timer = loop.call_later(self.seconds, self._look, loop)
+            del self._started_ticks[task]
+        self._tick += 1
+        if self._started_ticks:
+            self._timer = loop.call_later(self.seconds, self._cancel_overdue, loop)

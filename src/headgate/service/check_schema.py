@@ -11,16 +11,16 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-ATTRIBUTES = 256  # in one question
-NAME = 256  # characters of an attribute's name
-VALUE = 8192  # characters of its value
-RECEIPT = 61_440  # characters: with what stands around it, it fits into a body of 64 KiB
+MAX_ATTRIBUTES = 256  # in one question
+MAX_NAME_CHARS = 256  # characters of an attribute's name
+MAX_VALUE_CHARS = 8192  # characters of its value
+MAX_RECEIPT_CHARS = 61_440  # characters: with what stands around it, it fits into a body of 64 KiB
 
-Name = Annotated[str, Meta(max_length=NAME)]
-Value = Annotated[str, Meta(max_length=VALUE)] | int | float | bool | None
+Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+Value = Annotated[str, Meta(max_length=MAX_VALUE_CHARS)] | int | float | bool | None
 Attributes = Annotated[
     dict[Name, Value],
-    Meta(max_length=ATTRIBUTES, description="What is known of the call: method, path, address, user, ..."),
+    Meta(max_length=MAX_ATTRIBUTES, description="What is known of the call: method, path, address, user, ..."),
 ]
 _MOST = 2**53 - 1
 Units = Annotated[
@@ -32,7 +32,7 @@ Units = Annotated[
     ),
 ]
 Span = Annotated[float, Meta(ge=0, le=31_622_400, description="Seconds.")]
-Token = Annotated[str, Meta(max_length=RECEIPT, description="What an answer gave as its receipt.")]
+Token = Annotated[str, Meta(max_length=MAX_RECEIPT_CHARS, description="What an answer gave as its receipt.")]
 
 
 class Check(Struct, forbid_unknown_fields=True):

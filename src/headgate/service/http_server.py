@@ -1,6 +1,6 @@
-"""The HTTP server that a worker runs in its event loop: granian. The one for Envoy's gRPC is in grpcs.py.
+"""Runs granian, the HTTP server, in a worker's event loop. grpc_server.py runs the one for Envoy's gRPC.
 
-granian is given a socket that listens already, because all workers accept from one.
+granian gets a socket that listens already, because all workers accept from one.
 """
 
 from __future__ import annotations
@@ -18,47 +18,52 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings, HTTP2Settings
 from granian.server.embed import Server
 
-from headgate.service.idle_connections import UnderWay, let_go
+from headgate.service.idle_connections import ActiveRequests, close_idle_connections
 from headgate.service.settings import Settings
 
-BACKLOG = 1024  # connections that wait to be accepted
-_HEADERS = 64 * 1024  # bytes of header fields that are read
-HEADER_MS = 10_000  # in which they must have come
+BACKLOG = 1024  # connections waiting to be accepted
+_MAX_HEADER_BYTES = 64 * 1024
+HEADER_TIMEOUT_MS = 10_000  # for all header fields
 MAX_STREAMS = 1000
-PING_S, PONG_S = 20, 10  # an HTTP/2 peer is pinged so often, and is gone if it does not answer within
-_OURS = 64  # descriptors that are for nobody's connections
-_FEW, _MOST = 8, 2**20
-_LAST = 1.0  # seconds for those who were left to be told
+PING_INTERVAL_S, PING_TIMEOUT_S = 20, 10  # HTTP/2 keepalive
+_RESERVED_DESCRIPTORS = 64  # not for connections
+_MIN_CONNECTIONS, _MAX_CONNECTIONS = 8, 2**20
+_LAST_RESPONSES_S = 1.0  # for responses to calls that were cut off
 _log = logging.getLogger("headgate.service")
 
 
-def connections() -> int:
-    """How many each server may have: a third of the descriptors. granian spins when it finds none left, so it must
-    not come to that: it accepts no more, and clients wait. (Its backpressure counts idle ones too.)"""
+def max_connections() -> int:
+    """Returns how many connections each server may have: a third of the descriptors.
+
+    granian spins when no descriptor is left, so it must accept no more before that, and clients wait. (Its
+    backpressure counts idle connections too.)
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST if soft == resource.RLIM_INFINITY else soft
-    return min(_MOST, max(_FEW, (most - _OURS) // 3))
+    descriptors = _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft
+    return min(_MAX_CONNECTIONS, max(_MIN_CONNECTIONS, (descriptors - _RESERVED_DESCRIPTORS) // 3))
 
 
 class Granian(Server):
-    """granian, with a socket that listens already."""
+    """granian's server with a socket that listens already."""
 
     _shd: Any
 
-    def __init__(self, application: Any, listening: socket.socket, settings: Settings) -> None:
+    def __init__(self, application: Any, listener: socket.socket, settings: Settings) -> None:
         super().__init__(
             application,
             interface=Interfaces.ASGINL,
             http=HTTPModes.auto,
             websockets=False,
             backlog=BACKLOG,
-            backpressure=connections(),
-            http1_settings=HTTP1Settings(header_read_timeout=HEADER_MS, max_buffer_size=_HEADERS + 8192),
+            backpressure=max_connections(),
+            http1_settings=HTTP1Settings(
+                header_read_timeout=HEADER_TIMEOUT_MS, max_buffer_size=_MAX_HEADER_BYTES + 8192
+            ),
             http2_settings=HTTP2Settings(
                 max_concurrent_streams=MAX_STREAMS,
-                max_headers_size=_HEADERS,
-                keep_alive_interval=PING_S * 1000,
-                keep_alive_timeout=PONG_S,
+                max_headers_size=_MAX_HEADER_BYTES,
+                keep_alive_interval=PING_INTERVAL_S * 1000,
+                keep_alive_timeout=PING_TIMEOUT_S,
             ),
             log_enabled=False,
             ssl_cert=settings.tls_cert,
@@ -66,47 +71,49 @@ class Granian(Server):
             ssl_ca=settings.tls_client_ca,
             ssl_client_verify=settings.tls_client_ca is not None,
         )
-        self._listening = listening
+        self._listener = listener
 
     def _init_shared_socket(self) -> None:
-        # granian closes what it is given.
+        # granian closes the descriptor that it gets.
         holder: Any = SocketHolder
-        self._shd = holder(os.dup(self._listening.fileno()), self._listening.family == socket.AF_UNIX, BACKLOG)
+        self._shd = holder(os.dup(self._listener.fileno()), self._listener.family == socket.AF_UNIX, BACKLOG)
 
 
-class Http:
-    """HTTP. `leave` is called when there is no more time for calls that still wait."""
+class HttpServer:
+    """The HTTP server. `on_timeout` is called when calls are still running at the end of `drain`."""
 
     def __init__(
         self,
         settings: Settings,
-        listening: socket.socket,
+        listener: socket.socket,
         application: Any,
-        leave: Callable[[], object],
-        under_way: UnderWay,
+        on_timeout: Callable[[], object],
+        active: ActiveRequests,
     ) -> None:
-        self._drain, self._leave = settings.drain, leave
-        self._server: Any = Granian(application, listening, settings)
-        self._port = None if listening.family == socket.AF_UNIX else listening.getsockname()[1]
-        self._under_way = under_way
+        self._drain, self._on_timeout = settings.drain, on_timeout
+        self._server: Any = Granian(application, listener, settings)
+        self._port = None if listener.family == socket.AF_UNIX else listener.getsockname()[1]
+        self._active = active
 
-    async def start(self) -> Http:
-        self._watch = asyncio.ensure_future(let_go(self._port, connections(), self._under_way))
+    async def start(self) -> HttpServer:
+        self._idle_closer = asyncio.ensure_future(
+            close_idle_connections(self._port, max_connections(), self._active)
+        )
         self.ended: Any = asyncio.ensure_future(self._server.serve())
-        await asyncio.sleep(0)  # it listens, or has failed
+        await asyncio.sleep(0)  # now it listens, or has failed
         if self.ended.done():
             await self.ended
         return self
 
     async def stop(self) -> None:
-        self._watch.cancel()
+        self._idle_closer.cancel()
         self._server.stop()
-        if not await self._over(self._drain):
+        if not await self._wait_ended(self._drain):
             _log.warning("HTTP calls were still under way after %g s and are left", self._drain)
-            self._leave()
-            if not await self._over(_LAST):
+            self._on_timeout()
+            if not await self._wait_ended(_LAST_RESPONSES_S):
                 self.ended.cancel()
 
-    async def _over(self, seconds: float) -> bool:
+    async def _wait_ended(self, seconds: float) -> bool:
         done, _ = await asyncio.wait([self.ended], timeout=seconds)
         return bool(done)

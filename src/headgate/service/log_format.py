@@ -1,7 +1,7 @@
-"""How the service logs: one line for each event, for people or for machines. No key, token or body is told.
+"""Formats the service's log: one line for each event, as text or JSON. No key, token or body is logged.
 
-A warning that anybody can cause comes once for each of their calls: of one sentence, MANY a second are written,
-and the next one says how many were not. What operators did is always written.
+A client can cause a warning with each of its calls: so of one message, MAX_REPEATS_PER_S are written in a second,
+and the next one reports how many were dropped. Operators' actions are always written.
 """
 
 from __future__ import annotations
@@ -14,97 +14,99 @@ import time
 from types import TracebackType
 from typing import Any
 
-# What somebody sent must not begin a line of its own, nor paint a terminal.
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)} | {10: "\\n"}
-_KNOWN = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName"))
+# A client's text must not begin a new line, nor send control characters to a terminal.
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)} | {10: "\\n"}
+_STANDARD_ATTRIBUTES = frozenset(
+    (*vars(logging.makeLogRecord({})), "message", "asctime", "color_message", "taskName")
+)
 
-MANY = 10
-JOURNAL = "headgate.admin"
+MAX_REPEATS_PER_S = 10
+AUDIT_LOGGER = "headgate.admin"
 
 
-class Seldom(logging.Filter):
-    """Keeps one sentence from filling the disk."""
+class RepeatFilter(logging.Filter):
+    """Drops repeated warnings, so that one message does not fill the disk."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[str, list[int]] = {}  # by what is said: in which second, how many, how many not
+        self._counts: dict[str, list[int]] = {}  # by message: second, written, dropped
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING or record.name == JOURNAL:
+        if record.levelno < logging.WARNING or record.name == AUDIT_LOGGER:
             return True
         second = int(record.created)
-        seen = self._seen.setdefault(str(record.msg)[:200], [second, 0, 0])
-        if seen[0] != second:
-            seen[:2] = second, 0
-        seen[1] += 1
-        if seen[1] > MANY:
-            seen[2] += 1
+        counts = self._counts.setdefault(str(record.msg)[:200], [second, 0, 0])
+        if counts[0] != second:
+            counts[:2] = second, 0
+        counts[1] += 1
+        if counts[1] > MAX_REPEATS_PER_S:
+            counts[2] += 1
             return False
-        if seen[2]:
-            record.not_written, seen[2] = seen[2], 0
-        if len(self._seen) > 1000:
-            self._seen.clear()
+        if counts[2]:
+            record.not_written, counts[2] = counts[2], 0
+        if len(self._counts) > 1000:
+            self._counts.clear()
         return True
 
 
-class Line(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """2026-11-16T12:00:00.123Z info service started workers=2"""
 
     def format(self, record: logging.LogRecord) -> str:
-        words = [_when(record), record.levelname.lower(), record.getMessage()]
-        words += [f"{name}={value}" for name, value in _more(record).items()]
-        text = " ".join(words).translate(_CONTROL)
+        fields = [_timestamp(record), record.levelname.lower(), record.getMessage()]
+        fields += [f"{name}={value}" for name, value in _extra_fields(record).items()]
+        text = " ".join(fields).translate(_ESCAPES)
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-class Document(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """{"time": "...", "level": "info", "message": "service started", "workers": 2}"""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
-            "time": _when(record),
+        document: dict[str, Any] = {
+            "time": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
             "message": record.getMessage(),
-            **_more(record),
+            **_extra_fields(record),
         }
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            document["trace"] = self.formatException(record.exc_info)
+        return json.dumps(document, default=str)
 
 
 def set_up(form: str, level: str) -> None:
-    """Everything that is logged goes to stderr, in this form; so do warnings, and exceptions nobody caught."""
+    """Sends all log records to stderr in this format; also warnings, and uncaught exceptions."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Document() if form == "json" else Line())
-    handler.addFilter(Seldom())
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.addFilter(RepeatFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.raiseExceptions = False  # what cannot be written would be told in words, by logging itself
+    logging.raiseExceptions = False  # otherwise logging reports failed writes as plain text
     logging.captureWarnings(True)
-    sys.excepthook = _uncaught
-    threading.excepthook = lambda found: _uncaught(found.exc_type, found.exc_value, found.exc_traceback)
-    sys.unraisablehook = lambda found: _uncaught(found.exc_type, found.exc_value, found.exc_traceback)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = lambda args: _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
+    sys.unraisablehook = lambda args: _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 def error_line(message: str, **more: Any) -> str:
-    """An error as a line of JSON, for one who has no log yet."""
+    """Returns an error as a line of JSON, for a program without a log."""
     record = {"name": "headgate.service", "levelno": logging.ERROR, "levelname": "ERROR", "msg": message}
-    return Document().format(logging.makeLogRecord(record | more))
+    return JsonFormatter().format(logging.makeLogRecord(record | more))
 
 
-def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+def _log_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
     logging.getLogger("headgate.service").critical(
         "an exception was not caught: %s", kind.__name__, exc_info=(kind, error or kind(), trace)
     )
 
 
-def _when(record: logging.LogRecord) -> str:
+def _timestamp(record: logging.LogRecord) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
 
 
-def _more(record: logging.LogRecord) -> dict[str, Any]:
-    """What was said beside the message, by `extra`."""
-    return {name: value for name, value in vars(record).items() if name not in _KNOWN}
+def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Returns the fields that `extra` adds to the message."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}

@@ -1,6 +1,6 @@
-"""The OpenAPI description of the check API, made of schema.py and of what app.py answers.
+"""The OpenAPI description of the check API, made from check_schema.py and the statuses of app.py.
 
-It is a document about the code, so nothing in it is written by hand but the sentences.
+It describes the code, so only its sentences are written by hand.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from headgate.service import check_schema
 
 
 class Verb(NamedTuple):
-    """A question that is asked by POST /v1/NAME."""
+    """A method of the API: POST /v1/NAME."""
 
     name: str
-    asked: type[msgspec.Struct]
-    answered: type[msgspec.Struct]
-    about: str
+    request_type: type[msgspec.Struct]
+    response_type: type[msgspec.Struct]
+    summary: str
 
 
 VERBS: tuple[Verb, ...] = (
@@ -53,21 +53,23 @@ VERBS: tuple[Verb, ...] = (
     Verb("renew", check_schema.Redeem, check_schema.Held, "Hold the slots of a receipt for another ttl."),
     Verb("release", check_schema.Redeem, check_schema.Released, "Give the slots of a receipt back."),
 )
-_TROUBLES = {
+_ERRORS = {
     400: "The question cannot be judged.",
     408: "The body did not come in time.",
     413: "The body is too large.",
     503: "No decision can be made at the moment; Retry-After says when to ask again.",
 }
-_RECEIPTS = {
+_RECEIPT_ERRORS = {
     404: "The receipt was not written by this service, or with another secret.",
     409: "The receipt was redeemed before, or is not fit for this.",
 }
 
 
 def description(batch: int) -> dict[str, Any]:
-    """All of it, for a service that answers so many checks at a time."""
-    structs = {struct for verb in VERBS for struct in (verb.asked, verb.answered)} | {check_schema.Trouble}
+    """Returns the description, for a service that answers so many checks at a time."""
+    structs = {struct for verb in VERBS for struct in (verb.request_type, verb.response_type)} | {
+        check_schema.Trouble
+    }
     _, components = msgspec.json.schema_components(
         sorted(structs, key=lambda struct: struct.__name__), ref_template="#/components/schemas/{name}"
     )
@@ -86,16 +88,19 @@ def description(batch: int) -> dict[str, Any]:
 
 
 def _operation(verb: Verb) -> dict[str, Any]:
-    redeems = "receipt" in verb.asked.__struct_fields__ and "attributes" not in verb.asked.__struct_fields__
-    troubles = sorted((_TROUBLES | (_RECEIPTS if redeems else {})).items())
+    redeems = (
+        "receipt" in verb.request_type.__struct_fields__
+        and "attributes" not in verb.request_type.__struct_fields__
+    )
+    errors = sorted((_ERRORS | (_RECEIPT_ERRORS if redeems else {})).items())
     problem = {"application/problem+json": {"schema": _reference(check_schema.Trouble)}}
     return {
         "operationId": verb.name,
-        "summary": verb.about,
-        "requestBody": {"required": True, "content": _json(verb.asked)},
+        "summary": verb.summary,
+        "requestBody": {"required": True, "content": _json(verb.request_type)},
         "responses": {
-            "200": {"description": "Decided.", "content": _json(verb.answered)},
-            **{str(status): {"description": about, "content": problem} for status, about in troubles},
+            "200": {"description": "Decided.", "content": _json(verb.response_type)},
+            **{str(status): {"description": about, "content": problem} for status, about in errors},
         },
     }
 

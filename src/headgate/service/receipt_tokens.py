@@ -1,9 +1,9 @@
-"""Receipts that travel: what an answer hands out, so that the caller can come back with it.
+"""Signs and verifies receipt tokens, with which a caller gives back what an answer charged.
 
-A receipt names what was charged and is signed, so that nobody gives back what was never taken. Nothing is kept for
-it here: any worker can redeem it, and what was decided by Redis, any service with the same secret. Giving back
-works once: the receipt's number is then taken under a count of its own, which lives as long as the charge
-matters. What is left of a charge after a part was given back has a receipt of its own.
+A receipt lists what was charged and is signed, so that no caller gives back what was never taken. The service
+stores nothing for it: any worker can redeem it, and if Redis decided, any service with the same secret. Giving
+back works once: the receipt's nonce is then taken under a limit of its own, which lives as long as the charge
+matters. After a partial refund, the rest of the charge gets a receipt of its own.
 
 Laws (tests/service/test_receipt_tokens.py): a receipt that was changed in any bit is refused; one that was used is
 refused, by every worker; a refused call has none.
@@ -23,61 +23,61 @@ from headgate.enforcement.stored_decision import Written
 from headgate.errors import InvalidCharge
 from headgate.limit_syntax import parse
 
-NAME = "~receipts"
-_MAC = 16
-_LONGEST = 2**31  # seconds, 68 years: a log of uses looks back no further than a hundred
+METER_NAME = "~receipts"
+_MAC_BYTES = 16
+_MAX_PERIOD_S = 2**31  # 68 years: the log of uses looks back no further than a hundred
 
 
-class NoReceipt(InvalidCharge):
-    """What was shown as a receipt is none of ours."""
+class InvalidReceipt(InvalidCharge):
+    """A receipt token that this service did not sign."""
 
 
 class Receipt(msgspec.Struct, array_like=True):
-    """A decision's charges, under a number of its own."""
+    """The charges of a decision, with a random nonce."""
 
-    number: bytes
-    parts: list[Written]
+    nonce: bytes
+    charges: list[Written]
 
     @property
     def key(self) -> str:
-        """What its use is counted under."""
-        return self.number.hex()
+        """The key under which its use is counted."""
+        return self.nonce.hex()
 
     @property
-    def once(self) -> Limit:
-        """One use, for as long as anything can be given back: of few different lengths, so that meters are few."""
-        last_us = max((part.reset_after_us + part.delay_us for part in self.parts), default=0)
-        length = max(60, last_us // SECOND + 1)
-        return parse(f"1/{min(1 << (length - 1).bit_length(), _LONGEST)}s log")
+    def one_use_limit(self) -> Limit:
+        """One use for as long as anything can be given back; in few lengths, so that there are few meters."""
+        last_us = max((charge.reset_after_us + charge.delay_us for charge in self.charges), default=0)
+        seconds = max(60, last_us // SECOND + 1)
+        return parse(f"1/{min(1 << (seconds - 1).bit_length(), _MAX_PERIOD_S)}s log")
 
 
-class Office:
-    """Writes receipts and reads them."""
+class ReceiptSigner:
+    """Writes receipt tokens and reads them."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode() or secrets.token_bytes(32)
         self._decode = msgspec.msgpack.Decoder(Receipt).decode
 
-    def written(self, parts: Sequence[Written]) -> str:
-        """The text of a receipt."""
-        body = msgspec.msgpack.encode(Receipt(secrets.token_bytes(12), list(parts)))
-        return _text(self._mac(body) + body)
+    def write(self, charges: Sequence[Written]) -> str:
+        """Returns the token of a new receipt for these charges."""
+        body = msgspec.msgpack.encode(Receipt(secrets.token_bytes(12), list(charges)))
+        return _base64(self._mac(body) + body)
 
     def read(self, text: str) -> Receipt:
-        """What it says; NoReceipt if it was not written here."""
+        """Returns the receipt of a token; raises InvalidReceipt if it was not signed here."""
         try:
             raw = b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
         except ValueError:
             raw = b""
-        mac, body = raw[:_MAC], raw[_MAC:]
-        # The text again: base64 leaves bits over at the end, and two texts of one receipt would be one too many.
-        if not hmac.compare_digest(mac, self._mac(body)) or _text(raw) != text:
-            raise NoReceipt("This receipt was not written by this service, or with another secret.")
+        mac, body = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        # Encoded again: base64 has unused bits at its end, so one receipt would have several valid tokens.
+        if not hmac.compare_digest(mac, self._mac(body)) or _base64(raw) != text:
+            raise InvalidReceipt("This receipt was not written by this service, or with another secret.")
         return self._decode(body)
 
     def _mac(self, body: bytes) -> bytes:
-        return hmac.digest(self._secret, body, "sha256")[:_MAC]
+        return hmac.digest(self._secret, body, "sha256")[:_MAC_BYTES]
 
 
-def _text(raw: bytes) -> str:
+def _base64(raw: bytes) -> str:
     return urlsafe_b64encode(raw).rstrip(b"=").decode()

@@ -1,14 +1,14 @@
-"""What was asked before is not read again: questions, by their very words, and what they charge.
+"""Caches requests that came before, by their very bytes, with what they charge; so they are not parsed again.
 
-Most of what a check costs is reading: which attributes there are, which rules apply, what their keys are. All of
-that follows from the words of the question and the rulebook alone. So a question that is asked for the second time
-is kept, with what it charges, and when it is asked in the same words again only the counts are asked.
+Most of what a check costs is parsing: which attributes there are, which rules apply, what their keys are. All of
+that follows from the bytes of the request and the rulebook alone. So a request that comes for the second time is
+cached, with what it charges, and when the same bytes come again only the engine is called.
 
-    Known      a question that meets one count: what it charges, and what never changes of its answer
-    Memory     some thousands of questions. It forgets all at once when it is full, or the rulebook is another one
+    CachedCheck     a request that charges one limit: its charge, and the constant parts of its response
+    RequestCache    some thousands of requests. It is cleared when it is full, or when the rulebook changes
 
-Laws (tests/service/test_request_cache.py): who asks again gets the answer that a service without memory gives; and
-what does not follow from the words alone (counts of this process, slots, shares among members) is not kept.
+Laws (tests/service/test_request_cache.py): a repeated request gets the response of a service without a cache; and
+whatever does not follow from the bytes alone (counts of this process, slots, limit shares) is not cached.
 """
 
 from __future__ import annotations
@@ -25,101 +25,116 @@ from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.async_engine import AsyncMemoryMeter
 from headgate.http.headers import headers, quota, window_seconds
-from headgate.service.asgi import Pairs, encoded
+from headgate.service.asgi import RawHeaders, encode_headers
 
-MANY = 4096
-LONG = 1024  # bytes of a question that is kept
+MAX_CACHED_REQUESTS = 4096
+MAX_CACHED_REQUEST_BYTES = 1024  # longer requests are not cached
 
 
 class CachedCheck:
-    """A question that meets one count."""
+    """A request that charges one limit."""
 
-    __slots__ = ("_form", "_head", "_most", "_name", "_policy", "_timed", "at_once", "awaited", "call")
+    __slots__ = (
+        "_has_window",
+        "_header_format",
+        "_json_head",
+        "_policy",
+        "_policy_name",
+        "_quota",
+        "decide",
+        "decide_now",
+        "plan",
+    )
 
-    def __init__(self, call: CallPlan) -> None:
-        self.call: CallPlan = call
-        meter, key, cost = call.charges[0]
-        rule = call.heads[0][0]
-        self.awaited: Callable[[], Awaitable[Outcome]] = partial(meter.decide, key, cost)
-        self.at_once: Callable[[], Outcome] | None = None  # if its engine need not be waited for
+    def __init__(self, plan: CallPlan) -> None:
+        self.plan: CallPlan = plan
+        meter, key, cost = plan.charges[0]
+        rule = plan.heads[0][0]
+        self.decide: Callable[[], Awaitable[Outcome]] = partial(meter.decide, key, cost)
+        self.decide_now: Callable[[], Outcome] | None = None  # if its engine is in memory
         if isinstance(meter, AsyncMemoryMeter):
-            self.at_once = partial(meter.meter.decide, key, cost)
-        self._form = call.ruling.book.headers
-        self._most, self._timed = quota(meter.limit), window_seconds(meter.limit) is not None
-        part = Decision((True, 0, 0, 0, 0, 0, 0), meter, key, cost)
-        part.rule = rule
-        self._policy = encoded(headers(part, "draft-11"))[0]
-        self._name = self._policy[1].partition(b";q=")[0]
-        self._head = f'{{"allowed":true,"rule":{_quoted(rule)},"limit":{_quoted(meter.limit.text)},"remaining":'
+            self.decide_now = partial(meter.meter.decide, key, cost)
+        self._header_format = plan.ruling.book.headers
+        self._quota, self._has_window = quota(meter.limit), window_seconds(meter.limit) is not None
+        sample = Decision((True, 0, 0, 0, 0, 0, 0), meter, key, cost)
+        sample.rule = rule
+        self._policy = encode_headers(headers(sample, "draft-11"))[0]
+        self._policy_name = self._policy[1].partition(b";q=")[0]
+        self._json_head = (
+            f'{{"allowed":true,"rule":{_json_string(rule)},"limit":{_json_string(meter.limit.text)},"remaining":'
+        )
 
-    def decision(self, facts: Outcome) -> RuleDecision:
-        return self.call.decision((facts,))
+    def decision(self, outcome: Outcome) -> RuleDecision:
+        return self.plan.decision((outcome,))
 
-    def document(self, facts: Outcome) -> bytes:
-        """The JSON of an answer that let it pass."""
-        _, remaining, _, reset_us, delay_us, _, _ = facts
+    def document(self, outcome: Outcome) -> bytes:
+        """Returns the JSON of an answer that lets the call pass."""
+        _, remaining, _, reset_us, delay_us, _, _ = outcome
         delay = delay_us / SECOND if delay_us else "0.0"
-        head = f'{self._head}{remaining},"retry_after":0.0,"reset_after":{reset_us / SECOND!r}'
+        head = f'{self._json_head}{remaining},"retry_after":0.0,"reset_after":{reset_us / SECOND!r}'
         return f'{head},"delay":{delay},"degraded":false}}'.encode()
 
-    def fields(self, facts: Outcome) -> Pairs:
-        """The header fields of an answer that let it pass."""
-        if self._form != "draft-11":
-            return encoded(headers(self.decision(facts), self._form))
-        until = b";t=%d" % -(-facts[RESET_AFTER_US] // SECOND) if self._timed else b""
-        left = max(0, min(facts[REMAINING], self._most))
-        return [self._policy, (b"RateLimit", b"%b;r=%d%b" % (self._name, left, until))]
+    def fields(self, outcome: Outcome) -> RawHeaders:
+        """Returns the header fields of a response that lets the call pass."""
+        if self._header_format != "draft-11":
+            return encode_headers(headers(self.decision(outcome), self._header_format))
+        reset = b";t=%d" % -(-outcome[RESET_AFTER_US] // SECOND) if self._has_window else b""
+        remaining = max(0, min(outcome[REMAINING], self._quota))
+        return [self._policy, (b"RateLimit", b"%b;r=%d%b" % (self._policy_name, remaining, reset))]
 
     @classmethod
-    def of(cls, call: CallPlan) -> CachedCheck | None:
-        """None if what it is answered does not follow from one count."""
-        if not call.straight or len(call.charges) != 1 or call.heads[0][1] is not None:
+    def from_plan(cls, plan: CallPlan) -> CachedCheck | None:
+        """Returns None if the answer does not follow from one limit."""
+        if not plan.straight or len(plan.charges) != 1 or plan.heads[0][1] is not None:
             return None
-        return None if call.charges[0][0].limit is UNLIMITED else cls(call)
+        return None if plan.charges[0][0].limit is UNLIMITED else cls(plan)
 
 
-K = TypeVar("K")
+Cached = TypeVar("K")
 
 
-class RequestCache(Generic[K]):
-    """What is known of questions that were asked under one rulebook."""
+class RequestCache(Generic[Cached]):
+    """The requests that were cached under one rulebook."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, K] = {}
-        self._once: set[int] = set()  # hashes of what was asked once
-        self._ruling: CompiledRulebook | None = None
+        self._cached: dict[Hashable, Cached] = {}
+        self._seen_hashes: set[int] = set()  # of requests that came once
+        self._rulebook: CompiledRulebook | None = None
 
-    def get(self, words: Hashable, ruling: CompiledRulebook) -> K | None:
-        if ruling is not self._ruling:
-            self._known.clear()
-            self._once.clear()
-            self._ruling = ruling
-        return self._known.get(words)
+    def get(self, request: Hashable, rulebook: CompiledRulebook) -> Cached | None:
+        if rulebook is not self._rulebook:
+            self._cached.clear()
+            self._seen_hashes.clear()
+            self._rulebook = rulebook
+        return self._cached.get(request)
 
-    def again(self, words: Hashable) -> bool:
-        """Whether it is asked for the second time, and so is worth to be kept. Most questions of some gateways
-        never come again. (Two that hash alike are taken for one: then one is kept too early.)"""
-        asked = hash(words)
-        if asked in self._once:
+    def is_repeat(self, request: Hashable) -> bool:
+        """Returns whether the request comes for the second time, and so is worth caching.
+
+        Most requests of some gateways never come again. (Two with the same hash count as one:
+        then one is cached too early.)
+        """
+        digest = hash(request)
+        if digest in self._seen_hashes:
             return True
-        if len(self._once) >= MANY:
-            self._once.clear()
-        self._once.add(asked)
+        if len(self._seen_hashes) >= MAX_CACHED_REQUESTS:
+            self._seen_hashes.clear()
+        self._seen_hashes.add(digest)
         return False
 
-    def keep(self, words: Hashable, ruling: CompiledRulebook, known: K | None) -> None:
-        """Keep it, if it is known and the rulebook is the same."""
-        if known is None or ruling is not self._ruling:
+    def store(self, request: Hashable, rulebook: CompiledRulebook, entry: Cached | None) -> None:
+        """Caches an entry, unless it is None or the rulebook has changed."""
+        if entry is None or rulebook is not self._rulebook:
             return
-        if len(self._known) >= MANY:
-            self._known.clear()
-        self._known[words] = known
+        if len(self._cached) >= MAX_CACHED_REQUESTS:
+            self._cached.clear()
+        self._cached[request] = entry
 
 
-def plain(facts: Outcome) -> bool:
-    """Whether it passed, and there is nothing else to tell: no fallback, no limit of the key's own."""
-    return type(facts) is tuple and facts[ALLOWED]
+def is_plain_pass(outcome: Outcome) -> bool:
+    """Returns whether the call passed, and nothing else is to be reported: no fallback, no override."""
+    return type(outcome) is tuple and outcome[ALLOWED]
 
 
-def _quoted(text: str) -> str:
+def _json_string(text: str) -> str:
     return msgspec.json.encode(text).decode()

@@ -1,4 +1,4 @@
-"""What the service goes by where no rulebook is given: enough to see it decide."""
+"""The rulebook of a service that is started without one: enough to see it decide."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ BOOK: dict[str, Any] = {
 
 
 def curl(url: str) -> str:
-    """What to type to see it."""
-    asked = """{"attributes": {"method": "POST", "path": "/login", "address": "192.0.2.7"}}"""
-    return f"curl -s {url}/v1/check -d '{asked}'"
+    """Returns a command line that tries the service."""
+    body = """{"attributes": {"method": "POST", "path": "/login", "address": "192.0.2.7"}}"""
+    return f"curl -s {url}/v1/check -d '{body}'"

@@ -84,7 +84,7 @@ def address(text: str) -> Address | None:
     return Address(host or "0.0.0.0", int(port))
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
+def whole_number(least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,12}", text) or not least <= int(text) <= most:
             raise ValueError(f"a whole number from {least} to {most}")
@@ -93,7 +93,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def seconds(text: str) -> float:
+def duration_s(text: str) -> float:
     try:
         return parse_span(text) / 1_000_000
     except InvalidRule:
@@ -109,11 +109,11 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
-def several(text: str) -> tuple[str, ...]:
+def comma_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def file(text: str) -> Path | None:
+def existing_file(text: str) -> Path | None:
     if not text:
         return None
     path = Path(text)
@@ -122,7 +122,7 @@ def file(text: str) -> Path | None:
     return path
 
 
-def limit(text: str) -> str | None:
+def limit_or_off(text: str) -> str | None:
     if text == OFF:
         return None
     if isinstance(parse(text), Slots):
@@ -130,18 +130,18 @@ def limit(text: str) -> str | None:
     return text
 
 
-class Trusted(Proxies):
+class TrustedProxies(Proxies):
     """Proxies, and the words in which they were given."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        super().__init__(several(text))
+        super().__init__(comma_list(text))
 
     def __str__(self) -> str:
         return self._text
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Trusted) and self._text == other._text
+        return isinstance(other, TrustedProxies) and self._text == other._text
 
     def __hash__(self) -> int:
         return hash(self._text)
@@ -180,10 +180,10 @@ class Settings:
     admin_token: str = _set(
         "", str, "TOKEN", "what operators must show; unless given, one is made up and printed at the start", True
     )
-    workers: int = _set("1", whole(1, 256), "N", "processes that share the addresses; memory:// allows one")
+    workers: int = _set("1", whole_number(1, 256), "N", "processes that share the addresses; memory:// allows one")
     trusted: Proxies = _set(
         "127.0.0.0/8,::1,unix",
-        Trusted,
+        TrustedProxies,
         "NETWORKS",
         "gateways whose word on a client's address and request is believed",
     )
@@ -194,19 +194,21 @@ class Settings:
         "signs receipts; unless given, one is made up at the start, and receipts are void after a restart",
         True,
     )
-    tls_cert: Path | None = _set("", file, "FILE", "a certificate chain: HTTP and gRPC are answered over TLS")
-    tls_key: Path | None = _set("", file, "FILE", "its key")
+    tls_cert: Path | None = _set(
+        "", existing_file, "FILE", "a certificate chain: HTTP and gRPC are answered over TLS"
+    )
+    tls_key: Path | None = _set("", existing_file, "FILE", "its key")
     tls_client_ca: Path | None = _set(
-        "", file, "FILE", "authorities of client certificates, which are then required"
+        "", existing_file, "FILE", "authorities of client certificates, which are then required"
     )
     drain: float = _set(
-        "10s", seconds, "SPAN", "how long calls under way may take when the service is told to stop"
+        "10s", duration_s, "SPAN", "how long calls under way may take when the service is told to stop"
     )
     own_limit: str | None = _set(
-        "off", limit, "LIMIT", "how much each worker answers at most, in words; the rest gets 503"
+        "off", limit_or_off, "LIMIT", "how much each worker answers at most, in words; the rest gets 503"
     )
-    body: int = _set("65536", whole(1024, 2**26), "BYTES", "the largest body that is read")
-    batch: int = _set("100", whole(1, 10_000), "N", "the most checks in one request")
+    body: int = _set("65536", whole_number(1024, 2**26), "BYTES", "the largest body that is read")
+    batch: int = _set("100", whole_number(1, 10_000), "N", "the most checks in one request")
     log: str = _set("text", one_of("text", "json"), "FORM", "how log lines are written: text or json")
     log_level: str = _set(
         "info", one_of("debug", "info", "warning", "error"), "LEVEL", "what is logged: debug, info, warning, error"
@@ -271,8 +273,8 @@ class Settings:
         ]
 
 
-NAMES = tuple(each.name for each in fields(Settings))
-FILED = ("engine", *(each.name for each in fields(Settings) if each.metadata["secret"]))
+SETTING_NAMES = tuple(each.name for each in fields(Settings))
+FILE_SETTINGS = ("engine", *(each.name for each in fields(Settings) if each.metadata["secret"]))
 
 
 def read(
@@ -314,9 +316,9 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, str]
             continue
         plain = variable.removesuffix("_FILE")
         name, plain_name = (each.removeprefix(ENVIRONMENT).lower() for each in (variable, plain))
-        if name in NAMES:
+        if name in SETTING_NAMES:
             found[name] = text, variable
-        elif plain_name in FILED:
+        elif plain_name in FILE_SETTINGS:
             if plain in environment:
                 raise InvalidSetting(f"{plain} and {variable} are both set: which is it?")
             found[plain_name] = _secret(text, variable), variable
@@ -327,7 +329,7 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, str]
 
 def _check_variable(variable: str, name: str, plain_name: str) -> None:
     """Names that are like none of ours are left alone: Kubernetes has HEADGATE_SERVICE_HOST and many more."""
-    near = [plain_name] if plain_name in NAMES else get_close_matches(name, NAMES, 1, 0.8)
+    near = [plain_name] if plain_name in SETTING_NAMES else get_close_matches(name, SETTING_NAMES, 1, 0.8)
     if near:
         raise InvalidSetting(f"{variable} is not a setting. Did you mean {ENVIRONMENT}{near[0].upper()}?")
 
@@ -349,9 +351,9 @@ def _of_file(path: str) -> dict[str, tuple[str, str]]:
     found = {}
     for name, value in document.items():
         source = f"{path}:{_line(text, name)}"
-        if name not in NAMES:
-            near = get_close_matches(name, NAMES, 1, 0.5)
-            hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(NAMES)}."
+        if name not in SETTING_NAMES:
+            near = get_close_matches(name, SETTING_NAMES, 1, 0.5)
+            hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(SETTING_NAMES)}."
             raise InvalidSetting(f'{source}: "{name}" is not a setting.{hint}')
         found[name] = _as_text(value, source, name), source
     return found
@@ -383,7 +385,7 @@ def _text(path: str, source: str) -> str:
         raise InvalidSetting(f"{source}: {path} is not UTF-8.") from None
 
 
-class Told(NamedTuple):
+class SettingInfo(NamedTuple):
     """A setting, as flags and the reference tell it."""
 
     name: str
@@ -392,9 +394,9 @@ class Told(NamedTuple):
     about: str
 
 
-def table() -> list[Told]:
+def table() -> list[SettingInfo]:
     """All settings, in their order."""
     return [
-        Told(each.name, each.metadata["default"], each.metadata["metavar"], each.metadata["about"])
+        SettingInfo(each.name, each.metadata["default"], each.metadata["metavar"], each.metadata["about"])
         for each in fields(Settings)
     ]

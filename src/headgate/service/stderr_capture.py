@@ -1,8 +1,8 @@
-"""Logs what libraries write to stderr by themselves, line by line, so that a log in JSON holds nothing else.
+"""Logs what libraries write to stderr by themselves, line by line, so that a JSON log contains nothing else.
 
-grpc (in C++) and granian (in Rust) know no logging of Python's: what they want to say, as of a panic, goes to file
+grpc (in C++) and granian (in Rust) do not use Python's logging: their messages, such as a panic, go to file
 descriptor 2. It becomes a pipe here, and a thread reads it; the log keeps the real stderr. Whatever does not fit
-into the pipe is dropped: nobody may stand still because of a log.
+into the pipe is dropped: no thread may block because of a log.
 """
 
 from __future__ import annotations
@@ -15,37 +15,42 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 _STDERR = 2
-_LAST_LINES_S = 1.0
+_LAST_LINES_TIMEOUT_S = 1.0
 _log = logging.getLogger("headgate.service")
 
 
 @contextmanager
 def logged_native_output() -> Iterator[None]:
-    """From the block's beginning until the process ends, or until the block fails: then stderr is what it was, for
-    whoever tells of the failure. Not before a fork: the thread would be in one of two processes."""
-    handlers = [each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
-    before = [handler.stream for handler in handlers]
-    real = os.fdopen(os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+    """Captures stderr from the block's beginning until the process ends, or until the block fails.
+
+    If it fails, stderr is restored, so that the failure can be reported. Do not fork inside: the thread would run
+    in one of the two processes only.
+    """
+    handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.StreamHandler)]
+    streams = [handler.stream for handler in handlers]
+    stderr = os.fdopen(os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     for handler in handlers:
-        handler.setStream(real)
+        handler.setStream(stderr)
     read, write = os.pipe()
     os.set_blocking(write, False)
     os.dup2(write, _STDERR)
     os.close(write)
-    reader = threading.Thread(target=_read, args=(os.fdopen(read, "rb"),), name="headgate-stderr", daemon=True)
+    reader = threading.Thread(
+        target=_log_lines, args=(os.fdopen(read, "rb"),), name="headgate-stderr", daemon=True
+    )
     reader.start()
     try:
         yield
     except BaseException:
-        os.dup2(real.fileno(), _STDERR)  # nobody can write to the pipe any more: the reader ends
-        reader.join(_LAST_LINES_S)
-        for handler, stream in zip(handlers, before, strict=True):
+        os.dup2(stderr.fileno(), _STDERR)  # closes the pipe's last writer, so the reader ends
+        reader.join(_LAST_LINES_TIMEOUT_S)
+        for handler, stream in zip(handlers, streams, strict=True):
             handler.setStream(stream)
-        real.close()
+        stderr.close()
         raise
 
 
-def _read(pipe: BinaryIO) -> None:
+def _log_lines(pipe: BinaryIO) -> None:
     with pipe:
         for line in pipe:
             if text := line.decode("utf-8", "backslashreplace").strip():

@@ -1,8 +1,8 @@
-"""One worker: a limiter, and the servers that ask it, in one event loop.
+"""One worker: a limiter and the servers in front of it, in one event loop.
 
-It starts in an order in which nobody is answered too early: the rulebook is read and the engine opened, then the
-addresses are listened at. It stops in the other: it says that it is not ready, listens no more, lets calls under
-way end for as long as `drain` says, and gives up what it holds.
+It starts in an order in which no request is answered too early: it loads the rulebook and opens the engine, then
+it listens. It stops in reverse: it reports that it is not ready, stops listening, lets running calls end within
+`drain`, and gives up what it holds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headgate.service.admin import Admin
 from headgate.service.app import App
 from headgate.service.asgi import Application, Asgi
 from headgate.service.check import Checker
-from headgate.service.http_server import Http
-from headgate.service.idle_connections import UnderWay
-from headgate.service.receipt_tokens import Office
+from headgate.service.http_server import HttpServer
+from headgate.service.idle_connections import ActiveRequests
+from headgate.service.receipt_tokens import ReceiptSigner
 from headgate.service.settings import Settings
 from headgate.service.supervisor import Sockets
 
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headgate.service")
 
 
-def _envoy(limiter: AsyncRuleLimiter, settings: Settings, under_way: UnderWay) -> EnvoyServices | None:
-    """Returns what answers Envoy; None without the extra `envoy`."""
+def _envoy_services(limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests) -> EnvoyServices | None:
+    """Returns Envoy's services; None without the extra `envoy`."""
     if missing(*ENVOY_MODULES):
         return None
     from headgate.service.envoy.services import EnvoyServices
 
-    return EnvoyServices(limiter, settings, under_way)
+    return EnvoyServices(limiter, settings, active)
 
 
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
-    """Answer until told to stop."""
+    """Serves until a signal stops it."""
     limiter = AsyncRuleLimiter(settings.rules or sample_rules.BOOK, settings.engine, prefix=settings.prefix)
-    under_way = UnderWay()
-    envoy = _envoy(limiter, settings, under_way)
-    limits = None if envoy is None else envoy.limits
-    app = App(Checker(limiter, Office(settings.secret), settings.batch), limits, settings)
+    active = ActiveRequests()
+    envoy = _envoy_services(limiter, settings, active)
+    rate_limits = None if envoy is None else envoy.limits
+    app = App(Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings)
     admin = Admin(limiter, settings, settings.admin_token)
     servers: list[Any] = []
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop.set)
 
-    def http(listening: socket.socket, application: Application) -> Http:
-        return Http(settings, listening, Asgi(application, under_way), app.left.set, under_way)
+    def http(listener: socket.socket, application: Application) -> HttpServer:
+        return HttpServer(settings, listener, Asgi(application, active), app.shutdown_timed_out.set, active)
 
     try:
         if envoy is not None and settings.grpc is not None:

@@ -8,8 +8,8 @@ import pytest
 
 from headgate.rules import load
 from headgate.service import sample_rules
-from headgate.service.admin.audit_log import changed
-from headgate.service.log_format import Line
+from headgate.service.admin.audit_log import log_change
+from headgate.service.log_format import TextFormatter
 from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, sentence
 
 SOCKET_FILE = ""
@@ -274,7 +274,7 @@ async def test_every_change_is_one_line(operator: Operator, caplog: pytest.LogCa
     await operator("POST", "/peek", {"rule": "login", "key": key})
     await operator("DELETE", f"/rules/login/overrides/{key}")
     changes = [record for record in caplog.records if record.name == "headgate.admin"]
-    lines = [Line().format(record).split(" info ", 1)[1] for record in changes]
+    lines = [TextFormatter().format(record).split(" info ", 1)[1] for record in changes]
     assert lines == [
         f'override set author=eve remote=192.0.2.9:5 rule=login key={key} after="9/hour fixed" ttl=60.0',
         f'override unset author="J\\u00fcrgen" remote=192.0.2.9:5 rule=login key={key} before="9/hour fixed"',
@@ -293,8 +293,8 @@ async def test_who_comes_by_a_socket_file_has_no_address(
 
 def test_no_value_can_be_taken_for_two(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "headgate.admin")
-    changed("key reset", "ann", "192.0.2.9:5", key="user=a author=eve\n2026 info override set")
+    log_change("key reset", "ann", "192.0.2.9:5", key="user=a author=eve\n2026 info override set")
     (record,) = caplog.records
-    line = Line().format(record)
+    line = TextFormatter().format(record)
     assert "\n" not in line
     assert 'key="user=a author=eve\\n2026' in line

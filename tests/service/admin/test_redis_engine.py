@@ -15,7 +15,7 @@ from headgate.engines.redis import keys
 from headgate.gateway import bundle
 from headgate.rules import load
 from headgate.service.admin import counter_handlers
-from headgate.service.log_format import Document, Line
+from headgate.service.log_format import JsonFormatter, TextFormatter
 from tests.servers import Cluster, RedisServer
 from tests.service.admin.admin_harness import TOKEN, YAML, Operator, listening
 
@@ -149,13 +149,13 @@ async def test_history_and_rollback(
         assert (await operator("POST", "/rules/rollback", {"to": 2})).json["edition"]["version"] == 4
         assert limit_of(operator.limiter) == "2/hour fixed"
     changes = [record for record in caplog.records if record.name == "headgate.admin"]  # not what the watch logs
-    lines = [Line().format(record).split(" info ", 1)[1] for record in changes]
+    lines = [TextFormatter().format(record).split(" info ", 1)[1] for record in changes]
     assert lines[:2] == [
         "rules published author=ann remote=192.0.2.9:5 before=1 after=2 note=more",
         'rules rolled back author=bob remote=192.0.2.9:5 before=2 after=3 to=1 note="too much"',
     ]
     assert len(lines) == 3
-    told = json.loads(Document().format(changes[0]))
+    told = json.loads(JsonFormatter().format(changes[0]))
     assert (told["author"], told["before"], told["after"], told["logger"]) == ("ann", 1, 2, "headgate.admin")
     assert TOKEN not in caplog.text
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.service.admin import app
-from headgate.service.admin.app import PACE
-from headgate.service.admin.routes import ROUTES, TEXT, Route
-from headgate.service.log_format import Line
+from headgate.service.admin.app import REQUEST_LIMIT
+from headgate.service.admin.routes import ROUTES, RULEBOOK_TEXT, Route
+from headgate.service.log_format import TextFormatter
 from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, listening, path_of, sentence
 
 # Who is let in.
@@ -31,7 +31,7 @@ async def test_without_the_token_nothing_is_read_or_told(
         assert operator.body.read == 0
         (record,) = caplog.records
         assert (record.name, record.levelname) == ("headgate.admin", "WARNING")
-        assert not token or token not in Line().format(record)
+        assert not token or token not in TextFormatter().format(record)
 
 
 async def test_the_token_must_come_as_a_bearers(operator: Operator) -> None:
@@ -45,7 +45,7 @@ async def test_also_the_description_wants_it(operator: Operator) -> None:
 
 
 async def test_guesses_are_slow_and_keep_nobody_else_out(operator: Operator) -> None:
-    assert PACE == "10/s burst 20"
+    assert REQUEST_LIMIT == "10/s burst 20"
     replies = [await operator("GET", "/status", token="wrong", client=f"192.0.2.7:{port}") for port in range(40)]
     assert [reply.status for reply in replies[:20]] == [401] * 20
     assert 429 in [reply.status for reply in replies[20:]]
@@ -169,7 +169,7 @@ async def test_the_description_is_whole(operator: Operator) -> None:
         names = {each["name"] for each in operation.get("parameters", ())}
         assert ("X-Headgate-Author" in names) == route.changes
         assert ("requestBody" in operation) == (route.asked is not None)
-        if route.asked is TEXT:
+        if route.asked is RULEBOOK_TEXT:
             assert "application/yaml" in operation["requestBody"]["content"]
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.service.envoy.messages import RateLimitRequest
-from headgate.service.envoy.request import questions
+from headgate.service.envoy.request import parse_descriptors
 
 Entries = list[tuple[str, str]]
 
@@ -22,7 +22,7 @@ def request(*descriptors: Entries, domain: str = "d", **more: Any) -> Any:
 
 
 def attributes(*entries: tuple[str, str]) -> dict[str, Any]:
-    (question,) = questions(request(list(entries)))
+    (question,) = parse_descriptors(request(list(entries)))
     assert question.ask.attributes["domain"] == "d"
     assert question.ask.attributes["descriptor"] == "/".join(key for key, _ in entries)
     return {name: value for name, value in question.ask.attributes.items() if name not in ("domain", "descriptor")}
@@ -74,14 +74,14 @@ def test_two_descriptors_with_limits_of_their_own_never_share_a_count(
     one: Entries, two: Entries, here: str, there: str
 ) -> None:
     limit = {"requests_per_unit": 1, "unit": SECOND}
-    (first,) = questions(request(one, domain=here, limit=limit))
-    (second,) = questions(request(two, domain=there, limit=limit))
+    (first,) = parse_descriptors(request(one, domain=here, limit=limit))
+    (second,) = parse_descriptors(request(two, domain=there, limit=limit))
     assert (first.ask.key == second.ask.key) == ((one, here) == (two, there))
 
 
 @given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), max_size=6))
 def test_whatever_is_sent_is_no_error_and_nothing_is_lost(sent: Entries) -> None:
-    (question,) = questions(request(sent))
+    (question,) = parse_descriptors(request(sent))
     kept = list(question.ask.attributes.values())
     for _, value in sent:
         assert value in kept

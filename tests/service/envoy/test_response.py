@@ -12,12 +12,12 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import RuleLimiter
 from headgate.http.headers import headers
 from headgate.limit_syntax import parse
-from headgate.service.envoy.fast_response import plain
+from headgate.service.envoy.fast_response import encode_passes
 from headgate.service.envoy.messages import RateLimitResponse
-from headgate.service.envoy.request import Question
-from headgate.service.envoy.response import Wording, rate, response
+from headgate.service.envoy.request import DescriptorCheck
+from headgate.service.envoy.response import ResponseFormat, make_response, rate
 
-USUAL = Wording()
+USUAL = ResponseFormat()
 SECOND, MINUTE, HOUR, DAY, MONTH, YEAR, WEEK = range(1, 8)
 
 
@@ -64,7 +64,7 @@ steps = st.tuples(
 )
 
 
-def answers(limit: str, walk: Steps) -> Iterator[tuple[list[Question], tuple[RuleDecision, ...]]]:
+def answers(limit: str, walk: Steps) -> Iterator[tuple[list[DescriptorCheck], tuple[RuleDecision, ...]]]:
     """What is asked on the way, and what is decided."""
     clock, rule = ManualClock(), {"missing": "skip"}
     rules = [
@@ -74,7 +74,7 @@ def answers(limit: str, walk: Steps) -> Iterator[tuple[list[Question], tuple[Rul
     with RuleLimiter({"rules": rules}, clock=clock) as limiter:
         for names, cost, seconds in walk:
             asks = [Ask(ASKED[name], cost) for name in names]
-            yield [Question(ask, cost) for ask in asks], limiter.check_together(asks)
+            yield [DescriptorCheck(ask, cost) for ask in asks], limiter.check_together(asks)
             clock.advance(seconds)
 
 
@@ -84,8 +84,8 @@ def test_headers_are_those_of_the_decision(walk: Steps) -> None:
     for limit in LIMITS:
         for asked, decisions in answers(limit, walk):
             if len(decisions) == 1:
-                written = plain(USUAL, asked, decisions)
-                made = response(USUAL, asked, decisions)
+                written = encode_passes(USUAL, asked, decisions)
+                made = make_response(USUAL, asked, decisions)
                 told = made if written is None else RateLimitResponse.FromString(written)
                 assert [(head.key, head.value) for head in told.response_headers_to_add] == headers(decisions[0])
 
@@ -95,9 +95,9 @@ def test_headers_are_those_of_the_decision(walk: Steps) -> None:
 def test_what_is_written_at_once_is_read_as_what_is_told(walk: Steps) -> None:
     for limit in LIMITS:
         for asked, decisions in answers(limit, walk):
-            written = plain(USUAL, asked, decisions)
+            written = encode_passes(USUAL, asked, decisions)
             if written is not None:
-                assert RateLimitResponse.FromString(written) == response(USUAL, asked, decisions)
+                assert RateLimitResponse.FromString(written) == make_response(USUAL, asked, decisions)
                 assert all(decision.allowed for decision in decisions)
             else:
                 assert any(not one.allowed or len(one.parts) > 1 or one.delay for one in decisions)
@@ -106,14 +106,14 @@ def test_what_is_written_at_once_is_read_as_what_is_told(walk: Steps) -> None:
 def test_numbers_of_any_size_are_written_at_once() -> None:
     for limit in ("4294967296/365d fixed", "10000000000000/day fixed", "200/minute fixed"):
         for asked, decisions in answers(limit, [(["one"], 1, 0.0)]):
-            written = plain(USUAL, asked, decisions)
+            written = encode_passes(USUAL, asked, decisions)
             assert written is not None
-            assert RateLimitResponse.FromString(written) == response(USUAL, asked, decisions)
-            assert plain(Wording("legacy"), asked, decisions) is None
+            assert RateLimitResponse.FromString(written) == make_response(USUAL, asked, decisions)
+            assert encode_passes(ResponseFormat("legacy"), asked, decisions) is None
 
 
 def test_a_shadow_is_not_told_at_once() -> None:
     rule = {"name": "new", "key": "user", "missing": "skip", "limit": "3/minute fixed", "mode": "shadow"}
     with RuleLimiter({"rules": [rule]}, clock=ManualClock()) as limiter:
         ask = Ask(ASKED["one"], 1)
-        assert plain(USUAL, [Question(ask, 1)], limiter.check_together([ask])) is None
+        assert encode_passes(USUAL, [DescriptorCheck(ask, 1)], limiter.check_together([ask])) is None

@@ -53,7 +53,7 @@ class World:
         channel = grpc.aio.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.channels.append(channel)
         stub = rlqs_pb2_grpc.RateLimitQuotaServiceStub(channel)
-        metadata = None if name is None else ((rlqs.NAME, name),)
+        metadata = None if name is None else ((rlqs.HOLDER_HEADER, name),)
         return Holder(stub.StreamRateLimitQuotas(metadata=metadata))
 
 
@@ -108,7 +108,7 @@ def rate_of(action: Any) -> float:
 async def world(engine: str = "memory://", book: Json = BOOK, *, listens: bool = False) -> AsyncIterator[World]:
     clock = ManualClock()
     async with AsyncRuleLimiter(book, engine, clock=clock) as limiter:
-        quotas = rlqs.Quotas(limiter, now=lambda: clock.now_us() / 1_000_000)
+        quotas = rlqs.QuotaService(limiter, now=lambda: clock.now_us() / 1_000_000)
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         server.add_generic_rpc_handlers((rlqs.handler(quotas),))
         address = f"127.0.0.1:{free_port()}"
@@ -302,7 +302,7 @@ async def test_an_idle_bucket_is_abandoned() -> None:
     async with world() as made:
         one = made.envoy()
         await one.report((ALL, 1, 0))
-        for _ in range(rlqs.IDLE - 1):
+        for _ in range(rlqs.MAX_IDLE_REPORTS - 1):
             made.clock.advance(5)
             await one.report((ALL, 0, 0))
         (action,) = await one.report((ALL, 0, 0))

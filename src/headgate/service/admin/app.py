@@ -41,28 +41,28 @@ from headgate.rules.lookup import NoSuchRule
 from headgate.service.admin import audit_log, schema
 from headgate.service.admin.handlers import AdminHandlers
 from headgate.service.admin.openapi import description
-from headgate.service.admin.request import AdminRequest, Broken, Busy, NotHere, NotSo
-from headgate.service.admin.routes import FORMATS, QUERIES, ROUTES, TEXT, Route
-from headgate.service.asgi import Answer, Answers, Refused, Request, encoded
-from headgate.service.check_schema import NAME, VALUE
-from headgate.service.json_decoding import Reader
+from headgate.service.admin.request import AdminRequest, Conflict, KeyScanBusy, NotFound, UnpublishableRulebook
+from headgate.service.admin.routes import QUERY_PARAMETERS, ROUTES, RULEBOOK_FORMATS, RULEBOOK_TEXT, Route
+from headgate.service.asgi import Handler, HttpError, Request, Response, encode_headers
+from headgate.service.check_schema import MAX_NAME_CHARS, MAX_VALUE_CHARS
+from headgate.service.json_decoding import JsonDecoder
 from headgate.service.settings import Settings
 
-PACE = "10/s burst 20"
-SHORT = 40  # characters of a number in a query
+REQUEST_LIMIT = "10/s burst 20"
+MAX_NUMBER_CHARS = 40  # characters of a number in a query
 _STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (VersionConflict, 412),
     (NoSuchRule, 404),
-    (NotHere, 404),
-    (NotSo, 409),
-    (Busy, 503),
+    (NotFound, 404),
+    (Conflict, 409),
+    (KeyScanBusy, 503),
     (EngineUnavailable, 503),
     (CorruptState, 500),
     (HeadgateError, 400),
 )
 _NO_STORE = ("cache-control", "no-store")
-_JSON = encoded([_NO_STORE, ("content-type", "application/json")])
-_LONGEST = {"rule": NAME, "key": VALUE}
+_JSON = encode_headers([_NO_STORE, ("content-type", "application/json")])
+_LONGEST = {"rule": MAX_NAME_CHARS, "key": MAX_VALUE_CHARS}
 _etag = re.compile(r'(?:W/)?"?([0-9]{1,15})"?')
 
 
@@ -73,70 +73,70 @@ class Admin:
         self._desk = AdminHandlers(limiter, settings)
         self._token = token.encode()
         self._most = settings.body
-        self._pace = MemoryEngine().meter(parse(PACE), "admin")
+        self._pace = MemoryEngine().meter(parse(REQUEST_LIMIT), "admin")
         self._encode = msgspec.json.Encoder().encode
         self._description = description()
         self._routes = [(route.pattern, route, self._desk.verb(route.verb)) for route in ROUTES]
-        self._readers: dict[Any, Reader[Any]] = {
-            route.asked: Reader(route.asked) for route in ROUTES if isinstance(route.asked, type)
+        self._readers: dict[Any, JsonDecoder[Any]] = {
+            route.asked: JsonDecoder(route.asked) for route in ROUTES if isinstance(route.asked, type)
         }
 
     async def close(self) -> None:
         """Give up the lines to servers."""
         await self._desk.close()
 
-    def asked(self, request: Request) -> tuple[int | None, Answers]:
+    def asked(self, request: Request) -> tuple[int | None, Handler]:
         """How many bytes its body may have, and who answers it then, if whoever asks may."""
         self._let_in(request)
         if request.path == "/openapi.json" and request.method == "GET":
             return None, lambda _: (200, _JSON, self._description)
         route, verb, path = self._routed(request)
         asked = _asked(request, route, path)
-        most = LARGEST if route.asked is TEXT else None if route.asked is None else self._most
+        most = LARGEST if route.asked is RULEBOOK_TEXT else None if route.asked is None else self._most
         return most, partial(self._answer, route, verb, asked)
 
-    async def _answer(self, route: Route, verb: Any, asked: AdminRequest, request: Request) -> Answer:
+    async def _answer(self, route: Route, verb: Any, asked: AdminRequest, request: Request) -> Response:
         read = self._readers.get(route.asked)
         asked = asked._replace(body=request.body if read is None else read(request.body))
         try:
             answer = await verb(asked)
         except EngineUnavailable:
             if route.changes:  # what was sent and not answered may have been done
-                audit_log.unsure(route.verb, asked.author, asked.remote, asked.path)
+                audit_log.log_uncertain_change(route.verb, asked.author, asked.remote, asked.path)
             raise
         edition = getattr(answer, "edition", None)
         if isinstance(edition, schema.Edition):
-            return 200, [*_JSON, *encoded([("etag", f'"{edition.version}"')])], self._encode(answer)
+            return 200, [*_JSON, *encode_headers([("etag", f'"{edition.version}"')])], self._encode(answer)
         return 200, _JSON, self._encode(answer)
 
-    def trouble(self, request: Request, error: Exception) -> Answer:
+    def trouble(self, request: Request, error: Exception) -> Response:
         """What is answered where that came to nothing."""
         match error:
-            case Refused():
+            case HttpError():
                 return self._problem(error.status, error.detail, error.fields)
-            case Broken():
+            case UnpublishableRulebook():
                 problems = [schema.Problem(each.line, each.problem) for each in error.problems]
                 return self._problem(400, str(error), problems=problems)
             case HeadgateError():
                 status = next(status for kind, status in _STATUSES if isinstance(error, kind))
                 return self._problem(status, str(error), [("retry-after", "1")] if status == 503 else None)
-        audit_log.failed(f"{request.method} {request.path[:200]!r}", error)
+        audit_log.log_failure(f"{request.method} {request.path[:200]!r}", error)
         return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
     def _let_in(self, request: Request) -> None:
         facts = self._pace.decide(_whence(request.client), 1)
         if not facts[ALLOWED]:
             wait = max(1, -(-(facts[RETRY_AFTER_US] or 0) // SECOND))
-            raise Refused(
+            raise HttpError(
                 429,
-                f"At most {PACE} from one address. Wait for the seconds that Retry-After says.",
+                f"At most {REQUEST_LIMIT} from one address. Wait for the seconds that Retry-After says.",
                 [("retry-after", str(wait))],
             )
         scheme, _, shown = (request.field(b"authorization") or "").partition(" ")
         right = hmac.compare_digest(shown.strip().encode("utf-8", "replace"), self._token)
         if not right or scheme.lower() != "bearer":
-            audit_log.wrong_token(request.client or UNIX)
-            raise Refused(
+            audit_log.log_wrong_token(request.client or UNIX)
+            raise HttpError(
                 401, "Show the admin token: Authorization: Bearer TOKEN.", [("www-authenticate", "Bearer")]
             )
 
@@ -150,8 +150,8 @@ class Admin:
                 others.append(route.method)
         if others:
             allow = ", ".join(others)
-            raise Refused(405, f"Ask by {' or '.join(others)}.", [("allow", allow)])
-        raise Refused(404, "See /openapi.json for what there is.")
+            raise HttpError(405, f"Ask by {' or '.join(others)}.", [("allow", allow)])
+        raise HttpError(404, "See /openapi.json for what there is.")
 
     def _problem(
         self,
@@ -159,23 +159,23 @@ class Admin:
         detail: str,
         fields: Fields | None = None,
         problems: list[schema.Problem] | None = None,
-    ) -> Answer:
+    ) -> Response:
         trouble = schema.Trouble("about:blank", REASONS[status], status, detail)
         if problems:
             trouble.problems = problems
-        told = encoded([_NO_STORE, ("content-type", PROBLEM), *(fields or [])])
+        told = encode_headers([_NO_STORE, ("content-type", PROBLEM), *(fields or [])])
         return status, told, self._encode(trouble)
 
 
 def _asked(request: Request, route: Route, path: dict[str, str]) -> AdminRequest:
     """All of it but its body."""
     for name, value in path.items():
-        if len(value) > _LONGEST.get(name, VALUE):
-            raise Refused(400, f"A {name} may have {_LONGEST[name]} characters.")
+        if len(value) > _LONGEST.get(name, MAX_VALUE_CHARS):
+            raise HttpError(400, f"A {name} may have {_LONGEST[name]} characters.")
     query = _query(request.query, route)
-    author = audit_log.author_of(request.field(audit_log.AUTHOR.encode())) if route.changes else ""
+    author = audit_log.author_of(request.field(audit_log.AUTHOR_HEADER.encode())) if route.changes else ""
     expected = _expected(query, request.field(b"if-match")) if "expected" in route.queries else None
-    form = _format(request.field(b"content-type")) if route.asked is TEXT else ""
+    form = _format(request.field(b"content-type")) if route.asked is RULEBOOK_TEXT else ""
     return AdminRequest(path, query, None, form, expected, author, request.client or UNIX)
 
 
@@ -183,14 +183,14 @@ def _query(text: str, route: Route) -> dict[str, str]:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=20, errors="strict")
     except ValueError:
-        raise Refused(400, "The query cannot be read. Write name=value, percent-encoded as UTF-8.") from None
+        raise HttpError(400, "The query cannot be read. Write name=value, percent-encoded as UTF-8.") from None
     for name, value in pairs:
         if name not in route.queries:
             known = f"Known: {', '.join(route.queries)}." if route.queries else "There are none."
-            raise Refused(400, f'"{name[:40]}" is not a parameter here. {known}')
-        most = QUERIES[name][0].get("maxLength", SHORT)
+            raise HttpError(400, f'"{name[:40]}" is not a parameter here. {known}')
+        most = QUERY_PARAMETERS[name][0].get("maxLength", MAX_NUMBER_CHARS)
         if len(value) > most:
-            raise Refused(400, f"{name} may have {most} characters.")
+            raise HttpError(400, f"{name} may have {most} characters.")
     return dict(pairs)
 
 
@@ -202,21 +202,21 @@ def _expected(query: dict[str, str], field: str | None) -> int | None:
             continue
         number = _etag.fullmatch(said.strip())
         if number is None:
-            raise Refused(400, f'An edition is expected by its number, such as "3"; not {said[:40]!r}.')
+            raise HttpError(400, f'An edition is expected by its number, such as "3"; not {said[:40]!r}.')
         found.append(int(number[1]))
     if len(set(found)) > 1:
-        raise Refused(400, "expected and If-Match name different editions. Send one of them.")
+        raise HttpError(400, "expected and If-Match name different editions. Send one of them.")
     return found[0] if found else None
 
 
 def _format(field: str | None) -> str:
     kind = (field or "").partition(";")[0].strip().lower()
-    if kind not in FORMATS:
-        raise Refused(
+    if kind not in RULEBOOK_FORMATS:
+        raise HttpError(
             415,
             "Say how the rulebook is written: Content-Type: application/yaml, application/toml, application/json.",
         )
-    return FORMATS[kind]
+    return RULEBOOK_FORMATS[kind]
 
 
 def _whence(client: str) -> str:

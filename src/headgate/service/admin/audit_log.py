@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from headgate.errors import InvalidRule
 from headgate.rules.distribution.version import LONGEST_AUTHOR, one_line
 
-AUTHOR = "x-headgate-author"
+AUTHOR_HEADER = "x-headgate-author"
 _log = logging.getLogger("headgate.admin")
 _plain = re.compile(r"[\w.,:;|=@/#~+*%()\[\]-]+", re.ASCII)
 
@@ -30,23 +30,23 @@ def author_of(field: str | None) -> str:
     return one_line("author", unquote(field, errors="replace"), LONGEST_AUTHOR)
 
 
-def changed(what: str, author: str, remote: str, **more: object) -> None:
+def log_change(what: str, author: str, remote: str, **more: object) -> None:
     """Note a change."""
     told = {"author": author, "remote": remote, **more}
     _log.info(what, extra={name: _shown(value) for name, value in told.items() if value not in (None, "")})
 
 
-def unsure(verb: str, author: str, remote: str, path: dict[str, str]) -> None:
+def log_uncertain_change(verb: str, author: str, remote: str, path: dict[str, str]) -> None:
     """Note a change that was asked of an engine which gave no answer: it may have been made."""
     told = {"verb": verb, "author": author, "remote": remote, **path}
     _log.warning("a change may have been made", extra={name: _shown(value) for name, value in told.items()})
 
 
-def wrong_token(remote: str) -> None:
+def log_wrong_token(remote: str) -> None:
     _log.warning("a wrong token, or none", extra={"remote": _shown(remote)})
 
 
-def failed(verb: str, error: Exception) -> None:
+def log_failure(verb: str, error: Exception) -> None:
     _log.error("%s could not be answered", verb, exc_info=error)
 
 

@@ -24,15 +24,15 @@ from headgate.rules.lookup import form_of, rule_of
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema
-from headgate.service.admin.audit_log import changed
+from headgate.service.admin.audit_log import log_change
 from headgate.service.admin.engine_clients import EngineClients
-from headgate.service.admin.request import AdminRequest, Busy, NotHere, NotSo
+from headgate.service.admin.request import AdminRequest, Conflict, KeyScanBusy, NotFound
 
-TOP = 20  # keys that are told unless more are asked for
-LISTED = 1000  # overrides
-LONGEST = 30.0  # seconds that a walk through the keys may take
+DEFAULT_KEYS = 20  # keys that are told unless more are asked for
+DEFAULT_OVERRIDES = 1000  # overrides
+MAX_SCAN_S = 30.0  # seconds that a walk through the keys may take
 
-Meant = tuple[Rule, str, list[Count]]
+Target = tuple[Rule, str, list[Count]]
 
 
 class CounterHandlers:
@@ -43,7 +43,7 @@ class CounterHandlers:
         self._matcher: Matcher | None = None
 
     async def overrides(self, asked: AdminRequest) -> schema.AllOwnLimits:
-        rule, top = self._rule(asked.path["rule"]), asked.top(LISTED)
+        rule, top = self._rule(asked.path["rule"]), asked.top(DEFAULT_OVERRIDES)
         found = [each async for each in self._limiter.overrides(rule.name).list(top + 1)]
         rows = [schema.OwnLimits(rule.name, key, text) for key, text in sorted(found[:top])]
         return schema.AllOwnLimits(rule.name, len(found) <= top, rows)
@@ -52,7 +52,7 @@ class CounterHandlers:
         rule, key = self._rule(asked.path["rule"]), asked.path["key"]
         text = await self._limiter.overrides(rule.name).get(key)
         if text is None:
-            raise NotHere(f"{key} has no limit of its own.")
+            raise NotFound(f"{key} has no limit of its own.")
         return schema.OwnLimits(rule.name, key, text)
 
     async def set_override(self, asked: AdminRequest) -> schema.OwnLimits:
@@ -61,10 +61,10 @@ class CounterHandlers:
         own = self._limiter.overrides(rule.name)
         before = await own.get(key)
         if not await own.set(key, wanted.limits, absent=wanted.absent, ttl=wanted.ttl):
-            raise NotSo(f"{key} has a limit of its own already; it stays.")
+            raise Conflict(f"{key} has a limit of its own already; it stays.")
         text = joined(limits)
         told = {"rule": rule.name, "key": key, "before": before, "after": text, "ttl": wanted.ttl}
-        changed("override set", asked.author, asked.remote, **told)
+        log_change("override set", asked.author, asked.remote, **told)
         return schema.OwnLimits(rule.name, key, text)
 
     async def unset_override(self, asked: AdminRequest) -> schema.Unset:
@@ -72,16 +72,16 @@ class CounterHandlers:
         own = self._limiter.overrides(rule.name)
         before = await own.get(key)
         if not await own.unset(key):
-            raise NotHere(f"{key} has no limit of its own.")
-        changed("override unset", asked.author, asked.remote, rule=rule.name, key=key, before=before)
+            raise NotFound(f"{key} has no limit of its own.")
+        log_change("override unset", asked.author, asked.remote, rule=rule.name, key=key, before=before)
         return schema.Unset(rule.name, key, before)
 
     async def keys(self, asked: AdminRequest) -> schema.Keys:
-        rule, top = asked.query.get("rule") or None, asked.top(TOP)
+        rule, top = asked.query.get("rule") or None, asked.top(DEFAULT_KEYS)
         if self._walking.locked():
-            raise Busy("Somebody else is walking through the keys: one walk at a time.")
+            raise KeyScanBusy("Somebody else is walking through the keys: one walk at a time.")
         async with self._walking:
-            end = asyncio.get_running_loop().call_later(LONGEST, self.stop)
+            end = asyncio.get_running_loop().call_later(MAX_SCAN_S, self.stop)
             try:
                 found = await asyncio.to_thread(self._walked, rule, top)
             finally:
@@ -117,7 +117,7 @@ class CounterHandlers:
         forgotten = []
         for rule, key, counts in meant:
             names = await arun(manual_calls.resetting(self._lines.engine, key, counts))
-            changed("key reset", asked.author, asked.remote, rule=rule.name, key=key, counts=",".join(names))
+            log_change("key reset", asked.author, asked.remote, rule=rule.name, key=key, counts=",".join(names))
             if self._lines.remote:  # what this worker remembers, or has prefetched
                 await arun(manual_calls.resetting(self._limiter.engine, key, counts))
             forgotten.append(schema.Forgotten(rule.name, key, names))
@@ -129,7 +129,7 @@ class CounterHandlers:
         rooms = []
         for rule, key, counts in meant:
             found = await arun(manual_calls.refunding(self._lines.engine, key, counts, units))
-            changed("units refunded", asked.author, asked.remote, rule=rule.name, key=key, units=units)
+            log_change("units refunded", asked.author, asked.remote, rule=rule.name, key=key, units=units)
             rooms += [
                 schema.Room(
                     rule.name, key, name, after.limit.text, before.remaining, after.remaining, after.reset_after
@@ -138,11 +138,11 @@ class CounterHandlers:
             ]
         return schema.WasRefunded(rooms, left_out)
 
-    def _meant(self, wanted: Any, *, every: bool) -> tuple[list[Meant], list[str]]:
+    def _meant(self, wanted: Any, *, every: bool) -> tuple[list[Target], list[str]]:
         """Rules, keys and counts; and the rules that apply, but whose counts are not the engine's."""
         if wanted.rule is not None:
             return [self._of_key(wanted, every=every)], []
-        found: list[Meant] = []
+        found: list[Target] = []
         left_out: list[str] = []
         for match in self._matching(_attributes(wanted)):
             rule, key, limits = match.rule, match.key, match.limits
@@ -156,7 +156,7 @@ class CounterHandlers:
             raise InvalidCharge("No rule counts a call of these attributes: there is nothing to do.")
         return found, left_out
 
-    def _of_key(self, wanted: Any, *, every: bool = False) -> Meant:
+    def _of_key(self, wanted: Any, *, every: bool = False) -> Target:
         rule = self._rule(wanted.rule)
         if wanted.key is None:
             raise InvalidCharge(f'Whose count? Beside "rule" give "key": {form_of(rule)}.')

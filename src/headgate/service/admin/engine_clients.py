@@ -19,7 +19,7 @@ from headgate.service.settings import Settings
 if TYPE_CHECKING:
     from headgate.engines.redis.async_engine import AsyncRedisEngine
 
-PATIENCE = 5.0  # seconds that a server may take
+DEADLINE_S = 5.0  # seconds that a server may take
 
 
 class EngineClients:
@@ -41,7 +41,7 @@ class EngineClients:
         known = self._opened.get(url)
         if known is None:
             plain, chosen = url_options.split(url)
-            known = AsyncRedisEngine(plain, prefix=self._prefix, deadline=chosen.deadline or PATIENCE)
+            known = AsyncRedisEngine(plain, prefix=self._prefix, deadline=chosen.deadline or DEADLINE_S)
             self._opened[url] = known
         return known
 
@@ -54,7 +54,7 @@ class EngineClients:
         from headgate.engines.redis.sync_engine import RedisEngine
 
         plain, chosen = url_options.split(self._url)
-        engine = RedisEngine(plain, prefix=self._prefix, deadline=chosen.deadline or PATIENCE)
+        engine = RedisEngine(plain, prefix=self._prefix, deadline=chosen.deadline or DEADLINE_S)
         try:
             yield engine
         finally:

@@ -10,7 +10,7 @@ import msgspec
 
 import headgate
 from headgate.service.admin import schema
-from headgate.service.admin.routes import QUERIES, ROUTES, TEXT, Route
+from headgate.service.admin.routes import QUERY_PARAMETERS, ROUTES, RULEBOOK_TEXT, Route
 
 _TROUBLES = {
     400: "This cannot be done: the sentence says why.",
@@ -75,7 +75,7 @@ def _operation(route: Route) -> dict[str, Any]:
         told["parameters"] = parameters
     if isinstance(route.asked, type):
         told["requestBody"] = {"required": True, "content": _json(route.asked)}
-    elif route.asked is TEXT:
+    elif route.asked is RULEBOOK_TEXT:
         content = {kind: {"schema": {"type": "string"}} for kind in ("application/yaml", "application/toml")}
         content["application/json"] = {"schema": {"type": "object"}}
         told["requestBody"] = {"required": True, "content": content}
@@ -88,7 +88,7 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", route.path)
     ]
     for name in route.queries:
-        shape, about = QUERIES[name]
+        shape, about = QUERY_PARAMETERS[name]
         found.append({"name": name, "in": "query", "schema": shape, "description": about})
     if route.changes:
         about = "Who makes the change; what is not ASCII is percent-encoded."

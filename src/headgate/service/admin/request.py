@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.operations.publish_rulebook import Problem
 
-MOST = 10_000  # rows in one answer
+MAX_ROWS = 10_000  # rows in one answer
 
 
 class AdminRequest(NamedTuple):
@@ -25,24 +25,24 @@ class AdminRequest(NamedTuple):
         given = self.query.get("top")
         if given is None:
             return otherwise
-        if not re.fullmatch(r"[0-9]{1,5}", given) or not 1 <= int(given) <= MOST:
-            raise InvalidRule(f"top is a whole number from 1 to {MOST}, not {given[:20]!r}.")
+        if not re.fullmatch(r"[0-9]{1,5}", given) or not 1 <= int(given) <= MAX_ROWS:
+            raise InvalidRule(f"top is a whole number from 1 to {MAX_ROWS}, not {given[:20]!r}.")
         return int(given)
 
 
-class NotHere(HeadgateError):
+class NotFound(HeadgateError):
     """What was asked for by its name is not there."""
 
 
-class NotSo(HeadgateError):
+class Conflict(HeadgateError):
     """It cannot be done with these settings, or not any more."""
 
 
-class Busy(HeadgateError):
+class KeyScanBusy(HeadgateError):
     """Somebody else is at it."""
 
 
-class Broken(HeadgateError):
+class UnpublishableRulebook(HeadgateError):
     """A rulebook that cannot be published; `problems` says all that is wrong."""
 
     def __init__(self, problems: list[Problem]) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from headgate.service.admin import schema
 
-FORMATS = {
+RULEBOOK_FORMATS = {
     "application/yaml": "yaml",
     "application/x-yaml": "yaml",
     "text/yaml": "yaml",
@@ -24,10 +24,10 @@ FORMATS = {
     "application/json": "json",
     "text/json": "json",
 }
-TEXT = "a rulebook"  # in place of a struct: the body is a text in one of these formats
+RULEBOOK_TEXT = "a rulebook"  # in place of a struct: the body is a text in one of these formats
 
 _WHOLE = {"type": "integer", "minimum": 0}
-QUERIES: dict[str, tuple[dict[str, Any], str]] = {
+QUERY_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "expected": (_WHOLE, "Only if this edition is in force (0: none is). If-Match says the same."),
     "note": ({"type": "string", "maxLength": 500}, "Why, in a line."),
     "rule": ({"type": "string", "maxLength": 256}, "Only the counts of this rule, or of this name."),
@@ -63,7 +63,7 @@ ROUTES: tuple[Route, ...] = (
         "publish",
         "Publish a rulebook: every worker follows it within a second.",
         schema.Published,
-        TEXT,
+        RULEBOOK_TEXT,
         ("expected", "note"),
         changes=True,
         troubles=(*_PUSHED, 412, 413, 415),
@@ -74,7 +74,7 @@ ROUTES: tuple[Route, ...] = (
         "validate",
         "Whether a rulebook could be published, and what it would change.",
         schema.Judged,
-        TEXT,
+        RULEBOOK_TEXT,
         troubles=(413, 415, 503),
     ),
     Route(

@@ -21,9 +21,9 @@ from headgate.rules.distribution.version import RulebookVersion
 from headgate.rules.distribution.versions import AsyncRulebookVersions
 from headgate.rules.rule import Rulebook
 from headgate.service.admin import schema
-from headgate.service.admin.audit_log import changed
+from headgate.service.admin.audit_log import log_change
 from headgate.service.admin.engine_clients import EngineClients
-from headgate.service.admin.request import AdminRequest, Broken, NotHere, NotSo
+from headgate.service.admin.request import AdminRequest, Conflict, NotFound, UnpublishableRulebook
 from headgate.service.settings import Settings
 
 SAMPLE = "the sample"
@@ -47,7 +47,9 @@ class RuleHandlers:
         editions = self._editions()
         edition = await editions.current()
         if edition is None:
-            raise NotSo("No rulebook is left on the server; what was followed last is followed on. Publish one.")
+            raise Conflict(
+                "No rulebook is left on the server; what was followed last is followed on. Publish one."
+            )
         rules, followed = len(await asyncio.to_thread(book_of, edition)), None if paper is None else paper.version
         return schema.Book(edition.text, edition.format, rules, editions.text, _edition(edition), followed)
 
@@ -86,7 +88,7 @@ class RuleHandlers:
         edition, new, before, changes, warnings = found
         if new:
             told = {"before": before, "after": edition.version, "to": edition.rolled_back_to, "note": edition.note}
-            changed(what, asked.author, asked.remote, **told)
+            log_change(what, asked.author, asked.remote, **told)
             if self._limiter.watch is not None:
                 await asyncio.to_thread(self._limiter.watch.look)
         return schema.Published(new, before or None, _edition(edition), _changes(changes), list(warnings))
@@ -100,7 +102,7 @@ class RuleHandlers:
         editions, version = self._editions(), int(asked.path["version"])
         found = await editions.get(version)
         if found is None:
-            raise NotHere(f"Edition {version} is not kept. See /rules/history for those that are.")
+            raise NotFound(f"Edition {version} is not kept. See /rules/history for those that are.")
         in_force = await editions.version() == version
         return schema.KeptEdition(_edition(found), in_force, found.format, found.text)
 
@@ -115,7 +117,7 @@ class RuleHandlers:
     def _followed_url(self) -> str:
         if self._url is None:
             told = "a sample" if self._source == SAMPLE else f"{self._source}: change that file"
-            raise NotSo(
+            raise Conflict(
                 f"The rules of this service are {told}. To publish rules from here, push them to a Redis once "
                 "(headgate rules push), and start the service with that engine and --rules pushed."
             )
@@ -125,7 +127,7 @@ class RuleHandlers:
 async def _judged(asked: AdminRequest) -> Rulebook:
     found = await asyncio.to_thread(judged, lambda: load.parse(asked.body, format=asked.format))
     if isinstance(found, list):
-        raise Broken(found)
+        raise UnpublishableRulebook(found)
     return found
 
 

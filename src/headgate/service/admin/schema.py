@@ -6,11 +6,13 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from headgate.service.check_schema import NAME, VALUE, Attributes
+from headgate.service.check_schema import MAX_NAME_CHARS, MAX_VALUE_CHARS, Attributes
 
 _MOST = 2**53 - 1
-Key = Annotated[str, Meta(min_length=1, max_length=VALUE, description="A rule's key text: user=ann|sku=7.")]
-RuleName = Annotated[str, Meta(min_length=1, max_length=NAME)]
+Key = Annotated[
+    str, Meta(min_length=1, max_length=MAX_VALUE_CHARS, description="A rule's key text: user=ann|sku=7.")
+]
+RuleName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
 Note = Annotated[str, Meta(max_length=500, description="Why, in a line.")]
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from headgate.rules.match import Match, Matcher
 from headgate.rules.matching.replaced_rules import Replacing
 from headgate.rules.rule import Rule, Rulebook
-from headgate.service.envoy.request import Question
+from headgate.service.envoy.request import DescriptorCheck
 
 LIMITED, UNLIMITED, REPLACED, QUOTA = range(4)
 
@@ -35,7 +35,7 @@ class CrossDescriptor:
         )
         self._matcher = Matcher(book)
 
-    def sort(self, asked: Sequence[Question]) -> list[int]:
+    def sort(self, asked: Sequence[DescriptorCheck]) -> list[int]:
         """For each, whether it is limited at all, and how."""
         met: list[Sequence[Match]] = [
             () if question.override else self._matcher.match(question.ask.attributes) for question in asked

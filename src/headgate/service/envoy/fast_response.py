@@ -22,8 +22,16 @@ from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.check_together import Together
 from headgate.enforcement.rule_decision import Charged, Head
 from headgate.service.envoy.messages import RateLimitResponse
-from headgate.service.envoy.request import Question
-from headgate.service.envoy.response import MANY, MOST, OK, Answers, Face, Wording, reset_us
+from headgate.service.envoy.request import DescriptorCheck
+from headgate.service.envoy.response import (
+    MAX_CACHED_LIMITS,
+    MAX_UINT32,
+    OK,
+    LimitDescription,
+    OptionalDecisions,
+    ResponseFormat,
+    reset_us,
+)
 
 _FREE = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
 _ALL_PASS = RateLimitResponse(overall_code=OK).SerializeToString()
@@ -42,7 +50,7 @@ class _Lines:
         part.rule = self.called = called
         self.source = source
         self.windowed = source.limit if isinstance(source.limit, FixedWindow) else None
-        face = Face(part)
+        face = LimitDescription(part)
         self.most, self.name, self.timed = face.most, face.name, face.timed
         requests, unit = face.rate
         current = {"requests_per_unit": requests, "unit": unit, "name": called}
@@ -60,7 +68,9 @@ _lines: dict[int, _Lines] = {}
 Row = tuple[_Lines | None, Outcome | None]  # no lines: no rule applied
 
 
-def plain(wording: Wording, asked: Sequence[Question], answers: Answers) -> bytes | None:
+def encode_passes(
+    wording: ResponseFormat, asked: Sequence[DescriptorCheck], answers: OptionalDecisions
+) -> bytes | None:
     """The answer's bytes, if there is nothing but passes to tell."""
     if not _usual(wording):
         return None
@@ -76,12 +86,12 @@ def plain(wording: Wording, asked: Sequence[Question], answers: Answers) -> byte
     return _written(rows)
 
 
-class Known:
+class CachedRequest:
     """A request whose charges are known: where the answers to them are told."""
 
-    def __init__(self, wording: Wording, asked: Sequence[Question], together: Together) -> None:
-        self.wording: Wording = wording
-        self.asked: Sequence[Question] = asked
+    def __init__(self, wording: ResponseFormat, asked: Sequence[DescriptorCheck], together: Together) -> None:
+        self.wording: ResponseFormat = wording
+        self.asked: Sequence[DescriptorCheck] = asked
         self.together: Together = together
         self._rows: list[tuple[_Lines | None, int]] | None = []
         for question, (call, places) in zip(asked, together.asked, strict=True):
@@ -91,19 +101,19 @@ class Known:
                 return
             self._rows.append((found[0], places[0] if found[0] else -1))
 
-    def plain(self, answers: Sequence[Outcome]) -> bytes | None:
+    def encode_passes(self, answers: Sequence[Outcome]) -> bytes | None:
         """The answer's bytes, as above."""
         if self._rows is None:
             return None
         return _written([(lines, answers[place] if lines else _NOTHING) for lines, place in self._rows])
 
 
-def _usual(wording: Wording) -> bool:
+def _usual(wording: ResponseFormat) -> bool:
     return wording.form == "draft-11" and wording.names
 
 
 def _row(
-    question: Question, heads: Sequence[Head], charges: Sequence[Charged], wording: Wording
+    question: DescriptorCheck, heads: Sequence[Head], charges: Sequence[Charged], wording: ResponseFormat
 ) -> tuple[_Lines | None] | None:
     """How the one count is told that a descriptor meets; None if there is more to tell."""
     if question.override or question.back or len(heads) > 1:
@@ -116,7 +126,7 @@ def _row(
     called = wording.called(rule) or ""
     lines = _lines.get(id(source))
     if lines is None or lines.source is not source or lines.called != called:
-        if len(_lines) >= MANY:
+        if len(_lines) >= MAX_CACHED_LIMITS:
             _lines.clear()
         lines = _lines[id(source)] = _Lines(source, rule, called)
     return (lines,)
@@ -152,7 +162,7 @@ def _status(lines: _Lines, facts: Outcome) -> bytes:
     if rest_us:
         until += b"\x10" + _varint(rest_us * 1000)
     left = facts[REMAINING]
-    told = b"\x18" + _varint(left if left < MOST else MOST) if left > 0 else b""
+    told = b"\x18" + _varint(left if left < MAX_UINT32 else MAX_UINT32) if left > 0 else b""
     status = lines.limit + told + b"\x22" + _SMALL[len(until)] + until
     return b"\x12" + _varint(len(status)) + status
 

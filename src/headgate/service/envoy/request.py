@@ -37,9 +37,9 @@ from headgate.rules.attributes import SHORT, request
 from headgate.rules.imports.envoy_ratelimit import attribute, attribute_names, joined_keys
 from headgate.rules.imports.rulebook_draft import attribute_name
 
-MOST_DESCRIPTORS = 100
-MOST_ENTRIES = 100
-LONGEST = 8192  # letters of a key, a value, a domain
+MAX_DESCRIPTORS = 100
+MAX_ENTRIES = 100
+MAX_TEXT_CHARS = 8192  # letters of a key, a value, a domain
 
 DAY_S = 24 * 60 * 60
 # By Envoy's numbers: the word and its seconds, as the reference service counts them.
@@ -64,7 +64,7 @@ class Entry(NamedTuple):
     value: str
 
 
-class Question(NamedTuple):
+class DescriptorCheck(NamedTuple):
     """One descriptor: what is asked, and how the answer is to be told."""
 
     ask: Ask
@@ -73,29 +73,29 @@ class Question(NamedTuple):
     override: tuple[int, int] | None = None  # requests per unit, and Envoy's number of the unit
 
 
-def questions(asked: Any) -> list[Question]:
+def parse_descriptors(asked: Any) -> list[DescriptorCheck]:
     """What a RateLimitRequest asks, descriptor by descriptor."""
     domain, descriptors = asked.domain, asked.descriptors
-    if not domain or len(domain) > LONGEST:
+    if not domain or len(domain) > MAX_TEXT_CHARS:
         raise InvalidCharge(
-            f"The domain is longer than {LONGEST} letters: shorten it."
+            f"The domain is longer than {MAX_TEXT_CHARS} letters: shorten it."
             if domain
             else "The domain is empty: set `domain` in Envoy's rate limit filter."
         )
-    if not 0 < len(descriptors) <= MOST_DESCRIPTORS:
-        raise InvalidCharge(f"A request has 1 to {MOST_DESCRIPTORS} descriptors, not {len(descriptors)}.")
+    if not 0 < len(descriptors) <= MAX_DESCRIPTORS:
+        raise InvalidCharge(f"A request has 1 to {MAX_DESCRIPTORS} descriptors, not {len(descriptors)}.")
     usual = asked.hits_addend or 1
     return [_question(domain, descriptor, usual) for descriptor in descriptors]
 
 
-def _question(domain: str, descriptor: Any, usual: int) -> Question:
+def _question(domain: str, descriptor: Any, usual: int) -> DescriptorCheck:
     hits = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else usual
     if hits > EXACT:
         raise InvalidCharge(f"hits_addend may be at most 2^53, not {hits}.")
     back = descriptor.is_negative_hits
     attributes = attributes_of(domain, descriptor.entries)
     if not descriptor.HasField("limit"):
-        return Question(Ask(attributes, hits), hits, back)
+        return DescriptorCheck(Ask(attributes, hits), hits, back)
     amount, unit = descriptor.limit.requests_per_unit, descriptor.limit.unit
     if unit not in UNITS:
         raise InvalidCharge(f"A limit of a descriptor's own has a unit from 1 (SECOND) to 7 (WEEK), not {unit}.")
@@ -103,7 +103,7 @@ def _question(domain: str, descriptor: Any, usual: int) -> Question:
     name = f"override/{UNITS[unit][0]}"
     cost = hits if amount else 2
     ask = Ask(attributes, cost, _window(amount or 1, unit), name, _key(domain, descriptor.entries))
-    return Question(ask, hits, back, (amount, unit))
+    return DescriptorCheck(ask, hits, back, (amount, unit))
 
 
 _MOST_SHAPES = 1024
@@ -120,12 +120,12 @@ class _Shape(NamedTuple):
 
 def attributes_of(domain: str, entries: Any) -> dict[str, str]:
     """What the entries of a descriptor, or a bucket's keys and values, say of a call."""
-    if len(entries) > MOST_ENTRIES:
-        raise InvalidCharge(f"A descriptor has at most {MOST_ENTRIES} entries, not {len(entries)}.")
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidCharge(f"A descriptor has at most {MAX_ENTRIES} entries, not {len(entries)}.")
     pairs = [(entry.key, entry.value) for entry in entries]
     for key, value in pairs:
-        if len(key) > LONGEST or len(value) > LONGEST:
-            raise InvalidCharge(f"The keys and values of entries have at most {LONGEST} letters.")
+        if len(key) > MAX_TEXT_CHARS or len(value) > MAX_TEXT_CHARS:
+            raise InvalidCharge(f"The keys and values of entries have at most {MAX_TEXT_CHARS} letters.")
     keys = tuple([key for key, _ in pairs])
     joined, names, also = _shapes.get(keys) or _shape(keys)
     found = {"domain": domain, "descriptor": joined}

@@ -58,14 +58,14 @@ from headgate.enforcement.rule_decision import RuleDecision
 from headgate.http.headers import headers, per_second, quota, window_seconds
 from headgate.rules.rule import Headers
 from headgate.service.envoy.messages import RateLimitResponse
-from headgate.service.envoy.request import UNITS, Question
+from headgate.service.envoy.request import UNITS, DescriptorCheck
 
 OK, OVER_LIMIT = 1, 2
-MOST = 2**32 - 1
-MANY = 10_000  # faces that are remembered
+MAX_UINT32 = 2**32 - 1
+MAX_CACHED_LIMITS = 10_000  # faces that are remembered
 
-Answers = Sequence[RuleDecision | None]  # None: there is no limit, and nobody was asked
-Spoke = Sequence[tuple[RuleDecision, Decision]]
+OptionalDecisions = Sequence[RuleDecision | None]  # None: there is no limit, and nobody was asked
+DecisiveParts = Sequence[tuple[RuleDecision, Decision]]
 
 _UNKNOWN = 0
 _WORDS = {word: number for number, (word, _) in UNITS.items()}
@@ -73,7 +73,7 @@ _EXACTLY = {seconds * SECOND: number for number, (_, seconds) in UNITS.items()}
 _RISING = [(number, UNITS[number][1]) for number in (1, 2, 3, 4)]  # in which rates are told
 
 
-class Wording(NamedTuple):
+class ResponseFormat(NamedTuple):
     """How the rules of a book are told."""
 
     form: Headers | None = "draft-11"  # None: no header fields
@@ -86,16 +86,16 @@ class Wording(NamedTuple):
         return self.labels.get(rule or "", rule) if self.names else None
 
 
-def wording(ruling: CompiledRulebook, fields: bool = True, names: bool = True) -> Wording:
+def response_format(ruling: CompiledRulebook, fields: bool = True, names: bool = True) -> ResponseFormat:
     """How a book is told: with header fields or without, with names or without."""
     labels = {rule.name: rule.label for rule in ruling.book.rules if rule.label is not None}
-    return Wording(ruling.book.headers if fields else None, names, labels, ruling.closed)
+    return ResponseFormat(ruling.book.headers if fields else None, names, labels, ruling.closed)
 
 
-def response(
-    wording: Wording,
-    asked: Sequence[Question],
-    answers: Answers,
+def make_response(
+    response_format: ResponseFormat,
+    asked: Sequence[DescriptorCheck],
+    answers: OptionalDecisions,
     unlimited: Sequence[bool] = (),
     spared: Collection[int] = (),
 ) -> Any:
@@ -105,12 +105,12 @@ def response(
     spoke: list[tuple[RuleDecision, Decision]] = []  # whose verdict is told, of each descriptor that has one
     for place, decision in enumerate(answers):
         if decision is None or not (parts := decision.parts or decision.beside):
-            add(code=OK).limit_remaining = MOST if unlimited and unlimited[place] else 0
+            add(code=OK).limit_remaining = MAX_UINT32 if unlimited and unlimited[place] else 0
             continue
         part = parts[0] if len(parts) == 1 else _spoke(decision, parts)
         question = asked[place]
         status = add(code=OK)
-        _fill(status, question, part, wording)
+        _fill(status, question, part, response_format)
         if not (part.facts[ALLOWED] or part.aside or question.back):
             status.code = OVER_LIMIT
             if place in spared:
@@ -119,16 +119,16 @@ def response(
         spoke.append((decision, part))
     if spoke:
         decision, part = spoke[0] if len(spoke) == 1 else min(spoke, key=_distance)
-        if wording.form is not None and part.rule not in wording.closed:
-            for name, value in headers(decision, wording.form, wording.called):
+        if response_format.form is not None and part.rule not in response_format.closed:
+            for name, value in headers(decision, response_format.form, response_format.called):
                 told.response_headers_to_add.add(key=name, value=value)
         if not (part.facts[ALLOWED] or part.aside):
             _refused(told, decision, spoke)
-        _metadata(told, part, spoke, wording)
+        _metadata(told, part, spoke, response_format)
     return told
 
 
-class Face:
+class LimitDescription:
     """What never changes of how a limit is told."""
 
     __slots__ = ("most", "name", "policy", "rate", "source", "timed")
@@ -143,16 +143,16 @@ class Face:
         self.timed: bool = window_seconds(limit) is not None
 
 
-_faces: dict[int, Face] = {}
+_faces: dict[int, LimitDescription] = {}
 
 
-def _face(part: Decision) -> Face:
+def _face(part: Decision) -> LimitDescription:
     """Looked up by the meter, which lives as long as its rulebook is followed."""
     face = _faces.get(id(part.source))
     if face is None or face.source is not part.source:
-        if len(_faces) >= MANY:
+        if len(_faces) >= MAX_CACHED_LIMITS:
             _faces.clear()
-        face = _faces[id(part.source)] = Face(part)
+        face = _faces[id(part.source)] = LimitDescription(part)
     return face
 
 
@@ -164,20 +164,20 @@ def _spoke(decision: RuleDecision, parts: Sequence[Decision]) -> Decision:
     return parts[0]
 
 
-def _fill(status: Any, question: Question, part: Decision, wording: Wording) -> None:
+def _fill(status: Any, question: DescriptorCheck, part: Decision, response_format: ResponseFormat) -> None:
     facts = part.facts
     if part.source.limit is UNLIMITED:  # refused for something else: a dimension was missing
         return
     told, left = status.current_limit, facts[REMAINING]
     if question.override is None:
         told.requests_per_unit, told.unit = _face(part).rate
-        told.name = wording.called(part.rule) or ""
-        if part.rule in wording.closed:
+        told.name = response_format.called(part.rule) or ""
+        if part.rule in response_format.closed:
             told.requests_per_unit = 0
     else:
         told.requests_per_unit, told.unit = question.override
     if left > 0 and told.requests_per_unit:
-        status.limit_remaining = left if left < MOST else MOST
+        status.limit_remaining = left if left < MAX_UINT32 else MAX_UINT32
     wait_us = None if facts[ALLOWED] else facts[RETRY_AFTER_US]
     seconds, rest_us = divmod(reset_us(facts, part.source.limit) if wait_us is None else wait_us, SECOND)
     until = status.duration_until_reset
@@ -191,7 +191,7 @@ def reset_us(facts: Outcome, limit: Limit) -> int:
     return max(0, facts[MARK] - facts[AT_US])
 
 
-def _refused(told: Any, decision: RuleDecision, spoke: Spoke) -> None:
+def _refused(told: Any, decision: RuleDecision, spoke: DecisiveParts) -> None:
     refusal = decision.refusal
     if refusal is not None and refusal.body is not None:
         told.raw_body = refusal.body.encode()
@@ -206,11 +206,11 @@ def _refused(told: Any, decision: RuleDecision, spoke: Spoke) -> None:
         fields["why"].string_value = decision.why
 
 
-def _metadata(told: Any, spoke: Decision, made: Spoke, wording: Wording) -> None:
+def _metadata(told: Any, spoke: Decision, made: DecisiveParts, response_format: ResponseFormat) -> None:
     fields = told.dynamic_metadata.fields
     if spoke.aside is None:
         fields["rule"].string_value = spoke.rule or ""
-        fields["remaining"].number_value = 0 if spoke.rule in wording.closed else spoke.facts[REMAINING]
+        fields["remaining"].number_value = 0 if spoke.rule in response_format.closed else spoke.facts[REMAINING]
     delay_us = 0
     shadows: dict[str, None] = {}
     for decision, _ in made:
@@ -243,7 +243,7 @@ def _distance(spoke: tuple[RuleDecision, Decision]) -> tuple[int, float]:
 def rate(limit: Limit) -> tuple[int, int]:
     """Requests per unit, and Envoy's number of the unit: 0 if it has none for this."""
     amount, unit = _rate(limit)
-    return min(amount, MOST), unit
+    return min(amount, MAX_UINT32), unit
 
 
 def _rate(limit: Limit) -> tuple[int, int]:

@@ -57,15 +57,15 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.service.envoy.messages import RateLimitQuotaResponse, RateLimitQuotaUsageReports
 from headgate.service.envoy.request import Entry, attributes_of
-from headgate.service.idle_connections import UnderWay, peer_of
+from headgate.service.idle_connections import ActiveRequests, parse_grpc_peer
 
 SERVICE = "envoy.service.rate_limit_quota.v3.RateLimitQuotaService"
 METHOD = "StreamRateLimitQuotas"
 PATH = f"/{SERVICE}/{METHOD}"
-NAME = "headgate-holder"
-HOLDERS = "~holders"
-IDLE = 120  # reports without a request, after which a bucket is let go: ten minutes of Envoy's
-BUCKETS = 10_000  # of one stream
+HOLDER_HEADER = "headgate-holder"
+HOLDERS_METER = "~holders"
+MAX_IDLE_REPORTS = 120  # reports without a request, after which a bucket is let go: ten minutes of Envoy's
+MAX_BUCKETS = 10_000  # of one stream
 RETRY_S = 1.0  # between two looks for room, for buckets that wait for their first grant
 _ALLOW, _DENY = 0, 1
 _log = logging.getLogger("headgate.service")
@@ -73,7 +73,7 @@ _log = logging.getLogger("headgate.service")
 Bucket = tuple[tuple[str, str], ...]
 
 
-class Quotas:
+class QuotaService:
     """Divides limits among Envoys, by a limiter's rules and its engine."""
 
     def __init__(
@@ -81,11 +81,11 @@ class Quotas:
         limiter: AsyncRuleLimiter,
         interval: float = 5.0,
         now: Callable[[], float] = time.monotonic,
-        under_way: UnderWay | None = None,
+        under_way: ActiveRequests | None = None,
     ) -> None:
         self.limiter = limiter
         self.now = now
-        self._under_way = under_way or UnderWay()
+        self._under_way = under_way or ActiveRequests()
         self.ttl_us: int
         self.grace_us: int
         self.ttl_us, self.grace_us = spans(round(interval * SECOND))
@@ -96,9 +96,9 @@ class Quotas:
 
     async def stream(self, reports: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """The method of the service."""
-        peer = peer_of(context.peer())
+        peer = parse_grpc_peer(context.peer())
         self._under_way.begin(peer)
-        stream = Stream(self, dict(context.invocation_metadata() or ()).get(NAME, ""))
+        stream = QuotaStream(self, dict(context.invocation_metadata() or ()).get(HOLDER_HEADER, ""))
         source = aiter(reports)
         coming = asyncio.ensure_future(anext(source))
         try:
@@ -140,10 +140,10 @@ class Quotas:
         return known
 
 
-class Stream:
+class QuotaStream:
     """One Envoy, as long as it stays."""
 
-    def __init__(self, quotas: Quotas, name: str) -> None:
+    def __init__(self, quotas: QuotaService, name: str) -> None:
         self._quotas = quotas
         self._name = name[:200]
         self._holder = secrets.token_hex(8)
@@ -175,7 +175,7 @@ class Stream:
                 raise InvalidCharge("A bucket has an id: at least one key and value.")
             used = usage.num_requests_allowed + usage.num_requests_denied
             seen = self._seen(bucket, used, new=not usage.time_elapsed.ToNanoseconds())
-            if seen.idle >= IDLE:
+            if seen.idle >= MAX_IDLE_REPORTS:
                 del self._buckets[bucket]
                 await self._let_go(seen)
                 action = response.bucket_action.add()
@@ -233,8 +233,8 @@ class Stream:
         now = self._quotas.now()
         seen = self._buckets.get(bucket)
         if seen is None:
-            if len(self._buckets) >= BUCKETS:
-                raise InvalidCharge(f"A stream has at most {BUCKETS} buckets.")
+            if len(self._buckets) >= MAX_BUCKETS:
+                raise InvalidCharge(f"A stream has at most {MAX_BUCKETS} buckets.")
             attributes = attributes_of(self._domain or "", [Entry(*pair) for pair in bucket])
             seen = self._buckets[bucket] = _Seen(now, attributes, f"{self._holder}:{_digest(bucket)}", new)
             return seen
@@ -316,7 +316,7 @@ class Stream:
     def _slot(self) -> Any:
         quotas = self._quotas
         ttl = (quotas.ttl_us + quotas.grace_us) / SECOND
-        return quotas.limiter.engine.slots(Slots(1, ttl), HOLDERS)
+        return quotas.limiter.engine.slots(Slots(1, ttl), HOLDERS_METER)
 
 
 class _Seen:
@@ -340,12 +340,12 @@ def _digest(bucket: Bucket) -> str:
     return sha256(repr(bucket).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def handler(quotas: Quotas) -> grpc.GenericRpcHandler:
+def handler(quotas: QuotaService) -> grpc.GenericRpcHandler:
     """For a grpc.aio server's add_generic_rpc_handlers."""
     return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(quotas)})
 
 
-def method(quotas: Quotas) -> Any:
+def method(quotas: QuotaService) -> Any:
     """What grpc calls."""
     behaviour: Any = quotas.stream
     return grpc.stream_stream_rpc_method_handler(behaviour, None, lambda response: response.SerializeToString())

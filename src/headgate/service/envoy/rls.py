@@ -38,10 +38,10 @@ from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.service.envoy import response as envoy_response
 from headgate.service.envoy.cross_descriptor import LIMITED, QUOTA, UNLIMITED, CrossDescriptor
-from headgate.service.envoy.fast_response import Known, plain
+from headgate.service.envoy.fast_response import CachedRequest, encode_passes
 from headgate.service.envoy.messages import RateLimitRequest
-from headgate.service.envoy.request import Question, questions
-from headgate.service.request_cache import LONG, RequestCache
+from headgate.service.envoy.request import DescriptorCheck, parse_descriptors
+from headgate.service.request_cache import MAX_CACHED_REQUEST_BYTES, RequestCache
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 METHOD = "ShouldRateLimit"
@@ -51,12 +51,12 @@ _SHOWN = 300  # letters of an error that are told back
 Decisions = Sequence[RuleDecision]
 
 
-class Found(NamedTuple):
+class ResponseInputs(NamedTuple):
     """All that there is to tell: what told.response takes."""
 
-    wording: envoy_response.Wording
-    asked: Sequence[Question]
-    answers: envoy_response.Answers
+    wording: envoy_response.ResponseFormat
+    asked: Sequence[DescriptorCheck]
+    answers: envoy_response.OptionalDecisions
     unlimited: Sequence[bool] = ()
     spared: Collection[int] = ()
 
@@ -73,14 +73,14 @@ class RateLimits:
     def __init__(self, limiter: AsyncRuleLimiter, *, fields: bool = True, names: bool = True) -> None:
         self.limiter = limiter
         self._fields, self._names = fields, names
-        self._known: RequestCache[Known] = RequestCache()
+        self._known: RequestCache[CachedRequest] = RequestCache()
         self._follow(limiter.ruling)
 
     def _follow(self, ruling: CompiledRulebook) -> None:
         """What follows from the rulebook alone."""
         self._ruling = ruling
         self._across = CrossDescriptor(ruling.book)
-        self._wording = envoy_response.wording(ruling, self._fields, self._names)
+        self._wording = envoy_response.response_format(ruling, self._fields, self._names)
 
     async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
         """The method of the service: of a RateLimitRequest a RateLimitResponse, both in bytes; or an error with a
@@ -92,7 +92,7 @@ class RateLimits:
                 answers = await limiter.answered(known.together)
                 if written := known.plain(answers):
                     return written
-                found = Found(known.wording, known.asked, known.together.decisions(answers))
+                found = ResponseInputs(known.wording, known.asked, known.together.decisions(answers))
             else:
                 found = await self._found(_read(data), data)
         except InvalidCharge as error:
@@ -101,11 +101,11 @@ class RateLimits:
             return await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except CorruptState as error:
             return await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        return plain(*found[:3]) or envoy_response.response(*found).SerializeToString()
+        return encode_passes(*found[:3]) or envoy_response.make_response(*found).SerializeToString()
 
     async def answer(self, request: Any) -> Any:
         """The answer to a RateLimitRequest; InvalidCharge or EngineUnavailable if there is none."""
-        return envoy_response.response(*await self._found(request))
+        return envoy_response.make_response(*await self._found(request))
 
     async def answer_json(self, body: bytes) -> tuple[int, bytes]:
         """A status and a body of application/json for the reference service's POST /json."""
@@ -125,14 +125,14 @@ class RateLimits:
         status = 200 if response.overall_code == envoy_response.OK else 429
         return status, json_format.MessageToJson(response, indent=None).encode()
 
-    async def _found(self, request: Any, data: bytes = b"") -> Found:
+    async def _found(self, request: Any, data: bytes = b"") -> ResponseInputs:
         """All that there is to tell. `data`: the words of the request, to know it by."""
-        asked = questions(request)
+        asked = parse_descriptors(request)
         if self.limiter.ruling is not self._ruling:
             self._follow(self.limiter.ruling)
         wording, across = self._wording, self._across
         if not across.needed:
-            return Found(wording, asked, await self._decided(asked, data))
+            return ResponseInputs(wording, asked, await self._decided(asked, data))
         kinds = across.sort(asked)
         quotas = [place for place, kind in enumerate(kinds) if kind == QUOTA]
         limited = [place for place, kind in enumerate(kinds) if kind == LIMITED]
@@ -145,9 +145,11 @@ class RateLimits:
         for place, decision in zip((*quotas, *limited), (*own, *decided), strict=True):
             answers[place] = decision
         spared = quotas if any(decision.allowed for decision in own) else ()
-        return Found(wording, asked, answers, [kind == UNLIMITED for kind in kinds], spared)
+        return ResponseInputs(wording, asked, answers, [kind == UNLIMITED for kind in kinds], spared)
 
-    async def _with_quotas(self, quotas: list[Question], rest: list[Question]) -> tuple[Decisions, Decisions]:
+    async def _with_quotas(
+        self, quotas: list[DescriptorCheck], rest: list[DescriptorCheck]
+    ) -> tuple[Decisions, Decisions]:
         """Decisions on quotas of which one is enough, each charged by itself, and on what else is asked."""
         each = await asyncio.gather(*(self._decided([quota]) for quota in quotas), return_exceptions=True)
         own = [found[0] for found in each if not isinstance(found, BaseException)]
@@ -169,16 +171,16 @@ class RateLimits:
             with suppress(EngineUnavailable):  # then it stays charged until its window ends
                 await self.limiter.refund(decision)
 
-    async def _decided(self, asked: list[Question], data: bytes = b"", commit: bool = True) -> Decisions:
+    async def _decided(self, asked: list[DescriptorCheck], data: bytes = b"", commit: bool = True) -> Decisions:
         limiter = self.limiter
         taking = [question.ask for question in asked if not question.back]
-        again = 0 < len(data) <= LONG and self._known.again(data)
+        again = 0 < len(data) <= MAX_CACHED_REQUEST_BYTES and self._known.again(data)
         if len(taking) == len(asked) == 1 and asked[0].hits and not asked[0].override and not again and commit:
             return (await limiter.check(asked[0].ask.attributes, asked[0].hits),)  # the same, and quicker
         together = limiter.together(taking)
         ours = together.call.ruling is self._ruling  # another thread may replace it
         if again and ours and len(taking) == len(asked) and together.call.straight:
-            self._known.keep(data, together.call.ruling, Known(self._wording, asked, together))
+            self._known.keep(data, together.call.ruling, CachedRequest(self._wording, asked, together))
         decide = limiter.decided_together if commit else limiter.peeked_together
         taken = iter(await decide(together) if taking else ())
         return [
