@@ -11,14 +11,15 @@
     cancel     give a place back                      hold      check around a block; its slots are held as long
     renew      hold slots for another ttl             release   give them back
 
-Client and AsyncClient are the same but for the await. Where no answer comes within `timeout`, or the service
-cannot decide, EngineUnavailable is raised; or with `fallback` "allow" or "deny" that is the answer, marked as
-degraded. What is answered with a receipt can be given back; ask for one with receipt=True.
+Client and AsyncClient are the same but for the await. If no answer comes within `timeout`, or the service cannot
+decide, EngineUnavailable is raised; or with `fallback` "allow" or "deny" that is the answer, marked as degraded.
+Only an answer with a receipt can be given back; request one with receipt=True.
 
-`url` is the service's base URL, and `timeout` seconds. What cannot be one, or cannot be sent, is InvalidCharge; so
-is a URL at which something else answers (401, 403, 404, 405, a redirect), with or without a fallback.
+`url` is the service's base URL, and `timeout` is in seconds. An invalid one, or a call that cannot be sent, raises
+InvalidCharge; so does a URL at which something else answers (401, 403, 404, 405, a redirect), with or without a
+fallback.
 
-hold renews its slots while the block runs. `answer.lost` tells if that failed, and somebody else may hold them;
+hold renews its slots while the block runs. `answer.lost` is true if that failed, and another client may hold them;
 then leaving the block raises LeaseLost, unless it raised something itself.
 
 (The reason for the length of this file: every verb has two spellings, and an example.)
@@ -69,11 +70,11 @@ class Answer:
     verdicts: Sequence[Mapping[str, Any]] = ()
     receipt: str | None = None
     expires_after: float | None = None  # seconds for which its slots are held, if it holds any
-    held: Hold | None = field(default=None, repr=False, compare=False)  # by a block
+    held: Hold | None = field(default=None, repr=False, compare=False)  # set by `hold`
 
     @property
     def lost(self) -> bool:
-        """Whether a slot that a block holds may be somebody else's by now."""
+        """Whether another client may hold a slot of this block by now."""
         return self.held is not None and self.held.lost
 
     def __bool__(self) -> bool:
@@ -81,7 +82,7 @@ class Answer:
 
 
 class Refused(HeadgateError):
-    """The call was refused; ``answer`` says by what, and when to come back.
+    """The call was refused; ``answer`` has the rule, and when to retry.
 
     >>> str(Refused(Answer(allowed=False, rule="login")))
     'refused by rule "login"'
@@ -97,46 +98,48 @@ class Refused(HeadgateError):
 
 MAX_TIMEOUT_S = 86_400.0  # sockets take no more than 24 days
 _EXAMPLE_URL = "http://127.0.0.1:8080"
-_NO_SUCH_PATH = "See /openapi.json"  # how a service's answer begins at a path that it does not have
+_UNKNOWN_PATH_DETAIL = "See /openapi.json"  # how a service's 404 for an unknown path begins
 
-_KNOWN = frozenset(field.name for field in fields(Answer)) - {"held"}
+_ANSWER_FIELDS = frozenset(field.name for field in fields(Answer)) - {"held"}
 
 
-class _Question(NamedTuple):
+class _Call(NamedTuple):
+    """A call of the check API: its verb and its JSON body."""
+
     verb: str
     body: dict[str, Any]
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        """The request that asks it; InvalidCharge names what JSON cannot hold."""
+        """Returns the HTTP request; InvalidCharge names a value that JSON cannot represent."""
         try:
             return http.build_request("POST", f"/v1/{self.verb}", json=self.body)
         except (TypeError, ValueError, RecursionError):
-            raise InvalidCharge(_not_sendable(self.body)) from None
+            raise InvalidCharge(_unsendable_sentence(self.body)) from None
 
-    def answered(self, response: httpx.Response) -> dict[str, Any]:
-        """The document of an answer; an error if it is none."""
-        status, document = response.status_code, _document(response)
+    def parse(self, response: httpx.Response) -> dict[str, Any]:
+        """Returns the JSON of a response; raises an error if it is not an answer."""
+        status, document = response.status_code, _json_object(response)
         path = response.request.url.path
         detail = str(document["detail"]) if document is not None and "detail" in document else None
         if status == 200:
-            if document is None or not _EXPECTED[self.verb] <= document.keys():
+            if document is None or not _REQUIRED_FIELDS[self.verb] <= document.keys():
                 raise EngineUnavailable(
-                    _elsewhere(response, f"its answer to POST {path} is not one of a check service")
+                    _wrong_url_sentence(response, f"its answer to POST {path} is not one of a check service")
                 )
             return document
-        no_receipt = status == 404 and detail is not None and not detail.startswith(_NO_SUCH_PATH)
+        no_receipt = status == 404 and detail is not None and not detail.startswith(_UNKNOWN_PATH_DETAIL)
         if (status in (401, 403, 404, 405) and not no_receipt) or response.is_redirect:
-            to = f"see {response.headers.get('location')}" if response.is_redirect else detail or ""
-            why = f" ({to.rstrip('.')})" if to else ""
-            raise InvalidCharge(_elsewhere(response, f"it answered {status} to POST {path}{why}"))
+            target = f"see {response.headers.get('location')}" if response.is_redirect else detail or ""
+            reason = f" ({target.rstrip('.')})" if target else ""
+            raise InvalidCharge(_wrong_url_sentence(response, f"it answered {status} to POST {path}{reason}"))
         detail = detail or f"The service answered {status} to {self.verb}."
         if status in (400, 404, 409, 413):
             raise InvalidCharge(detail)
         raise EngineUnavailable(detail)
 
 
-# What an answer to each verb has at least.
-_EXPECTED: dict[str, frozenset[str]] = {
+# The fields that every answer to a verb has.
+_REQUIRED_FIELDS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("check", "peek", "reserve"), frozenset(("allowed",))),
     "checks": frozenset(("answers",)),
     **dict.fromkeys(("renew", "release"), frozenset(("held",))),
@@ -144,8 +147,8 @@ _EXPECTED: dict[str, frozenset[str]] = {
 }
 
 
-def _document(response: httpx.Response) -> dict[str, Any] | None:
-    """The JSON object of a response, if it has one."""
+def _json_object(response: httpx.Response) -> dict[str, Any] | None:
+    """Returns the JSON object of a response, if it has one."""
     try:
         document = response.json()
     except ValueError:
@@ -153,8 +156,8 @@ def _document(response: httpx.Response) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _elsewhere(response: httpx.Response, why: str) -> str:
-    """The sentence for a URL that does not lead to a check service."""
+def _wrong_url_sentence(response: httpx.Response, reason: str) -> str:
+    """Returns the sentence for a URL that does not lead to a check service."""
     url = response.request.url
     base = f"{url.scheme}://{url.netloc.decode()}{url.path.rpartition('/v1/')[0]}"
     hint = (
@@ -162,20 +165,22 @@ def _elsewhere(response: httpx.Response, why: str) -> str:
         if base.endswith("/v1")
         else f"Give the URL that headgate serve prints, such as {_EXAMPLE_URL}."
     )
-    return f"{base} is not the base URL of a check service: {why}. {hint}"
+    return f"{base} is not the base URL of a check service: {reason}. {hint}"
 
 
-def _not_sendable(body: Mapping[str, Any]) -> str:
-    """The sentence for a body that JSON cannot hold: it names the first such attribute, or field."""
-    for each in body.get("checks", [body]):
-        for name, value in each.get("attributes", {}).items():
+def _unsendable_sentence(body: Mapping[str, Any]) -> str:
+    """Returns the sentence for a body that JSON cannot represent: it names the first such attribute or field."""
+    for check in body.get("checks", [body]):
+        for name, value in check.get("attributes", {}).items():
             if not isinstance(name, str):
-                return f"The name of an attribute is a text, not {_shown(name)}."
-            if (why := _json_error({name: value})) is not None:
-                return f'The attribute "{name[:60]}" cannot be sent: {why}. Give a text, a number, a bool or None.'
+                return f"The name of an attribute is a text, not {_show(name)}."
+            if (reason := _json_error({name: value})) is not None:
+                return (
+                    f'The attribute "{name[:60]}" cannot be sent: {reason}. Give a text, a number, a bool or None.'
+                )
     for name, value in body.items():
-        if (why := _json_error(value)) is not None:
-            return f"{name} cannot be sent: {why}."
+        if (reason := _json_error(value)) is not None:
+            return f"{name} cannot be sent: {reason}."
     return "This call cannot be sent as JSON."
 
 
@@ -189,48 +194,48 @@ def _json_error(value: Any) -> str | None:
     return None
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     return repr(value)[:60]
 
 
 def _attributes(attributes: object) -> dict[str, Any]:
     if not isinstance(attributes, Mapping):
-        raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {_shown(attributes)}.')
+        raise InvalidCharge(f'Attributes are a mapping such as {{"user": "ann"}}, not {_show(attributes)}.')
     return dict(attributes)
 
 
-def _check(verb: str, attributes: Attributes, cost: int | None, **more: Any) -> _Question:
+def _check_call(verb: str, attributes: Attributes, cost: int | None, **options: Any) -> _Call:
     body: dict[str, Any] = {
         "attributes": _attributes(attributes),
-        **{name: value for name, value in more.items() if value},
+        **{name: value for name, value in options.items() if value},
     }
-    return _Question(verb, body if cost is None else {**body, "cost": cost})
+    return _Call(verb, body if cost is None else {**body, "cost": cost})
 
 
-def _together(calls: object, receipt: bool) -> _Question:
+def _together_call(calls: object, receipt: bool) -> _Call:
     if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
         raise InvalidCharge(
-            f'Calls are a list of attributes such as [{{"user": "ann"}}, {{"user": "bob"}}], not {_shown(calls)}.'
+            f'Calls are a list of attributes such as [{{"user": "ann"}}, {{"user": "bob"}}], not {_show(calls)}.'
         )
-    checks = [{"attributes": _attributes(each), "receipt": receipt} for each in calls]
-    return _Question("checks", {"checks": checks, "together": True})
+    checks = [{"attributes": _attributes(attributes), "receipt": receipt} for attributes in calls]
+    return _Call("checks", {"checks": checks, "together": True})
 
 
-def _redeem(verb: str, answer: Answer | str, cost: int | None = None) -> _Question:
+def _receipt_call(verb: str, answer: Answer | str, cost: int | None = None) -> _Call:
     if not isinstance(answer, Answer | str):
         raise InvalidCharge(f"An answer of the service, or its receipt, is expected; not {repr(answer)[:60]}.")
     receipt = answer if isinstance(answer, str) else answer.receipt
     if receipt is None:
         raise InvalidCharge(f"This answer has no receipt, so there is nothing to {verb}: ask with receipt=True.")
-    return _Question(verb, {"receipt": receipt} if cost is None else {"receipt": receipt, "cost": cost})
+    return _Call(verb, {"receipt": receipt} if cost is None else {"receipt": receipt, "cost": cost})
 
 
-def _answer(document: Mapping[str, Any]) -> Answer:
-    return Answer(**{name: value for name, value in document.items() if name in _KNOWN})
+def _parse_answer(document: Mapping[str, Any]) -> Answer:
+    return Answer(**{name: value for name, value in document.items() if name in _ANSWER_FIELDS})
 
 
-def _hold(answer: Answer) -> Hold | None:
-    """Track the slots that an answer holds; None if it holds none."""
+def _hold_of(answer: Answer) -> Hold | None:
+    """Tracks the slots that an answer holds; returns None if it holds none."""
     return None if answer.expires_after is None else Hold(f"A slot of {answer.rule}", answer.expires_after)
 
 
@@ -240,8 +245,8 @@ def _released(answer: Answer | str, document: Mapping[str, Any]) -> bool:
     return bool(document["held"])
 
 
-class _Asking:
-    """What both clients have."""
+class _BaseClient:
+    """The settings and errors that both clients share."""
 
     def __init__(self, url: str, timeout: float, fallback: Fallback | None) -> None:
         if fallback not in (None, "allow", "deny"):
@@ -252,51 +257,53 @@ class _Asking:
         self._timeout = timeout
         self._fallback = fallback
 
-    def _instead(self, error: EngineUnavailable) -> Answer:
-        """The answer of whoever has said what to do without one."""
+    def _fallback_answer(self, error: EngineUnavailable) -> Answer:
+        """Returns the fallback's answer, or raises the error if there is no fallback."""
         if self._fallback is None:
             raise error
         return Answer(
             allowed=self._fallback == "allow", degraded=True, retry_after=0.0 if self._fallback == "allow" else 1.0
         )
 
-    def _silent(self, error: httpx.TransportError) -> EngineUnavailable:
-        why = str(error).rstrip(".") or type(error).__name__
-        return EngineUnavailable(f"The service at {_without_login(self.url)} gave no answer: {why}.")
+    def _no_answer(self, error: httpx.TransportError) -> EngineUnavailable:
+        reason = str(error).rstrip(".") or type(error).__name__
+        return EngineUnavailable(f"The service at {_without_password(self.url)} gave no answer: {reason}.")
 
 
 def _check_timeout(timeout: object) -> None:
-    number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and math.isfinite(timeout)
-    if not number or not 0 < timeout <= MAX_TIMEOUT_S:  # type: ignore[operator]
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and math.isfinite(timeout)
+    if not is_number or not 0 < timeout <= MAX_TIMEOUT_S:  # type: ignore[operator]
         raise InvalidCharge(
-            f"timeout is a number of seconds above 0 and at most a day, such as 0.05; not {_shown(timeout)}."
+            f"timeout is a number of seconds above 0 and at most a day, such as 0.05; not {_show(timeout)}."
         )
 
 
 def _check_url(url: object) -> None:
-    """Refuses what is not the base URL of an HTTP service."""
+    """Raises InvalidCharge unless this is the base URL of an HTTP service."""
     hint = ""
     if isinstance(url, str):
         try:
             parsed = httpx.URL(url)
-            more = parsed.query or parsed.fragment or not 0 < (80 if parsed.port is None else parsed.port) < 65_536
-            if parsed.scheme in ("http", "https") and parsed.host and not more:
+            extra = (
+                parsed.query or parsed.fragment or not 0 < (80 if parsed.port is None else parsed.port) < 65_536
+            )
+            if parsed.scheme in ("http", "https") and parsed.host and not extra:
                 return
-            completed = "" if "://" in url or not url else httpx.URL(f"http://{url}").host
-            hint = f" Write http://{_without_login(url)}." if completed else ""
+            host = "" if "://" in url or not url else httpx.URL(f"http://{url}").host
+            hint = f" Write http://{_without_password(url)}." if host else ""
         except (httpx.InvalidURL, ValueError):
             pass
-    shown = _without_login(url) if isinstance(url, str) else url
-    raise InvalidCharge(f"A check service's URL is such as {_EXAMPLE_URL}, not {_shown(shown)}.{hint}")
+    safe_url = _without_password(url) if isinstance(url, str) else url
+    raise InvalidCharge(f"A check service's URL is such as {_EXAMPLE_URL}, not {_show(safe_url)}.{hint}")
 
 
-def _without_login(url: str) -> str:
+def _without_password(url: str) -> str:
     scheme, colon, rest = url.rpartition("://")
     return f"{scheme}{colon}{rest.rpartition('@')[2]}"
 
 
-class Client(_Asking):
-    """Asks a check service. Thread-safe.
+class Client(_BaseClient):
+    """A client of a check service. Thread-safe.
 
     >>> with Client("http://127.0.0.1:8080") as gate:
     ...     gate.check({"user": "ann"}).allowed
@@ -318,7 +325,7 @@ class Client(_Asking):
         >>> gate.check({"user": "ann"}).rule
         'user'
         """
-        return self._decided(_check("check", attributes, cost, receipt=receipt, verdicts=verdicts))
+        return self._decide(_check_call("check", attributes, cost, receipt=receipt, verdicts=verdicts))
 
     def peek(self, attributes: Attributes, cost: int | None = None, *, verdicts: bool = False) -> Answer:
         """Decides what `check` would decide, and charges nothing.
@@ -327,47 +334,47 @@ class Client(_Asking):
         >>> gate.peek({"user": "nobody yet"}).remaining
         20
         """
-        return self._decided(_check("peek", attributes, cost, verdicts=verdicts))
+        return self._decide(_check_call("peek", attributes, cost, verdicts=verdicts))
 
     def together(self, calls: Sequence[Attributes], *, receipt: bool = False) -> list[Answer]:
-        """Decides several calls: one answer for each; all of them pass and are charged, or none is.
+        """Decides several calls: all of them pass and are charged, or none. Returns one answer for each.
 
         >>> gate = Client("http://127.0.0.1:8080")
         >>> [answer.allowed for answer in gate.together([{"user": "bob"}, {"user": "cat"}])]
         [True, True]
         """
-        question = _together(calls, receipt)
+        call = _together_call(calls, receipt)
         try:
-            document = self._ask(question)
+            document = self._send(call)
         except EngineUnavailable as error:
-            return [self._instead(error) for _ in calls]
-        return [_answer(each) for each in document["answers"]]
+            return [self._fallback_answer(error) for _ in calls]
+        return [_parse_answer(each) for each in document["answers"]]
 
     def reserve(self, attributes: Attributes, cost: int | None = None, timeout: float | None = None) -> Answer:
-        """Takes a place, to be served after `answer.delay`; refused if that is more than `timeout` away.
+        """Reserves a place, to be served after `answer.delay`; refused if that is more than `timeout` seconds.
 
         >>> gate = Client("http://127.0.0.1:8080")
         >>> gate.reserve({"user": "dan"}, timeout=2).delay
         0.0
         """
-        return self._decided(_check("reserve", attributes, cost, timeout=timeout))
+        return self._decide(_check_call("reserve", attributes, cost, timeout=timeout))
 
     def refund(self, answer: Answer | str, cost: int | None = None) -> str | None:
-        """Gives back what an answer charged, or `cost` of it; returns a receipt of the rest, if there is one.
+        """Gives back what an answer charged, or `cost` of it; returns a receipt for the rest, if there is any.
 
         >>> gate = Client("http://127.0.0.1:8080")
         >>> gate.refund(gate.check({"user": "eve"}, 3, receipt=True))
         """
-        rest: str | None = self._ask(_redeem("refund", answer, cost)).get("receipt")
+        rest: str | None = self._send(_receipt_call("refund", answer, cost)).get("receipt")
         return rest
 
     def commit(self, answer: Answer | str, cost: int | None = None) -> None:
-        """Settles an answer: so much was used, and the rest is given back.
+        """Keeps `cost` of what an answer charged, and gives back the rest.
 
         >>> gate = Client("http://127.0.0.1:8080")
         >>> gate.commit(gate.check({"user": "fay"}, 5, receipt=True), 2)
         """
-        self._ask(_redeem("commit", answer, cost))
+        self._send(_receipt_call("commit", answer, cost))
 
     def cancel(self, answer: Answer | str) -> None:
         """Gives a reserved place back.
@@ -375,30 +382,29 @@ class Client(_Asking):
         >>> gate = Client("http://127.0.0.1:8080")
         >>> gate.cancel(gate.check({"user": "gus"}, receipt=True))
         """
-        self._ask(_redeem("cancel", answer))
+        self._send(_receipt_call("cancel", answer))
 
     def renew(self, answer: Answer | str) -> bool:
-        """Holds the slots of an answer for another ttl; False if one was lost.
+        """Holds the slots of an answer for another ttl; returns False if one was lost.
 
         >>> gate = Client("http://127.0.0.1:8080")
         >>> gate.renew(gate.check({"path": "/jobs"}, receipt=True))
         True
         """
-        return bool(self._ask(_redeem("renew", answer))["held"])
+        return bool(self._send(_receipt_call("renew", answer))["held"])
 
     def release(self, answer: Answer | str) -> bool:
-        """Gives the slots of an answer back; False if one was lost before.
+        """Releases the slots of an answer; returns False if one was lost before.
 
         >>> gate = Client("http://127.0.0.1:8080")
         >>> gate.release(gate.check({"path": "/jobs"}, receipt=True))
         True
         """
-        return _released(answer, self._ask(_redeem("release", answer)))
+        return _released(answer, self._send(_receipt_call("release", answer)))
 
     @contextmanager
     def hold(self, attributes: Attributes, cost: int | None = None) -> Iterator[Answer]:
-        """Checks around a block: Refused if it may not pass; slots are held and renewed as long as the block
-        lasts.
+        """Checks before a block, and renews its slots while it runs; raises Refused if it may not pass.
 
         >>> gate = Client("http://127.0.0.1:8080")
         >>> with gate.hold({"user": "jim"}) as answer:
@@ -408,7 +414,7 @@ class Client(_Asking):
         answer = self.check(attributes, cost, receipt=True)
         if not answer:
             raise Refused(answer)
-        hold = _hold(answer)
+        hold = _hold_of(answer)
         if hold is None:
             yield answer
             return
@@ -416,22 +422,22 @@ class Client(_Asking):
             yield replace(answer, held=hold)
 
     def _renew(self, answer: Answer, hold: Hold) -> None:
-        asked_at = monotonic()
-        hold.renewed(asked_at, self.renew(answer))
+        sent_at = monotonic()
+        hold.renewed(sent_at, self.renew(answer))
 
-    def _decided(self, question: _Question) -> Answer:
+    def _decide(self, call: _Call) -> Answer:
         try:
-            return _answer(self._ask(question))
+            return _parse_answer(self._send(call))
         except EngineUnavailable as error:
-            return self._instead(error)
+            return self._fallback_answer(error)
 
-    def _ask(self, question: _Question) -> Any:
-        request = question.request(self._http)
+    def _send(self, call: _Call) -> Any:
+        request = call.request(self._http)
         try:
             response = self._http.send(request)
         except httpx.TransportError as error:
-            raise self._silent(error) from error
-        return question.answered(response)
+            raise self._no_answer(error) from error
+        return call.parse(response)
 
     def close(self) -> None:
         """Closes the connections; a with statement does so, too.
@@ -450,8 +456,8 @@ class Client(_Asking):
         self.close()
 
 
-class AsyncClient(_Asking):
-    """Asks a check service, awaited. Every verb is that of Client.
+class AsyncClient(_BaseClient):
+    """A client of a check service for asyncio. Its verbs are those of Client.
 
     >>> async def main() -> bool:
     ...     async with AsyncClient("http://127.0.0.1:8080") as gate:
@@ -470,83 +476,83 @@ class AsyncClient(_Asking):
         self, attributes: Attributes, cost: int | None = None, *, receipt: bool = False, verdicts: bool = False
     ) -> Answer:
         """Decides whether a call may pass, and charges it if so."""
-        return await self._decided(_check("check", attributes, cost, receipt=receipt, verdicts=verdicts))
+        return await self._decide(_check_call("check", attributes, cost, receipt=receipt, verdicts=verdicts))
 
     async def peek(self, attributes: Attributes, cost: int | None = None, *, verdicts: bool = False) -> Answer:
         """Decides what `check` would decide, and charges nothing."""
-        return await self._decided(_check("peek", attributes, cost, verdicts=verdicts))
+        return await self._decide(_check_call("peek", attributes, cost, verdicts=verdicts))
 
     async def together(self, calls: Sequence[Attributes], *, receipt: bool = False) -> list[Answer]:
-        """Decides several calls: one answer for each; all of them pass and are charged, or none is."""
-        question = _together(calls, receipt)
+        """Decides several calls: all of them pass and are charged, or none. Returns one answer for each."""
+        call = _together_call(calls, receipt)
         try:
-            document = await self._ask(question)
+            document = await self._send(call)
         except EngineUnavailable as error:
-            return [self._instead(error) for _ in calls]
-        return [_answer(each) for each in document["answers"]]
+            return [self._fallback_answer(error) for _ in calls]
+        return [_parse_answer(each) for each in document["answers"]]
 
     async def reserve(
         self, attributes: Attributes, cost: int | None = None, timeout: float | None = None
     ) -> Answer:
-        """Takes a place, to be served after `answer.delay`; refused if that is more than `timeout` away."""
-        return await self._decided(_check("reserve", attributes, cost, timeout=timeout))
+        """Reserves a place, to be served after `answer.delay`; refused if that is more than `timeout` seconds."""
+        return await self._decide(_check_call("reserve", attributes, cost, timeout=timeout))
 
     async def refund(self, answer: Answer | str, cost: int | None = None) -> str | None:
-        """Gives back what an answer charged, or `cost` of it; returns a receipt of the rest, if there is one."""
-        rest: str | None = (await self._ask(_redeem("refund", answer, cost))).get("receipt")
+        """Gives back what an answer charged, or `cost` of it; returns a receipt for the rest, if there is any."""
+        rest: str | None = (await self._send(_receipt_call("refund", answer, cost))).get("receipt")
         return rest
 
     async def commit(self, answer: Answer | str, cost: int | None = None) -> None:
-        """Settles an answer: so much was used, and the rest is given back."""
-        await self._ask(_redeem("commit", answer, cost))
+        """Keeps `cost` of what an answer charged, and gives back the rest."""
+        await self._send(_receipt_call("commit", answer, cost))
 
     async def cancel(self, answer: Answer | str) -> None:
         """Gives a reserved place back."""
-        await self._ask(_redeem("cancel", answer))
+        await self._send(_receipt_call("cancel", answer))
 
     async def renew(self, answer: Answer | str) -> bool:
-        """Holds the slots of an answer for another ttl; False if one was lost."""
-        return bool((await self._ask(_redeem("renew", answer)))["held"])
+        """Holds the slots of an answer for another ttl; returns False if one was lost."""
+        return bool((await self._send(_receipt_call("renew", answer)))["held"])
 
     async def release(self, answer: Answer | str) -> bool:
-        """Gives the slots of an answer back; False if one was lost before."""
-        return _released(answer, await self._ask(_redeem("release", answer)))
+        """Releases the slots of an answer; returns False if one was lost before."""
+        return _released(answer, await self._send(_receipt_call("release", answer)))
 
-    async def _leave(self, answer: Answer, hold: Hold) -> bool:
+    async def _release_unless_over(self, answer: Answer, hold: Hold) -> bool:
         return hold.over or await self.release(answer)
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Answer]:
-        """Checks around a block: Refused if it may not pass; slots are held and renewed as long as the block
-        lasts.
-        """
+        """Checks before a block, and renews its slots while it runs; raises Refused if it may not pass."""
         answer = await self.check(attributes, cost, receipt=True)
         if not answer:
             raise Refused(answer)
-        hold = _hold(answer)
+        hold = _hold_of(answer)
         if hold is None:
             yield answer
             return
-        async with AsyncHolding(hold, lambda: self._renew(answer, hold), lambda: self._leave(answer, hold)):
+        async with AsyncHolding(
+            hold, lambda: self._renew(answer, hold), lambda: self._release_unless_over(answer, hold)
+        ):
             yield replace(answer, held=hold)
 
     async def _renew(self, answer: Answer, hold: Hold) -> None:
-        asked_at = monotonic()
-        hold.renewed(asked_at, await self.renew(answer))
+        sent_at = monotonic()
+        hold.renewed(sent_at, await self.renew(answer))
 
-    async def _decided(self, question: _Question) -> Answer:
+    async def _decide(self, call: _Call) -> Answer:
         try:
-            return _answer(await self._ask(question))
+            return _parse_answer(await self._send(call))
         except EngineUnavailable as error:
-            return self._instead(error)
+            return self._fallback_answer(error)
 
-    async def _ask(self, question: _Question) -> Any:
-        request = question.request(self._http)
+    async def _send(self, call: _Call) -> Any:
+        request = call.request(self._http)
         try:
             response = await self._http.send(request)
         except httpx.TransportError as error:
-            raise self._silent(error) from error
-        return question.answered(response)
+            raise self._no_answer(error) from error
+        return call.parse(response)
 
     async def close(self) -> None:
         """Closes the connections; a with statement does so, too."""

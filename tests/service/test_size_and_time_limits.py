@@ -215,7 +215,7 @@ def _served(limiter: AsyncRuleLimiter) -> Asgi:
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    served = _served(AsyncRuleLimiter(sample_rules.BOOK))
+    served = _served(AsyncRuleLimiter(sample_rules.SAMPLE_RULEBOOK))
     for _ in range(2):  # the timer is set again
         silent = [_Client() for _ in range(3)]
         async with asyncio.timeout(10):
@@ -238,7 +238,7 @@ class _Slow(AsyncRuleLimiter):
 
 async def test_a_decision_may_take_longer_than_a_body() -> None:
     client = _Client(ASKED)
-    await client.ask(_served(_Slow(sample_rules.BOOK)))
+    await client.ask(_served(_Slow(sample_rules.SAMPLE_RULEBOOK)))
     assert client.status == 200
 
 

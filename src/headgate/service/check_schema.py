@@ -1,8 +1,8 @@
-"""The JSON of the check API: what is accepted and answered, and what the OpenAPI description says.
+"""The JSON of the check API: the requests, the answers and their OpenAPI descriptions.
 
-Times are seconds, as everywhere at the edge. Of an answer, `allowed` is what was decided; `rule` is the rule that
-spoke: the one that refused, or the one nearest to its limit. Of a name that stands twice in an object, the last
-counts. A whole number may be written 3.0.
+Times are seconds, as in all public interfaces. Of an answer, `allowed` is the decision; `rule` is the deciding
+rule: the one that refused, or the one nearest to its limit. If a name comes twice in an object, the last counts. A
+whole number may be written 3.0.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-MAX_ATTRIBUTES = 256  # in one question
-MAX_NAME_CHARS = 256  # characters of an attribute's name
-MAX_VALUE_CHARS = 8192  # characters of its value
-MAX_RECEIPT_CHARS = 61_440  # characters: with what stands around it, it fits into a body of 64 KiB
+MAX_ATTRIBUTES = 256  # in one call
+MAX_NAME_CHARS = 256  # of an attribute
+MAX_VALUE_CHARS = 8192  # of an attribute
+MAX_RECEIPT_CHARS = 61_440  # so that its JSON fits into a body of 64 KiB
 
 Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
 Value = Annotated[str, Meta(max_length=MAX_VALUE_CHARS)] | int | float | bool | None
 Attributes = Annotated[
     dict[Name, Value],
-    Meta(max_length=MAX_ATTRIBUTES, description="What is known of the call: method, path, address, user, ..."),
+    Meta(max_length=MAX_ATTRIBUTES, description="The attributes of the call: method, path, address, user, ..."),
 ]
-_MOST = 2**53 - 1
+_MAX_INTEGER = 2**53 - 1
 Units = Annotated[
     int,
     Meta(
         ge=0,
-        le=_MOST,
+        le=_MAX_INTEGER,
         description="How many units the call spends: 1 unless given, times what a rule states.",
     ),
 ]
@@ -41,7 +41,9 @@ class Check(Struct, forbid_unknown_fields=True):
     attributes: Attributes
     cost: Units | None = None
     receipt: Annotated[bool, Meta(description="Answer with a receipt, so that it can be given back.")] = False
-    verdicts: Annotated[bool, Meta(description="Tell how every rule stands, not only the one that spoke.")] = False
+    verdicts: Annotated[
+        bool, Meta(description="Return the verdict of every rule, not only of the deciding one.")
+    ] = False
 
 
 class Peek(Struct, forbid_unknown_fields=True):
@@ -49,7 +51,9 @@ class Peek(Struct, forbid_unknown_fields=True):
 
     attributes: Attributes
     cost: Units | None = None
-    verdicts: Annotated[bool, Meta(description="Tell how every rule stands, not only the one that spoke.")] = False
+    verdicts: Annotated[
+        bool, Meta(description="Return the verdict of every rule, not only of the deciding one.")
+    ] = False
 
 
 class Checks(Struct, forbid_unknown_fields=True):
@@ -69,7 +73,7 @@ class Reserve(Struct, forbid_unknown_fields=True):
 
 
 class Redeem(Struct, forbid_unknown_fields=True):
-    """A receipt that is shown again."""
+    """A receipt."""
 
     receipt: Token
 
@@ -79,21 +83,23 @@ class Refund(Struct, forbid_unknown_fields=True):
 
     receipt: Token
     cost: Annotated[
-        Annotated[int, Meta(ge=1, le=_MOST)] | None, Meta(description="Units to give back. Unless given, all.")
+        Annotated[int, Meta(ge=1, le=_MAX_INTEGER)] | None,
+        Meta(description="Units to give back. Unless given, all."),
     ] = None
 
 
 class Commit(Struct, forbid_unknown_fields=True):
-    """A receipt of something that was done."""
+    """A receipt of a call that is done."""
 
     receipt: Token
     cost: Annotated[
-        Annotated[int, Meta(ge=0, le=_MOST)] | None, Meta(description="Units that were used. Unless given, all.")
+        Annotated[int, Meta(ge=0, le=_MAX_INTEGER)] | None,
+        Meta(description="Units that were used. Unless given, all."),
     ] = None
 
 
 class Verdict(Struct):
-    """How one count of one rule stands."""
+    """The verdict of one limit of one rule."""
 
     rule: str
     limit: Annotated[str | None, Meta(description="Null where a rule refuses without one.")]
@@ -104,12 +110,12 @@ class Verdict(Struct):
     delay: float
     cost: int
     aside: Annotated[
-        str | None, Meta(description="shadow or candidate: decided beside the call, and refuses nobody.")
+        str | None, Meta(description="shadow or candidate: decided in addition, and never refuses the call.")
     ]
 
 
 class Refusal(Struct):
-    """What the rule wants to be answered to the client."""
+    """The response that the rule configures for the client."""
 
     status: int
     body: str | None
@@ -118,7 +124,7 @@ class Refusal(Struct):
 
 
 class Answer(Struct):
-    """What was decided."""
+    """The decision on a call."""
 
     allowed: bool
     rule: str | None
@@ -141,14 +147,14 @@ class Answer(Struct):
 
 
 class Answers(Struct):
-    """What was decided of several; in the order in which they were asked."""
+    """The decisions on several calls, in the order of the request."""
 
     allowed: Annotated[bool, Meta(description="Whether all of them pass.")]
     answers: list[Answer]
 
 
 class Given(Struct):
-    """What became of a receipt."""
+    """The result of giving back."""
 
     done: bool
     receipt: Annotated[
@@ -163,21 +169,21 @@ class Given(Struct):
 
 
 class Released(Struct):
-    """What became of slots."""
+    """The result of releasing slots."""
 
     done: bool
     held: Annotated[bool, Meta(description="Whether all of them were held until now; false: one was lost.")]
 
 
 class Held(Struct):
-    """Whether slots are held on."""
+    """Whether the slots are still held."""
 
     held: bool
     expires_after: Annotated[float | None, Meta(description="Seconds; null if a slot was lost.")]
 
 
 class Trouble(Struct):
-    """Why there is no answer (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     type: str
     title: Annotated[str, Meta(description="The reason phrase of the status.")]

@@ -90,7 +90,7 @@ class CachedCheck:
         return None if plan.charges[0][0].limit is UNLIMITED else cls(plan)
 
 
-Cached = TypeVar("K")
+Cached = TypeVar("Cached")
 
 
 class RequestCache(Generic[Cached]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-BOOK: dict[str, Any] = {
+SAMPLE_RULEBOOK: dict[str, Any] = {
     "name": "sample",
     "rules": [
         {

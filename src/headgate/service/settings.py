@@ -1,18 +1,18 @@
-"""What can be set of the service: one table, from which flags, environment, file and documentation are made.
+"""The settings of the service: one table, from which flags, environment, file and documentation are made.
 
     headgate serve --workers 2         a flag
     HEADGATE_WORKERS=2                 the environment
     workers = 2                        a TOML file, named by --config or HEADGATE_CONFIG
 
-A flag is stronger than the environment, which is stronger than the file. Each setting is written as text in all
-three; numbers and lists of a TOML file are read as if they were. What is secret, and the engine, whose URL may
-hold a password, can also stand in a file that the environment names: HEADGATE_ADMIN_TOKEN_FILE=/run/secrets/token.
+A flag overrides the environment, which overrides the file. Each setting is a text in all three; numbers and lists
+of a TOML file are converted to text first. Secrets, and the engine, whose URL may contain a password, can also be
+in a file that the environment names: HEADGATE_ADMIN_TOKEN_FILE=/run/secrets/token.
 
-Laws (tests/service/test_settings.py): whatever is set is used, or the service does not start: a name that is not
-known, a value that cannot be read and a combination that is not safe are sentences. No secret is ever told.
+Laws (tests/service/test_settings.py): every setting is used, or the service does not start: an unknown name, a
+value that cannot be parsed and an unsafe combination are errors with a sentence. No secret is ever shown.
 """
 
-# ruff: noqa: RUF009 (_set is a field)
+# ruff: noqa: RUF009 (_setting is a field)
 from __future__ import annotations
 
 import os
@@ -36,12 +36,12 @@ from headgate.rules.parsing import read_toml
 
 ENVIRONMENT = "HEADGATE_"
 OFF = "off"
-_SAFE = 16  # characters of a secret
-_EVERY = {"0.0.0.0", "::"}
+_MIN_SECRET_CHARS = 16
+_ANY_HOST = {"0.0.0.0", "::"}
 
 
 class Address(NamedTuple):
-    """Where to listen: a host and a port, or the path of a socket."""
+    """An address to listen at: a host and a port, or the path of a socket."""
 
     host: str
     port: int
@@ -49,7 +49,7 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether nobody outside of this machine can reach it."""
+        """Whether only this machine can reach it."""
         if self.path is not None or self.host == "localhost":
             return True
         try:
@@ -57,12 +57,12 @@ class Address(NamedTuple):
         except ValueError:
             return False
 
-    def meets(self, other: Address) -> bool:
-        """Whether not both can be listened at."""
+    def conflicts_with(self, other: Address) -> bool:
+        """Returns whether a process cannot listen at both."""
         if self.path is not None or other.path is not None:
             return self.path == other.path
-        every = _EVERY & {self.host, other.host}
-        return self.port == other.port and (self.host == other.host or bool(every))
+        any_host = _ANY_HOST & {self.host, other.host}
+        return self.port == other.port and (self.host == other.host or bool(any_host))
 
     def __str__(self) -> str:
         if self.path is not None:
@@ -71,7 +71,7 @@ class Address(NamedTuple):
 
 
 def address(text: str) -> Address | None:
-    """HOST:PORT, :PORT (everybody may come), unix:PATH, or off."""
+    """Parses HOST:PORT, :PORT (every address of this machine), unix:PATH, or off."""
     if text == OFF:
         return None
     if text.startswith("unix:") and len(text) > 5:
@@ -84,13 +84,13 @@ def address(text: str) -> Address | None:
     return Address(host or "0.0.0.0", int(port))
 
 
-def whole_number(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,12}", text) or not least <= int(text) <= most:
-            raise ValueError(f"a whole number from {least} to {most}")
+def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
+    def parse_number(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", text) or not minimum <= int(text) <= maximum:
+            raise ValueError(f"a whole number from {minimum} to {maximum}")
         return int(text)
 
-    return read
+    return parse_number
 
 
 def duration_s(text: str) -> float:
@@ -101,12 +101,12 @@ def duration_s(text: str) -> float:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
+    def parse_word(text: str) -> str:
         if text not in words:
             raise ValueError(" or ".join(words))
         return text
 
-    return read
+    return parse_word
 
 
 def comma_list(text: str) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def limit_or_off(text: str) -> str | None:
 
 
 class TrustedProxies(Proxies):
-    """Proxies, and the words in which they were given."""
+    """Proxies, and the text that they were parsed from."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -147,70 +147,72 @@ class TrustedProxies(Proxies):
         return hash(self._text)
 
 
-def _set(default: str, read: Callable[[str], Any], metavar: str, about: str, secret: bool = False) -> Any:
-    told = {"default": default, "read": read, "metavar": metavar, "about": about, "secret": secret}
-    return field(default_factory=lambda: read(default), metadata=told)
+def _setting(default: str, read: Callable[[str], Any], metavar: str, about: str, secret: bool = False) -> Any:
+    metadata = {"default": default, "read": read, "metavar": metavar, "about": about, "secret": secret}
+    return field(default_factory=lambda: read(default), metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """How the service runs."""
+    """The settings of a service."""
 
-    rules: str = _set(
+    rules: str = _setting(
         "",
         str,
         "FILE",
         "the rulebook: a file, also one of envoyproxy/ratelimit; or pushed, for what was pushed to the engine's "
         "server; unless given, a sample",
     )
-    engine: str = _set("memory://", str, "URL", "where counts are kept: memory:// or redis://HOST:PORT/DB")
-    prefix: str = _set("hg", str, "NAME", "what the names of all keys on the server begin with")
-    http: Address | None = _set("127.0.0.1:8080", address, "ADDRESS", "where HTTP is answered, or off")
-    grpc: Address | None = _set("127.0.0.1:8081", address, "ADDRESS", "where Envoy's gRPC is answered, or off")
-    envoy_headers: str = _set(
+    engine: str = _setting("memory://", str, "URL", "where counts are kept: memory:// or redis://HOST:PORT/DB")
+    prefix: str = _setting("hg", str, "NAME", "what the names of all keys on the server begin with")
+    http: Address | None = _setting("127.0.0.1:8080", address, "ADDRESS", "where HTTP is answered, or off")
+    grpc: Address | None = _setting("127.0.0.1:8081", address, "ADDRESS", "where Envoy's gRPC is answered, or off")
+    envoy_headers: str = _setting(
         "on", one_of("on", OFF), "WORD", "whether Envoy is told header fields about limits: on or off"
     )
-    envoy_names: str = _set(
+    envoy_names: str = _setting(
         "on",
         one_of("on", OFF),
         "WORD",
         "whether statuses and header fields tell Envoy the names of limits: on or off",
     )
-    admin: Address | None = _set("127.0.0.1:8082", address, "ADDRESS", "where operators are answered, or off")
-    admin_token: str = _set(
+    admin: Address | None = _setting("127.0.0.1:8082", address, "ADDRESS", "where operators are answered, or off")
+    admin_token: str = _setting(
         "", str, "TOKEN", "what operators must show; unless given, one is made up and printed at the start", True
     )
-    workers: int = _set("1", whole_number(1, 256), "N", "processes that share the addresses; memory:// allows one")
-    trusted: Proxies = _set(
+    workers: int = _setting(
+        "1", whole_number(1, 256), "N", "processes that share the addresses; memory:// allows one"
+    )
+    trusted: Proxies = _setting(
         "127.0.0.0/8,::1,unix",
         TrustedProxies,
         "NETWORKS",
         "gateways whose word on a client's address and request is believed",
     )
-    secret: str = _set(
+    secret: str = _setting(
         "",
         str,
         "TEXT",
         "signs receipts; unless given, one is made up at the start, and receipts are void after a restart",
         True,
     )
-    tls_cert: Path | None = _set(
+    tls_cert: Path | None = _setting(
         "", existing_file, "FILE", "a certificate chain: HTTP and gRPC are answered over TLS"
     )
-    tls_key: Path | None = _set("", existing_file, "FILE", "its key")
-    tls_client_ca: Path | None = _set(
+    tls_key: Path | None = _setting("", existing_file, "FILE", "its key")
+    tls_client_ca: Path | None = _setting(
         "", existing_file, "FILE", "authorities of client certificates, which are then required"
     )
-    drain: float = _set(
+    drain: float = _setting(
         "10s", duration_s, "SPAN", "how long calls under way may take when the service is told to stop"
     )
-    own_limit: str | None = _set(
+    own_limit: str | None = _setting(
         "off", limit_or_off, "LIMIT", "how much each worker answers at most, in words; the rest gets 503"
     )
-    body: int = _set("65536", whole_number(1024, 2**26), "BYTES", "the largest body that is read")
-    batch: int = _set("100", whole_number(1, 10_000), "N", "the most checks in one request")
-    log: str = _set("text", one_of("text", "json"), "FORM", "how log lines are written: text or json")
-    log_level: str = _set(
+    body: int = _setting("65536", whole_number(1024, 2**26), "BYTES", "the largest body that is read")
+    batch: int = _setting("100", whole_number(1, 10_000), "N", "the most checks in one request")
+    log: str = _setting("text", one_of("text", "json"), "FORM", "how log lines are written: text or json")
+    log_level: str = _setting(
         "info", one_of("debug", "info", "warning", "error"), "LEVEL", "what is logged: debug, info, warning, error"
     )
 
@@ -228,23 +230,25 @@ class Settings:
                 "Set one, or listen at 127.0.0.1."
             )
         for name in ("admin_token", "secret"):
-            if 0 < len(getattr(self, name)) < _SAFE:
-                raise InvalidSetting(f"{name} is shorter than {_SAFE} characters: it could be guessed.")
+            if 0 < len(getattr(self, name)) < _MIN_SECRET_CHARS:
+                raise InvalidSetting(
+                    f"{name} is shorter than {_MIN_SECRET_CHARS} characters: it could be guessed."
+                )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidSetting("tls_cert and tls_key belong together: one of them is missing.")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise InvalidSetting("tls_client_ca is of no use without tls_cert and tls_key.")
         if self.http is None and self.grpc is None:
             raise InvalidSetting("http and grpc are both off: there is nothing to answer.")
-        taken = [each for each in (self.http, self.grpc, self.admin) if each is not None]
-        for one, other in combinations(taken, 2):
-            if one.meets(other):
+        addresses = [address for address in (self.http, self.grpc, self.admin) if address is not None]
+        for one, other in combinations(addresses, 2):
+            if one.conflicts_with(other):
                 raise InvalidSetting(
                     f"http, grpc and admin need addresses of their own; {one} and {other} are in each other's way."
                 )
 
     def completed(self) -> Settings:
-        """The same, with secrets made up where none was given."""
+        """Returns a copy with generated secrets where none was set."""
         return replace(
             self,
             secret=self.secret or secrets.token_urlsafe(32),
@@ -252,24 +256,24 @@ class Settings:
         )
 
     def __repr__(self) -> str:
-        return "Settings(" + ", ".join(f"{name}={text}" for name, text in self.told()) + ")"
+        return "Settings(" + ", ".join(f"{name}={text}" for name, text in self.public_values()) + ")"
 
     @property
     def told_engine(self) -> str:
-        """The engine without a password, wherever it may stand."""
+        """The engine's URL without its password, wherever that is in it."""
         return re.sub(r"(username|password)=[^&]*", r"\1=(secret)", re.sub(r"//.*@", "//", self.engine))
 
-    def told(self) -> list[tuple[str, str]]:
-        """Everything but secrets."""
+    def public_values(self) -> list[tuple[str, str]]:
+        """Returns all settings as text, without secrets."""
         return [
             ("engine", self.told_engine)
-            if each.name == "engine"
+            if setting.name == "engine"
             else (
-                each.name,
-                "(secret)" if each.metadata["secret"] and value else str(OFF if value is None else value),
+                setting.name,
+                "(secret)" if setting.metadata["secret"] and value else str(OFF if value is None else value),
             )
-            for each in fields(self)
-            for value in (getattr(self, each.name),)
+            for setting in fields(self)
+            for value in (getattr(self, setting.name),)
         ]
 
 
@@ -280,83 +284,86 @@ FILE_SETTINGS = ("engine", *(each.name for each in fields(Settings) if each.meta
 def read(
     flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None, config: str | None = None
 ) -> Settings:
-    """What was set, by whom it was set last."""
+    """Returns the settings from flags, environment and file, in this order of precedence."""
     environment = os.environ if environment is None else environment
-    said: dict[str, tuple[str, str]] = {}
+    texts: dict[str, tuple[str, str]] = {}
     path = config or environment.get(f"{ENVIRONMENT}CONFIG")
-    for source in (_of_file(path) if path else {}, _of_environment(environment)):
-        said.update(source)
-    said.update({name: (text, flag(name)) for name, text in flags.items() if text is not None})
-    found: dict[str, Any] = {"grpc": None} if missing(*ENVOY_MODULES) else {}  # it could not be served
-    for each in fields(Settings):
-        if each.name in said:
-            text, source_name = said[each.name]
-            found[each.name] = _read(each.metadata["read"], text, source_name, each.metadata["secret"])
-    return Settings(**found)
+    for source in (_from_file(path) if path else {}, _from_environment(environment)):
+        texts.update(source)
+    texts.update({name: (text, flag(name)) for name, text in flags.items() if text is not None})
+    values: dict[str, Any] = {"grpc": None} if missing(*ENVOY_MODULES) else {}  # it cannot be served without them
+    for setting in fields(Settings):
+        if setting.name in texts:
+            text, source_name = texts[setting.name]
+            values[setting.name] = _parse_value(
+                setting.metadata["read"], text, source_name, setting.metadata["secret"]
+            )
+    return Settings(**values)
 
 
 def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _read(reader: Callable[[str], Any], text: str, source: str, secret: bool) -> Any:
+def _parse_value(parse: Callable[[str], Any], text: str, source: str, secret: bool) -> Any:
     try:
-        return reader(text)
+        return parse(text)
     except HeadgateError as error:
         raise InvalidSetting(f"{source}: {error}") from error
     except ValueError as error:
-        shown = "this" if secret else repr(text)
-        raise InvalidSetting(f"{source}: {error} was expected, not {shown}.") from None
+        sent = "this" if secret else repr(text)
+        raise InvalidSetting(f"{source}: {error} was expected, not {sent}.") from None
 
 
-def _of_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    found = {}
+def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    settings = {}
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT) or variable == f"{ENVIRONMENT}CONFIG":
             continue
-        plain = variable.removesuffix("_FILE")
-        name, plain_name = (each.removeprefix(ENVIRONMENT).lower() for each in (variable, plain))
+        base_variable = variable.removesuffix("_FILE")
+        name, base_name = (each.removeprefix(ENVIRONMENT).lower() for each in (variable, base_variable))
         if name in SETTING_NAMES:
-            found[name] = text, variable
-        elif plain_name in FILE_SETTINGS:
-            if plain in environment:
-                raise InvalidSetting(f"{plain} and {variable} are both set: which is it?")
-            found[plain_name] = _secret(text, variable), variable
+            settings[name] = text, variable
+        elif base_name in FILE_SETTINGS:
+            if base_variable in environment:
+                raise InvalidSetting(f"{base_variable} and {variable} are both set: which is it?")
+            settings[base_name] = _read_secret_file(text, variable), variable
         else:
-            _check_variable(variable, name, plain_name)
-    return found
+            _check_unknown_variable(variable, name, base_name)
+    return settings
 
 
-def _check_variable(variable: str, name: str, plain_name: str) -> None:
-    """Names that are like none of ours are left alone: Kubernetes has HEADGATE_SERVICE_HOST and many more."""
-    near = [plain_name] if plain_name in SETTING_NAMES else get_close_matches(name, SETTING_NAMES, 1, 0.8)
-    if near:
-        raise InvalidSetting(f"{variable} is not a setting. Did you mean {ENVIRONMENT}{near[0].upper()}?")
+def _check_unknown_variable(variable: str, name: str, base_name: str) -> None:
+    """Raises if the name is like one of ours. Others are ignored: Kubernetes sets HEADGATE_SERVICE_HOST and
+    more."""
+    suggestions = [base_name] if base_name in SETTING_NAMES else get_close_matches(name, SETTING_NAMES, 1, 0.8)
+    if suggestions:
+        raise InvalidSetting(f"{variable} is not a setting. Did you mean {ENVIRONMENT}{suggestions[0].upper()}?")
 
 
-def _secret(path: str, source: str) -> str:
-    words = _text(path, source).strip()
-    if not words:
+def _read_secret_file(path: str, source: str) -> str:
+    secret = _read_text(path, source).strip()
+    if not secret:
         raise InvalidSetting(f"{source}: {path} is empty.")
-    return words
+    return secret
 
 
-def _of_file(path: str) -> dict[str, tuple[str, str]]:
-    text = _text(path, "--config")
+def _from_file(path: str) -> dict[str, tuple[str, str]]:
+    text = _read_text(path, "--config")
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         fault = read_toml.complaint(text, str(error))
         raise InvalidSetting(f"{path}:{fault.place.line}: {fault.sentence}") from None
-    found = {}
+    settings = {}
     for name, value in document.items():
-        source = f"{path}:{_line(text, name)}"
+        source = f"{path}:{_line_number(text, name)}"
         if name not in SETTING_NAMES:
-            near = get_close_matches(name, SETTING_NAMES, 1, 0.5)
-            hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(SETTING_NAMES)}."
+            suggestions = get_close_matches(name, SETTING_NAMES, 1, 0.5)
+            hint = f" Did you mean {suggestions[0]}?" if suggestions else f" Known are {', '.join(SETTING_NAMES)}."
             raise InvalidSetting(f'{source}: "{name}" is not a setting.{hint}')
-        found[name] = _as_text(value, source, name), source
-    return found
+        settings[name] = _as_text(value, source, name), source
+    return settings
 
 
 def _as_text(value: object, source: str, name: str) -> str:
@@ -369,14 +376,14 @@ def _as_text(value: object, source: str, name: str) -> str:
     raise InvalidSetting(f"{source}: {name} is a text, a number or a list of texts.")
 
 
-def _line(text: str, name: str) -> int:
-    found = re.search(rf'^\s*"?{re.escape(name)}"?\s*[=.]', text, re.M) or re.search(
+def _line_number(text: str, name: str) -> int:
+    match = re.search(rf'^\s*"?{re.escape(name)}"?\s*[=.]', text, re.M) or re.search(
         rf"^\s*\[+\s*{re.escape(name)}\b", text, re.M
     )
-    return text.count("\n", 0, found.start() + 1) + 1 if found else 1
+    return text.count("\n", 0, match.start() + 1) + 1 if match else 1
 
 
-def _text(path: str, source: str) -> str:
+def _read_text(path: str, source: str) -> str:
     try:
         return Path(path).read_text("utf-8")
     except OSError as error:
@@ -386,7 +393,7 @@ def _text(path: str, source: str) -> str:
 
 
 class SettingInfo(NamedTuple):
-    """A setting, as flags and the reference tell it."""
+    """A setting, as the flags and the reference show it."""
 
     name: str
     default: str
@@ -395,8 +402,10 @@ class SettingInfo(NamedTuple):
 
 
 def table() -> list[SettingInfo]:
-    """All settings, in their order."""
+    """Returns all settings, in their order."""
     return [
-        SettingInfo(each.name, each.metadata["default"], each.metadata["metavar"], each.metadata["about"])
-        for each in fields(Settings)
+        SettingInfo(
+            setting.name, setting.metadata["default"], setting.metadata["metavar"], setting.metadata["about"]
+        )
+        for setting in fields(Settings)
     ]

@@ -44,7 +44,9 @@ def _envoy_services(limiter: AsyncRuleLimiter, settings: Settings, active: Activ
 
 async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]) -> None:
     """Serves until a signal stops it."""
-    limiter = AsyncRuleLimiter(settings.rules or sample_rules.BOOK, settings.engine, prefix=settings.prefix)
+    limiter = AsyncRuleLimiter(
+        settings.rules or sample_rules.SAMPLE_RULEBOOK, settings.engine, prefix=settings.prefix
+    )
     active = ActiveRequests()
     envoy = _envoy_services(limiter, settings, active)
     rate_limits = None if envoy is None else envoy.limits

@@ -141,7 +141,7 @@ def test_neither_are_those_of_the_documentation_and_the_sample() -> None:
                 assert found.warnings == (), page
                 count += 1
     assert count > 20
-    assert load.of(sample_rules.BOOK).warnings == ()
+    assert load.of(sample_rules.SAMPLE_RULEBOOK).warnings == ()
 
 
 def test_a_limiter_logs_each_version_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -62,7 +62,7 @@ class Operator:
 
     def __init__(self, rules: Any = None, **settings: Any) -> None:
         self.settings = Settings(rules=rules if isinstance(rules, str) else "", **settings)
-        given = rules if rules is not None else sample_rules.BOOK
+        given = rules if rules is not None else sample_rules.SAMPLE_RULEBOOK
         self.limiter = AsyncRuleLimiter(given, self.settings.engine, prefix=self.settings.prefix)
         self.admin = Admin(self.limiter, self.settings, TOKEN)
         self._answer = Asgi(self.admin)
@@ -142,10 +142,10 @@ def as_described(method: str, path: str, reply: Reply) -> None:
         assert trouble.status == reply.status
         assert trouble.detail
         routes = [route for route in ROUTES if route.method == method and route.pattern.fullmatch(path)]
-        assert all(reply.status in (400, 401, 429, *route.troubles) for route in routes[:1]), reply
+        assert all(reply.status in (400, 401, 429, *route.errors) for route in routes[:1]), reply
     elif path != "/openapi.json":
         route = next(route for route in ROUTES if route.method == method and route.pattern.fullmatch(path))
-        msgspec.json.decode(reply.body, type=route.answered)
+        msgspec.json.decode(reply.body, type=route.response_type)
 
 
 class Line:

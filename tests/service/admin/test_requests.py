@@ -20,7 +20,7 @@ from tests.service.admin.admin_harness import BOOK, TOKEN, YAML, Operator, liste
 # Who is let in.
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.verb)
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.handler)
 async def test_without_the_token_nothing_is_read_or_told(
     operator: Operator, route: Route, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,7 +64,7 @@ async def test_a_network_of_ipv6_is_one_guesser(operator: Operator) -> None:
 # What is asked.
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if route.changes], ids=lambda route: route.verb)
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.is_change], ids=lambda route: route.handler)
 async def test_a_change_has_an_author(operator: Operator, route: Route) -> None:
     for author in (None, " ", "ann\x1b[2J", "ann%0Aeve", "x" * 101):
         reply = await operator(route.method, path_of(route), b"{}", author=author, content_type=YAML)
@@ -110,14 +110,14 @@ STRANGE: list[Any] = [
 
 
 @pytest.mark.parametrize(
-    "route", [route for route in ROUTES if isinstance(route.asked, type)], ids=lambda r: r.verb
+    "route", [route for route in ROUTES if isinstance(route.request_type, type)], ids=lambda r: r.handler
 )
 async def test_every_field_may_hold_anything(operator: Operator, route: Route) -> None:
-    assert isinstance(route.asked, type)
-    good = {"limits": "1/hour fixed"} if route.verb == "set_override" else {"rule": "login", "key": "user=ann"}
-    for field in msgspec.structs.fields(route.asked):
+    assert isinstance(route.request_type, type)
+    good = {"limits": "1/hour fixed"} if route.handler == "set_override" else {"rule": "login", "key": "user=ann"}
+    for field in msgspec.structs.fields(route.request_type):
         for value in STRANGE:
-            for beside in ({}, good if route.verb != "rollback" else {}):
+            for beside in ({}, good if route.handler != "rollback" else {}):
                 reply = await operator(route.method, path_of(route), {**beside, field.name: value})
                 assert reply.status in (200, 400, 404, 409), (field.name, value, reply)
 
@@ -138,7 +138,7 @@ bodies = st.binary(max_size=200) | st.recursive(
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    route=st.sampled_from([route for route in ROUTES if route.asked is not None]),
+    route=st.sampled_from([route for route in ROUTES if route.request_type is not None]),
     body=bodies,
     kind=st.sampled_from([YAML, "application/json", "application/toml"]),
     rule=st.sampled_from(["login", "plans", "jobs", "none"]) | st.text(min_size=1, max_size=5),
@@ -167,9 +167,9 @@ async def test_the_description_is_whole(operator: Operator) -> None:
     for route in ROUTES:
         operation = told["paths"][route.path][route.method.lower()]
         names = {each["name"] for each in operation.get("parameters", ())}
-        assert ("X-Headgate-Author" in names) == route.changes
-        assert ("requestBody" in operation) == (route.asked is not None)
-        if route.asked is RULEBOOK_TEXT:
+        assert ("X-Headgate-Author" in names) == route.is_change
+        assert ("requestBody" in operation) == (route.request_type is not None)
+        if route.request_type is RULEBOOK_TEXT:
             assert "application/yaml" in operation["requestBody"]["content"]
 
 

@@ -1,10 +1,10 @@
-"""Operators' HTTP, on an address of its own.
+"""The admin API: operators' HTTP, on an address of its own.
 
-app       who is let in, how often and with how much; statuses
-routes    which path and method is which verb; openapi is made of it
-desk      the verbs: books, on rulebooks and what was published; counts, on keys and overrides; lines, to engines
-schema    what is accepted and answered, as JSON
-journal   every change is a line in the log: who, what, from where
+app                 authentication, rate limit, size limit; statuses
+routes              maps path and method to a handler; openapi is made from it
+handlers            rule_handlers: rulebooks and versions; counter_handlers: keys and overrides; engine_clients
+schema              the JSON of requests and responses
+audit_log           one log line for every change: who, what, from where
 """
 
 from headgate.service.admin.app import Admin

@@ -1,18 +1,19 @@
-"""The admin application: who is let in, how often and with how much, and in which status it is answered.
+"""The admin application: authentication, rate limit, size limits, and the status of each error.
 
     Authorization: Bearer TOKEN         on every request; compared in constant time
     X-Headgate-Author: ann              on every change
 
-Laws (tests/service/admin/test_memory_engine.py, test_admin_asked.py):
-  - nothing is read, told or done for who shows no token, or a wrong one;
+Laws (tests/service/admin/test_memory_engine.py, test_requests.py):
+  - nothing is read, returned or done for a request without a token, or with a wrong one;
   - from one address (one network of IPv6) a worker answers 20 requests at once and 10 a second, right or wrong: so
-    no token is guessed faster, and whoever guesses keeps nobody else out;
+    no token is guessed faster, and a client that guesses keeps no other client out;
   - no body is read beyond its bound, and no change is made without an author;
   - every change is one line in the log, and no token ever is.
 
-Statuses: 400 what cannot be, with every problem of a rulebook; 401 no token; 404, 405 what is not here; 409 not
-with these settings, or not any more; 412 somebody was faster; 413 too large; 415 no format that is known; 429 too
-often; 503 the engine does not answer. Each of them is a problem (RFC 9457) with a sentence.
+Statuses: 400 an invalid request, with every problem of a rulebook; 401 no token; 404, 405 an unknown path or
+method; 409 not with these settings, or not any more; 412 another change came first; 413 too large; 415 an unknown
+format; 429 too many requests; 503 the engine does not answer. Each of them is a problem (RFC 9457) with a
+sentence.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from headgate.service.json_decoding import JsonDecoder
 from headgate.service.settings import Settings
 
 REQUEST_LIMIT = "10/s burst 20"
-MAX_NUMBER_CHARS = 40  # characters of a number in a query
+MAX_NUMBER_CHARS = 40  # in a query
 _STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (VersionConflict, 412),
     (NoSuchRule, 404),
@@ -62,55 +63,63 @@ _STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
 )
 _NO_STORE = ("cache-control", "no-store")
 _JSON = encode_headers([_NO_STORE, ("content-type", "application/json")])
-_LONGEST = {"rule": MAX_NAME_CHARS, "key": MAX_VALUE_CHARS}
-_etag = re.compile(r'(?:W/)?"?([0-9]{1,15})"?')
+_MAX_PATH_CHARS = {"rule": MAX_NAME_CHARS, "key": MAX_VALUE_CHARS}
+_version_number = re.compile(r'(?:W/)?"?([0-9]{1,15})"?')
 
 
 class Admin:
     """The application that granian runs at the admin address."""
 
     def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, token: str) -> None:
-        self._desk = AdminHandlers(limiter, settings)
+        self._handlers = AdminHandlers(limiter, settings)
         self._token = token.encode()
-        self._most = settings.body
-        self._pace = MemoryEngine().meter(parse(REQUEST_LIMIT), "admin")
+        self._max_body_bytes = settings.body
+        self._rate_limit = MemoryEngine().meter(parse(REQUEST_LIMIT), "admin")
         self._encode = msgspec.json.Encoder().encode
         self._description = description()
-        self._routes = [(route.pattern, route, self._desk.verb(route.verb)) for route in ROUTES]
-        self._readers: dict[Any, JsonDecoder[Any]] = {
-            route.asked: JsonDecoder(route.asked) for route in ROUTES if isinstance(route.asked, type)
+        self._routes = [(route.pattern, route, self._handlers.handler(route.handler)) for route in ROUTES]
+        self._decoders: dict[Any, JsonDecoder[Any]] = {
+            route.request_type: JsonDecoder(route.request_type)
+            for route in ROUTES
+            if isinstance(route.request_type, type)
         }
 
     async def close(self) -> None:
-        """Give up the lines to servers."""
-        await self._desk.close()
+        """Closes the connections to engines."""
+        await self._handlers.close()
 
-    def asked(self, request: Request) -> tuple[int | None, Handler]:
-        """How many bytes its body may have, and who answers it then, if whoever asks may."""
-        self._let_in(request)
+    def route(self, request: Request) -> tuple[int | None, Handler]:
+        """Authorizes a request; returns the largest body in bytes, None if it is not read, and the handler."""
+        self._authorize(request)
         if request.path == "/openapi.json" and request.method == "GET":
             return None, lambda _: (200, _JSON, self._description)
-        route, verb, path = self._routed(request)
-        asked = _asked(request, route, path)
-        most = LARGEST if route.asked is RULEBOOK_TEXT else None if route.asked is None else self._most
-        return most, partial(self._answer, route, verb, asked)
+        route, handler, path = self._match_route(request)
+        admin_request = _parse_request(request, route, path)
+        max_bytes = None if route.request_type is None else self._max_body_bytes
+        if route.request_type is RULEBOOK_TEXT:
+            max_bytes = LARGEST
+        return max_bytes, partial(self._respond, route, handler, admin_request)
 
-    async def _answer(self, route: Route, verb: Any, asked: AdminRequest, request: Request) -> Response:
-        read = self._readers.get(route.asked)
-        asked = asked._replace(body=request.body if read is None else read(request.body))
+    async def _respond(
+        self, route: Route, handler: Any, admin_request: AdminRequest, request: Request
+    ) -> Response:
+        decode = self._decoders.get(route.request_type)
+        admin_request = admin_request._replace(body=request.body if decode is None else decode(request.body))
         try:
-            answer = await verb(asked)
+            answer = await handler(admin_request)
         except EngineUnavailable:
-            if route.changes:  # what was sent and not answered may have been done
-                audit_log.log_uncertain_change(route.verb, asked.author, asked.remote, asked.path)
+            if route.is_change:  # the engine may have made the change without an answer
+                audit_log.log_uncertain_change(
+                    route.handler, admin_request.author, admin_request.remote, admin_request.path
+                )
             raise
-        edition = getattr(answer, "edition", None)
-        if isinstance(edition, schema.Edition):
-            return 200, [*_JSON, *encode_headers([("etag", f'"{edition.version}"')])], self._encode(answer)
+        version = getattr(answer, "edition", None)
+        if isinstance(version, schema.Edition):
+            return 200, [*_JSON, *encode_headers([("etag", f'"{version.version}"')])], self._encode(answer)
         return 200, _JSON, self._encode(answer)
 
-    def trouble(self, request: Request, error: Exception) -> Response:
-        """What is answered where that came to nothing."""
+    def error_response(self, request: Request, error: Exception) -> Response:
+        """Returns the response to a request whose handler raised an error."""
         match error:
             case HttpError():
                 return self._problem(error.status, error.detail, error.fields)
@@ -123,34 +132,34 @@ class Admin:
         audit_log.log_failure(f"{request.method} {request.path[:200]!r}", error)
         return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
-    def _let_in(self, request: Request) -> None:
-        facts = self._pace.decide(_whence(request.client), 1)
-        if not facts[ALLOWED]:
-            wait = max(1, -(-(facts[RETRY_AFTER_US] or 0) // SECOND))
+    def _authorize(self, request: Request) -> None:
+        outcome = self._rate_limit.decide(_rate_limit_key(request.client), 1)
+        if not outcome[ALLOWED]:
+            wait = max(1, -(-(outcome[RETRY_AFTER_US] or 0) // SECOND))
             raise HttpError(
                 429,
                 f"At most {REQUEST_LIMIT} from one address. Wait for the seconds that Retry-After says.",
                 [("retry-after", str(wait))],
             )
-        scheme, _, shown = (request.field(b"authorization") or "").partition(" ")
-        right = hmac.compare_digest(shown.strip().encode("utf-8", "replace"), self._token)
-        if not right or scheme.lower() != "bearer":
+        scheme, _, token = (request.field(b"authorization") or "").partition(" ")
+        valid = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token)
+        if not valid or scheme.lower() != "bearer":
             audit_log.log_wrong_token(request.client or UNIX)
             raise HttpError(
                 401, "Show the admin token: Authorization: Bearer TOKEN.", [("www-authenticate", "Bearer")]
             )
 
-    def _routed(self, request: Request) -> tuple[Route, Any, dict[str, str]]:
-        others: list[str] = []
-        for pattern, route, verb in self._routes:
-            found = pattern.fullmatch(request.path)
-            if found and route.method == request.method:
-                return route, verb, found.groupdict()
-            if found:
-                others.append(route.method)
-        if others:
-            allow = ", ".join(others)
-            raise HttpError(405, f"Ask by {' or '.join(others)}.", [("allow", allow)])
+    def _match_route(self, request: Request) -> tuple[Route, Any, dict[str, str]]:
+        methods: list[str] = []
+        for pattern, route, handler in self._routes:
+            match = pattern.fullmatch(request.path)
+            if match and route.method == request.method:
+                return route, handler, match.groupdict()
+            if match:
+                methods.append(route.method)
+        if methods:
+            allow = ", ".join(methods)
+            raise HttpError(405, f"Ask by {' or '.join(methods)}.", [("allow", allow)])
         raise HttpError(404, "See /openapi.json for what there is.")
 
     def _problem(
@@ -160,23 +169,23 @@ class Admin:
         fields: Fields | None = None,
         problems: list[schema.Problem] | None = None,
     ) -> Response:
-        trouble = schema.Trouble("about:blank", REASONS[status], status, detail)
+        document = schema.Trouble("about:blank", REASONS[status], status, detail)
         if problems:
-            trouble.problems = problems
-        told = encode_headers([_NO_STORE, ("content-type", PROBLEM), *(fields or [])])
-        return status, told, self._encode(trouble)
+            document.problems = problems
+        headers = encode_headers([_NO_STORE, ("content-type", PROBLEM), *(fields or [])])
+        return status, headers, self._encode(document)
 
 
-def _asked(request: Request, route: Route, path: dict[str, str]) -> AdminRequest:
-    """All of it but its body."""
+def _parse_request(request: Request, route: Route, path: dict[str, str]) -> AdminRequest:
+    """Parses a request, except its body."""
     for name, value in path.items():
-        if len(value) > _LONGEST.get(name, MAX_VALUE_CHARS):
-            raise HttpError(400, f"A {name} may have {_LONGEST[name]} characters.")
+        if len(value) > _MAX_PATH_CHARS.get(name, MAX_VALUE_CHARS):
+            raise HttpError(400, f"A {name} may have {_MAX_PATH_CHARS[name]} characters.")
     query = _query(request.query, route)
-    author = audit_log.author_of(request.field(audit_log.AUTHOR_HEADER.encode())) if route.changes else ""
-    expected = _expected(query, request.field(b"if-match")) if "expected" in route.queries else None
-    form = _format(request.field(b"content-type")) if route.asked is RULEBOOK_TEXT else ""
-    return AdminRequest(path, query, None, form, expected, author, request.client or UNIX)
+    author = audit_log.author_of(request.field(audit_log.AUTHOR_HEADER.encode())) if route.is_change else ""
+    expected = _expected_version(query, request.field(b"if-match")) if "expected" in route.queries else None
+    rulebook_format = _format(request.field(b"content-type")) if route.request_type is RULEBOOK_TEXT else ""
+    return AdminRequest(path, query, None, rulebook_format, expected, author, request.client or UNIX)
 
 
 def _query(text: str, route: Route) -> dict[str, str]:
@@ -186,41 +195,41 @@ def _query(text: str, route: Route) -> dict[str, str]:
         raise HttpError(400, "The query cannot be read. Write name=value, percent-encoded as UTF-8.") from None
     for name, value in pairs:
         if name not in route.queries:
-            known = f"Known: {', '.join(route.queries)}." if route.queries else "There are none."
-            raise HttpError(400, f'"{name[:40]}" is not a parameter here. {known}')
-        most = QUERY_PARAMETERS[name][0].get("maxLength", MAX_NUMBER_CHARS)
-        if len(value) > most:
-            raise HttpError(400, f"{name} may have {most} characters.")
+            hint = f"Known: {', '.join(route.queries)}." if route.queries else "There are none."
+            raise HttpError(400, f'"{name[:40]}" is not a parameter here. {hint}')
+        max_chars = QUERY_PARAMETERS[name][0].get("maxLength", MAX_NUMBER_CHARS)
+        if len(value) > max_chars:
+            raise HttpError(400, f"{name} may have {max_chars} characters.")
     return dict(pairs)
 
 
-def _expected(query: dict[str, str], field: str | None) -> int | None:
-    """The edition that must be in force, by the query or by If-Match."""
-    found: list[int] = []
-    for said in (query.get("expected"), field):
-        if said is None or (said is field and said.strip() == "*"):
+def _expected_version(query: dict[str, str], field: str | None) -> int | None:
+    """Returns the version that must be in force, from the query or If-Match."""
+    versions: list[int] = []
+    for text in (query.get("expected"), field):
+        if text is None or (text is field and text.strip() == "*"):
             continue
-        number = _etag.fullmatch(said.strip())
-        if number is None:
-            raise HttpError(400, f'An edition is expected by its number, such as "3"; not {said[:40]!r}.')
-        found.append(int(number[1]))
-    if len(set(found)) > 1:
-        raise HttpError(400, "expected and If-Match name different editions. Send one of them.")
-    return found[0] if found else None
+        match = _version_number.fullmatch(text.strip())
+        if match is None:
+            raise HttpError(400, f'A version is expected by its number, such as "3"; not {text[:40]!r}.')
+        versions.append(int(match[1]))
+    if len(set(versions)) > 1:
+        raise HttpError(400, "expected and If-Match name different versions. Send one of them.")
+    return versions[0] if versions else None
 
 
 def _format(field: str | None) -> str:
-    kind = (field or "").partition(";")[0].strip().lower()
-    if kind not in RULEBOOK_FORMATS:
+    media_type = (field or "").partition(";")[0].strip().lower()
+    if media_type not in RULEBOOK_FORMATS:
         raise HttpError(
             415,
             "Say how the rulebook is written: Content-Type: application/yaml, application/toml, application/json.",
         )
-    return RULEBOOK_FORMATS[kind]
+    return RULEBOOK_FORMATS[media_type]
 
 
-def _whence(client: str) -> str:
-    """Whose pace a request goes by."""
+def _rate_limit_key(client: str) -> str:
+    """Returns the key that a client's requests are limited by: its address, or its IPv6 network."""
     host = client.rpartition(":")[0].strip("[]")
     try:
         address = ip_address(host)

@@ -1,8 +1,8 @@
-"""Operators' verbs on counts and on the limits of single keys.
+"""Handlers for counters and for the overrides of single keys.
 
-Overrides go through the limiter's engine, because that forgets what it remembers of the key; a reset goes to the
-engine itself, where it cannot fail unheard, and then through the limiter's as well. A walk through all keys is
-done in a thread, one at a time, and no longer than LONGEST; what it has found by then is told.
+Overrides go through the limiter's engine, because its layers then drop what they cached for the key; a reset goes
+to the engine itself, where a failure is reported, and then through the limiter's as well. A scan of all keys runs
+in a thread, one at a time, and no longer than MAX_SCAN_S; what it has found by then is returned.
 """
 
 from __future__ import annotations
@@ -28,150 +28,156 @@ from headgate.service.admin.audit_log import log_change
 from headgate.service.admin.engine_clients import EngineClients
 from headgate.service.admin.request import AdminRequest, Conflict, KeyScanBusy, NotFound
 
-DEFAULT_KEYS = 20  # keys that are told unless more are asked for
-DEFAULT_OVERRIDES = 1000  # overrides
-MAX_SCAN_S = 30.0  # seconds that a walk through the keys may take
+DEFAULT_KEYS = 20  # rows of /keys, unless `top` is given
+DEFAULT_OVERRIDES = 1000  # rows of overrides, unless `top` is given
+MAX_SCAN_S = 30.0
 
 Target = tuple[Rule, str, list[Count]]
 
 
 class CounterHandlers:
-    def __init__(self, limiter: AsyncRuleLimiter, lines: EngineClients) -> None:
-        self._limiter, self._lines = limiter, lines
-        self._walking = asyncio.Lock()
-        self._walk: Walk | None = None
+    """The handlers of keys, counters and overrides."""
+
+    def __init__(self, limiter: AsyncRuleLimiter, clients: EngineClients) -> None:
+        self._limiter, self._clients = limiter, clients
+        self._scan_lock = asyncio.Lock()
+        self._scan: Walk | None = None
         self._matcher: Matcher | None = None
 
-    async def overrides(self, asked: AdminRequest) -> schema.AllOwnLimits:
-        rule, top = self._rule(asked.path["rule"]), asked.top(DEFAULT_OVERRIDES)
-        found = [each async for each in self._limiter.overrides(rule.name).list(top + 1)]
-        rows = [schema.OwnLimits(rule.name, key, text) for key, text in sorted(found[:top])]
-        return schema.AllOwnLimits(rule.name, len(found) <= top, rows)
+    async def overrides(self, request: AdminRequest) -> schema.AllOwnLimits:
+        rule, top = self._rule(request.path["rule"]), request.top(DEFAULT_OVERRIDES)
+        overrides = [each async for each in self._limiter.overrides(rule.name).list(top + 1)]
+        rows = [schema.OwnLimits(rule.name, key, text) for key, text in sorted(overrides[:top])]
+        return schema.AllOwnLimits(rule.name, len(overrides) <= top, rows)
 
-    async def override(self, asked: AdminRequest) -> schema.OwnLimits:
-        rule, key = self._rule(asked.path["rule"]), asked.path["key"]
+    async def override(self, request: AdminRequest) -> schema.OwnLimits:
+        rule, key = self._rule(request.path["rule"]), request.path["key"]
         text = await self._limiter.overrides(rule.name).get(key)
         if text is None:
             raise NotFound(f"{key} has no limit of its own.")
         return schema.OwnLimits(rule.name, key, text)
 
-    async def set_override(self, asked: AdminRequest) -> schema.OwnLimits:
-        rule, wanted = self._rule(asked.path["rule"]), asked.body
-        key, limits, _ = checked(asked.path["key"], wanted.limits, wanted.ttl)
-        own = self._limiter.overrides(rule.name)
-        before = await own.get(key)
-        if not await own.set(key, wanted.limits, absent=wanted.absent, ttl=wanted.ttl):
+    async def set_override(self, request: AdminRequest) -> schema.OwnLimits:
+        rule, body = self._rule(request.path["rule"]), request.body
+        key, limits, _ = checked(request.path["key"], body.limits, body.ttl)
+        overrides = self._limiter.overrides(rule.name)
+        before = await overrides.get(key)
+        if not await overrides.set(key, body.limits, absent=body.absent, ttl=body.ttl):
             raise Conflict(f"{key} has a limit of its own already; it stays.")
         text = joined(limits)
-        told = {"rule": rule.name, "key": key, "before": before, "after": text, "ttl": wanted.ttl}
-        log_change("override set", asked.author, asked.remote, **told)
+        details = {"rule": rule.name, "key": key, "before": before, "after": text, "ttl": body.ttl}
+        log_change("override set", request.author, request.remote, **details)
         return schema.OwnLimits(rule.name, key, text)
 
-    async def unset_override(self, asked: AdminRequest) -> schema.Unset:
-        rule, key = self._rule(asked.path["rule"]), asked.path["key"]
-        own = self._limiter.overrides(rule.name)
-        before = await own.get(key)
-        if not await own.unset(key):
+    async def unset_override(self, request: AdminRequest) -> schema.Unset:
+        rule, key = self._rule(request.path["rule"]), request.path["key"]
+        overrides = self._limiter.overrides(rule.name)
+        before = await overrides.get(key)
+        if not await overrides.unset(key):
             raise NotFound(f"{key} has no limit of its own.")
-        log_change("override unset", asked.author, asked.remote, rule=rule.name, key=key, before=before)
+        log_change("override unset", request.author, request.remote, rule=rule.name, key=key, before=before)
         return schema.Unset(rule.name, key, before)
 
-    async def keys(self, asked: AdminRequest) -> schema.Keys:
-        rule, top = asked.query.get("rule") or None, asked.top(DEFAULT_KEYS)
-        if self._walking.locked():
+    async def keys(self, request: AdminRequest) -> schema.Keys:
+        rule, top = request.query.get("rule") or None, request.top(DEFAULT_KEYS)
+        if self._scan_lock.locked():
             raise KeyScanBusy("Somebody else is walking through the keys: one walk at a time.")
-        async with self._walking:
-            end = asyncio.get_running_loop().call_later(MAX_SCAN_S, self.stop)
+        async with self._scan_lock:
+            timeout = asyncio.get_running_loop().call_later(MAX_SCAN_S, self.stop_scan)
             try:
-                found = await asyncio.to_thread(self._walked, rule, top)
+                document = await asyncio.to_thread(self._scan_keys, rule, top)
             finally:
-                end.cancel()
-        return msgspec.convert(found, schema.Keys)
+                timeout.cancel()
+        return msgspec.convert(document, schema.Keys)
 
-    def _walked(self, rule: str | None, top: int) -> dict[str, Any]:
-        with self._lines.blocking() as engine:
-            self._walk = walk(engine, rule)
+    def _scan_keys(self, rule: str | None, top: int) -> dict[str, Any]:
+        with self._clients.sync_engine() as engine:
+            self._scan = walk(engine, rule)
             book = self._limiter.rulebook
-            found = surveyed(engine, self._walk, book, rule, top)
-        check_rule(found, book, rule)
-        return found.document()
+            usage = surveyed(engine, self._scan, book, rule, top)
+        check_rule(usage, book, rule)
+        return usage.document()
 
-    def stop(self) -> None:
-        """End a walk that is under way."""
-        if self._walk is not None:
-            self._walk.stopped = True
+    def stop_scan(self) -> None:
+        """Stops a running scan of the keys."""
+        if self._scan is not None:
+            self._scan.stopped = True
 
-    async def peek(self, asked: AdminRequest) -> schema.Peeked:
-        wanted = asked.body
-        if wanted.rule is None:
-            ruled = await self._limiter.peek(_attributes(wanted), wanted.cost)
-            limits = [_verdict(each.rule or "", each) for each in (*ruled.verdicts, *ruled.asides)]
-            return schema.Peeked(ruled.allowed, ruled.degraded, limits)
-        rule, key, counts = self._of_key(wanted)
-        cost = 1 if wanted.cost is None else wanted.cost
-        decision = await arun(manual_calls.peeking(self._lines.engine, key, counts, cost))
-        return schema.Peeked(decision.allowed, False, [_verdict(rule.name, each) for each in decision.verdicts])
+    async def peek(self, request: AdminRequest) -> schema.Peeked:
+        body = request.body
+        if body.rule is None:
+            by_rules = await self._limiter.peek(_attributes(body), body.cost)
+            limits = [_verdict(verdict.rule or "", verdict) for verdict in (*by_rules.verdicts, *by_rules.asides)]
+            return schema.Peeked(by_rules.allowed, by_rules.degraded, limits)
+        rule, key, counts = self._target(body)
+        cost = 1 if body.cost is None else body.cost
+        decision = await arun(manual_calls.peeking(self._clients.engine, key, counts, cost))
+        return schema.Peeked(
+            decision.allowed, False, [_verdict(rule.name, verdict) for verdict in decision.verdicts]
+        )
 
-    async def reset(self, asked: AdminRequest) -> schema.WasReset:
-        meant, left_out = self._meant(asked.body, every=True)
+    async def reset(self, request: AdminRequest) -> schema.WasReset:
+        targets, left_out = self._targets(request.body, all_limits=True)
         forgotten = []
-        for rule, key, counts in meant:
-            names = await arun(manual_calls.resetting(self._lines.engine, key, counts))
-            log_change("key reset", asked.author, asked.remote, rule=rule.name, key=key, counts=",".join(names))
-            if self._lines.remote:  # what this worker remembers, or has prefetched
+        for rule, key, counts in targets:
+            names = await arun(manual_calls.resetting(self._clients.engine, key, counts))
+            log_change(
+                "key reset", request.author, request.remote, rule=rule.name, key=key, counts=",".join(names)
+            )
+            if self._clients.is_remote:  # cached denials and prefetched units of this worker
                 await arun(manual_calls.resetting(self._limiter.engine, key, counts))
             forgotten.append(schema.Forgotten(rule.name, key, names))
         return schema.WasReset(forgotten, left_out)
 
-    async def refund(self, asked: AdminRequest) -> schema.WasRefunded:
-        units = asked.body.cost
-        meant, left_out = self._meant(asked.body, every=False)
+    async def refund(self, request: AdminRequest) -> schema.WasRefunded:
+        units = request.body.cost
+        targets, left_out = self._targets(request.body, all_limits=False)
         rooms = []
-        for rule, key, counts in meant:
-            found = await arun(manual_calls.refunding(self._lines.engine, key, counts, units))
-            log_change("units refunded", asked.author, asked.remote, rule=rule.name, key=key, units=units)
+        for rule, key, counts in targets:
+            refunds = await arun(manual_calls.refunding(self._clients.engine, key, counts, units))
+            log_change("units refunded", request.author, request.remote, rule=rule.name, key=key, units=units)
             rooms += [
                 schema.Room(
                     rule.name, key, name, after.limit.text, before.remaining, after.remaining, after.reset_after
                 )
-                for name, before, after in found
+                for name, before, after in refunds
             ]
         return schema.WasRefunded(rooms, left_out)
 
-    def _meant(self, wanted: Any, *, every: bool) -> tuple[list[Target], list[str]]:
-        """Rules, keys and counts; and the rules that apply, but whose counts are not the engine's."""
-        if wanted.rule is not None:
-            return [self._of_key(wanted, every=every)], []
-        found: list[Target] = []
+    def _targets(self, body: Any, *, all_limits: bool) -> tuple[list[Target], list[str]]:
+        """Returns rules, keys and counters; and the rules that apply, but are not counted in the engine."""
+        if body.rule is not None:
+            return [self._target(body, all_limits=all_limits)], []
+        targets: list[Target] = []
         left_out: list[str] = []
-        for match in self._matching(_attributes(wanted)):
+        for match in self._match(_attributes(body)):
             rule, key, limits = match.rule, match.key, match.limits
             if match.denied is not None or not limits:
                 continue
-            if self._elsewhere(rule):
+            if self._counts_elsewhere(rule):
                 left_out.append(rule.name)
             else:
-                found.append((rule, key, all_of_key(rule, key) if every else of_limits(rule, limits)))
-        if not found and not left_out:
+                targets.append((rule, key, all_of_key(rule, key) if all_limits else of_limits(rule, limits)))
+        if not targets and not left_out:
             raise InvalidCharge("No rule counts a call of these attributes: there is nothing to do.")
-        return found, left_out
+        return targets, left_out
 
-    def _of_key(self, wanted: Any, *, every: bool = False) -> Target:
-        rule = self._rule(wanted.rule)
-        if wanted.key is None:
+    def _target(self, body: Any, *, all_limits: bool = False) -> Target:
+        rule = self._rule(body.rule)
+        if body.key is None:
             raise InvalidCharge(f'Whose count? Beside "rule" give "key": {form_of(rule)}.')
-        if self._elsewhere(rule):
+        if self._counts_elsewhere(rule):
             check_counted_there(rule)
-        if every:
-            return rule, wanted.key, all_of_key(rule, wanted.key)
-        more = {name: "" if value is None else value for name, value in (wanted.attributes or {}).items()}
-        return rule, wanted.key, of_key(rule, wanted.key, more, _how)
+        if all_limits:
+            return rule, body.key, all_of_key(rule, body.key)
+        attributes = {name: "" if value is None else value for name, value in (body.attributes or {}).items()}
+        return rule, body.key, of_key(rule, body.key, attributes, _attribute_hint)
 
-    def _elsewhere(self, rule: Rule) -> bool:
-        """Whether its counts are another engine's, or parts of a limit."""
-        return rule.where == "split" or (self._lines.remote and rule.where != "cluster")
+    def _counts_elsewhere(self, rule: Rule) -> bool:
+        """Returns whether its counters are in another engine, or are limit shares."""
+        return rule.where == "split" or (self._clients.is_remote and rule.where != "cluster")
 
-    def _matching(self, attributes: dict[str, Any]) -> Any:
+    def _match(self, attributes: dict[str, Any]) -> Any:
         book = self._limiter.rulebook
         if self._matcher is None or self._matcher.book is not book:
             self._matcher = Matcher(book)
@@ -195,14 +201,14 @@ def _verdict(rule: str, verdict: Any) -> schema.Verdict:
     )
 
 
-def _attributes(wanted: Any) -> dict[str, Any]:
-    if wanted.key is not None:
+def _attributes(body: Any) -> dict[str, Any]:
+    if body.key is not None:
         raise InvalidCharge('A key is of a rule: beside "key" give "rule".')
-    if wanted.attributes is None:
+    if body.attributes is None:
         raise InvalidCharge('Whose counts? Give "attributes" of a call, or "rule" and "key".')
-    found: dict[str, Any] = wanted.attributes
-    return found
+    attributes: dict[str, Any] = body.attributes
+    return attributes
 
 
-def _how(name: str) -> str:
+def _attribute_hint(name: str) -> str:
     return f'"attributes": {{"{name}": ...}}, null if there is none'

@@ -1,8 +1,8 @@
-"""The engines that operators ask: those of the service, with nothing around them.
+"""The engines that the admin API talks to: those of the service, without layers around them.
 
-An operator wants to know what the engine says, and that it said nothing. So there is a line of its own to a
-server, which waits longer than a call could; it is opened when it is first needed. The embedded engine is the one
-that decides.
+An operator wants the engine's own answer, and an error if there is none. So there is a separate connection to a
+server, which waits longer than a call could; it is opened when it is first needed. An in-memory engine is the
+service's own.
 """
 
 from __future__ import annotations
@@ -19,48 +19,50 @@ from headgate.service.settings import Settings
 if TYPE_CHECKING:
     from headgate.engines.redis.async_engine import AsyncRedisEngine
 
-DEADLINE_S = 5.0  # seconds that a server may take
+DEADLINE_S = 5.0  # for one request to a server
 
 
 class EngineClients:
+    """The service's engines without layers, opened on first use."""
+
     def __init__(self, limiter: AsyncRuleLimiter, settings: Settings) -> None:
         self._engine: Any = limiter.engine
         self._url, self._prefix = settings.engine, settings.prefix
-        self._opened: dict[str, AsyncRedisEngine] = {}
-        self.remote: bool = not isinstance(limiter.engine, AsyncMemoryEngine)  # whether a server counts
+        self._clients: dict[str, AsyncRedisEngine] = {}
+        self.is_remote: bool = not isinstance(limiter.engine, AsyncMemoryEngine)  # counts on a server
 
     @property
     def engine(self) -> Any:
-        """Where the service counts."""
-        return self.to(self._url) if self.remote else self._engine
+        """The engine in which the service counts."""
+        return self.client(self._url) if self.is_remote else self._engine
 
-    def to(self, url: str) -> AsyncRedisEngine:
-        """The server at a URL."""
+    def client(self, url: str) -> AsyncRedisEngine:
+        """Returns the engine at a URL."""
         from headgate.engines.redis.async_engine import AsyncRedisEngine
 
-        known = self._opened.get(url)
-        if known is None:
-            plain, chosen = url_options.split(url)
-            known = AsyncRedisEngine(plain, prefix=self._prefix, deadline=chosen.deadline or DEADLINE_S)
-            self._opened[url] = known
-        return known
+        client = self._clients.get(url)
+        if client is None:
+            engine_url, options = url_options.split(url)
+            client = AsyncRedisEngine(engine_url, prefix=self._prefix, deadline=options.deadline or DEADLINE_S)
+            self._clients[url] = client
+        return client
 
     @contextmanager
-    def blocking(self) -> Iterator[Any]:
-        """Where the service counts, for a thread."""
-        if not self.remote:
+    def sync_engine(self) -> Iterator[Any]:
+        """Opens the engine in which the service counts, for a thread."""
+        if not self.is_remote:
             yield self._engine.engine
             return
         from headgate.engines.redis.sync_engine import RedisEngine
 
-        plain, chosen = url_options.split(self._url)
-        engine = RedisEngine(plain, prefix=self._prefix, deadline=chosen.deadline or DEADLINE_S)
+        engine_url, options = url_options.split(self._url)
+        engine = RedisEngine(engine_url, prefix=self._prefix, deadline=options.deadline or DEADLINE_S)
         try:
             yield engine
         finally:
             engine.close()
 
     async def close(self) -> None:
-        for engine in self._opened.values():
+        for engine in self._clients.values():
             await engine.close()
-        self._opened.clear()
+        self._clients.clear()

@@ -1,4 +1,4 @@
-"""Where operators are served: the verbs that routes.py names, each a method of one of these."""
+"""Finds the handlers that routes.py names: methods of RuleHandlers, CounterHandlers and AdminHandlers."""
 
 from __future__ import annotations
 
@@ -18,41 +18,44 @@ from headgate.service.admin.request import AdminRequest
 from headgate.service.admin.rule_handlers import SAMPLE, RuleHandlers
 from headgate.service.settings import Settings
 
-Verb = Callable[[AdminRequest], Awaitable[msgspec.Struct]]
+Handler = Callable[[AdminRequest], Awaitable[msgspec.Struct]]
 
 
 class AdminHandlers:
+    """All handlers of the admin API; its own is the worker's status."""
+
     def __init__(self, limiter: AsyncRuleLimiter, settings: Settings) -> None:
         self._limiter, self._settings = limiter, settings
-        self._lines = EngineClients(limiter, settings)
-        self._counts = CounterHandlers(limiter, self._lines)
-        self._rooms = RuleHandlers(limiter, settings, self._lines), self._counts, self
-        self._since = time.monotonic()
+        self._clients = EngineClients(limiter, settings)
+        self._counter_handlers = CounterHandlers(limiter, self._clients)
+        self._handlers = RuleHandlers(limiter, settings, self._clients), self._counter_handlers, self
+        self._started_at = time.monotonic()
 
-    def verb(self, name: str) -> Verb:
-        found: Verb = next(getattr(room, name) for room in self._rooms if hasattr(room, name))
-        return found
+    def handler(self, name: str) -> Handler:
+        """Returns the handler of this name."""
+        handler: Handler = next(getattr(owner, name) for owner in self._handlers if hasattr(owner, name))
+        return handler
 
-    async def status(self, asked: AdminRequest) -> schema.Status:
+    async def status(self, request: AdminRequest) -> schema.Status:
         limiter, engine = self._limiter, self._limiter.engine
-        watch = limiter.watch
-        paper = None if watch is None else watch.paper
+        watcher = limiter.watch
+        version = None if watcher is None else watcher.paper
         shards = [(name, engine.state(name).value) for name in tuple(getattr(engine, "shards", ()))]
         return schema.Status(
             version=headgate.__version__,
             pid=os.getpid(),
-            uptime=time.monotonic() - self._since,
+            uptime=time.monotonic() - self._started_at,
             engine=re.sub(r"(password=)[^&]*", r"\1", self._settings.told_engine),
             rules=len(limiter.rulebook),
-            source=SAMPLE if watch is None else watch.source.name,
-            edition=None if paper is None else paper.version,
-            source_away=watch is not None and watch.away,
+            source=SAMPLE if watcher is None else watcher.source.name,
+            edition=None if version is None else version.version,
+            source_away=watcher is not None and watcher.away,
             refused_changes=limiter.refused_changes,
-            refused_why=None if watch is None else watch.error,
+            refused_why=None if watcher is None else watcher.error,
             degraded=[schema.Degraded(str(name), state) for name, state in shards if state != "closed"],
             degraded_decisions=getattr(engine, "degraded", 0),
         )
 
     async def close(self) -> None:
-        self._counts.stop()
-        await self._lines.close()
+        self._counter_handlers.stop_scan()
+        await self._clients.close()

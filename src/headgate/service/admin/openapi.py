@@ -1,4 +1,4 @@
-"""The OpenAPI description of the admin API, made of routes.py and schema.py: only the sentences are by hand."""
+"""The OpenAPI description of the admin API, made from routes.py and schema.py: only its sentences are by hand."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import headgate
 from headgate.service.admin import schema
 from headgate.service.admin.routes import QUERY_PARAMETERS, ROUTES, RULEBOOK_TEXT, Route
 
-_TROUBLES = {
+_ERRORS = {
     400: "This cannot be done: the sentence says why.",
     401: "No token, or a wrong one.",
     404: "There is no such thing.",
     409: "Not with these settings, or not any more.",
-    412: "Somebody was faster.",
+    412: "Another change came first.",
     413: "The body is too large.",
     415: "The body is in no format that is read here.",
     429: "Too often.",
     503: "The engine does not answer.",
 }
-_ALWAYS = (400, 401, 429)
-_PATH = {"version": "integer"}
+_COMMON_ERRORS = (400, 401, 429)
+_PATH_TYPES = {"version": "integer"}
 
 
 @cache
 def description() -> bytes:
-    """OpenAPI, as JSON."""
-    structs = {route.answered for route in ROUTES} | {schema.Trouble}
-    structs |= {route.asked for route in ROUTES if isinstance(route.asked, type)}
+    """Returns the description as JSON."""
+    structs = {route.response_type for route in ROUTES} | {schema.Trouble}
+    structs |= {route.request_type for route in ROUTES if isinstance(route.request_type, type)}
     _, components = msgspec.json.schema_components(
         sorted(structs, key=lambda struct: struct.__name__), ref_template="#/components/schemas/{name}"
     )
     paths: dict[str, Any] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
-    told = {
+    document = {
         "openapi": "3.1.0",
         "info": {
             "title": "headgate admin",
@@ -53,53 +53,53 @@ def description() -> bytes:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(document)
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "operationId": route.verb,
-        "summary": route.about,
+    operation: dict[str, Any] = {
+        "operationId": route.handler,
+        "summary": route.summary,
         "responses": {
-            "200": {"description": "Done.", "content": _json(route.answered)},
+            "200": {"description": "Done.", "content": _json(route.response_type)},
             **{
                 str(status): {
-                    "description": _TROUBLES[status],
+                    "description": _ERRORS[status],
                     "content": {"application/problem+json": {"schema": _reference(schema.Trouble)}},
                 }
-                for status in sorted({*_ALWAYS, *route.troubles})
+                for status in sorted({*_COMMON_ERRORS, *route.errors})
             },
         },
     }
     if parameters := _parameters(route):
-        told["parameters"] = parameters
-    if isinstance(route.asked, type):
-        told["requestBody"] = {"required": True, "content": _json(route.asked)}
-    elif route.asked is RULEBOOK_TEXT:
+        operation["parameters"] = parameters
+    if isinstance(route.request_type, type):
+        operation["requestBody"] = {"required": True, "content": _json(route.request_type)}
+    elif route.request_type is RULEBOOK_TEXT:
         content = {kind: {"schema": {"type": "string"}} for kind in ("application/yaml", "application/toml")}
         content["application/json"] = {"schema": {"type": "object"}}
-        told["requestBody"] = {"required": True, "content": content}
-    return told
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
-    found = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": _PATH.get(name, "string")}}
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": _PATH_TYPES.get(name, "string")}}
         for name in re.findall(r"{(\w+)}", route.path)
     ]
     for name in route.queries:
         shape, about = QUERY_PARAMETERS[name]
-        found.append({"name": name, "in": "query", "schema": shape, "description": about})
-    if route.changes:
+        parameters.append({"name": name, "in": "query", "schema": shape, "description": about})
+    if route.is_change:
         about = "Who makes the change; what is not ASCII is percent-encoded."
         shape = {"type": "string", "minLength": 1, "maxLength": 300}
-        found.append(
+        parameters.append(
             {"name": "X-Headgate-Author", "in": "header", "required": True, "schema": shape, "description": about}
         )
     if "expected" in route.queries:
-        about = "The ETag of GET /rules: only if that edition is in force."
-        found.append({"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": about})
-    return found
+        about = "The ETag of GET /rules: only if that version is in force."
+        parameters.append({"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": about})
+    return parameters
 
 
 def _json(struct: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A request of an operator that was let in and read, and why it may come to nothing."""
+"""An authorized and parsed request of an operator, and the errors of its handlers."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from typing import Any, NamedTuple
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.operations.publish_rulebook import Problem
 
-MAX_ROWS = 10_000  # rows in one answer
+MAX_ROWS = 10_000  # in one response
 
 
 class AdminRequest(NamedTuple):
+    """A request of an operator."""
+
     path: dict[str, str]
     query: dict[str, str]
-    body: Any  # what the route says: a struct, or the bytes of a rulebook
+    body: Any  # the route's struct, or the bytes of a rulebook
     format: str  # of a rulebook
-    expected: int | None  # the edition that must be in force
+    expected: int | None  # the version that must be in force
     author: str
     remote: str
 
-    def top(self, otherwise: int) -> int:
-        """How many rows are wanted."""
-        given = self.query.get("top")
-        if given is None:
-            return otherwise
-        if not re.fullmatch(r"[0-9]{1,5}", given) or not 1 <= int(given) <= MAX_ROWS:
-            raise InvalidRule(f"top is a whole number from 1 to {MAX_ROWS}, not {given[:20]!r}.")
-        return int(given)
+    def top(self, default: int) -> int:
+        """Returns how many rows are requested."""
+        text = self.query.get("top")
+        if text is None:
+            return default
+        if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= MAX_ROWS:
+            raise InvalidRule(f"top is a whole number from 1 to {MAX_ROWS}, not {text[:20]!r}.")
+        return int(text)
 
 
 class NotFound(HeadgateError):
-    """What was asked for by its name is not there."""
+    """There is nothing of this name."""
 
 
 class Conflict(HeadgateError):
@@ -39,11 +41,11 @@ class Conflict(HeadgateError):
 
 
 class KeyScanBusy(HeadgateError):
-    """Somebody else is at it."""
+    """Another scan of the keys is running."""
 
 
 class UnpublishableRulebook(HeadgateError):
-    """A rulebook that cannot be published; `problems` says all that is wrong."""
+    """A rulebook that cannot be published; `problems` lists all that is wrong."""
 
     def __init__(self, problems: list[Problem]) -> None:
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""

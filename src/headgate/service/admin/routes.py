@@ -1,7 +1,7 @@
-"""Which method and path is which verb.
+"""Maps methods and paths of the admin API to handlers.
 
-A path is matched as it comes from the server, percent-decoded once. So a key may hold whatever it likes, also
-slashes: {key} goes on to the end.
+A path is matched as it comes from the server, percent-decoded once. So a key may contain any character, also
+slashes: {key} matches to the end.
 """
 
 from __future__ import annotations
@@ -24,39 +24,41 @@ RULEBOOK_FORMATS = {
     "application/json": "json",
     "text/json": "json",
 }
-RULEBOOK_TEXT = "a rulebook"  # in place of a struct: the body is a text in one of these formats
+RULEBOOK_TEXT = "a rulebook"  # instead of a struct: the body is a text in one of these formats
 
-_WHOLE = {"type": "integer", "minimum": 0}
+_WHOLE_NUMBER = {"type": "integer", "minimum": 0}
 QUERY_PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
-    "expected": (_WHOLE, "Only if this edition is in force (0: none is). If-Match says the same."),
+    "expected": (_WHOLE_NUMBER, "Only if this version is in force (0: none is). If-Match does the same."),
     "note": ({"type": "string", "maxLength": 500}, "Why, in a line."),
     "rule": ({"type": "string", "maxLength": 256}, "Only the counts of this rule, or of this name."),
-    "top": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "How many are told."),
+    "top": ({"type": "integer", "minimum": 1, "maximum": 10_000}, "How many are returned."),
 }
 
 
 class Route(NamedTuple):
+    """A method and a path, the name of its handler, and its OpenAPI description."""
+
     method: str
     path: str
-    verb: str
-    about: str
-    answered: type[msgspec.Struct]
-    asked: type[msgspec.Struct] | str | None = None
+    handler: str
+    summary: str
+    response_type: type[msgspec.Struct]
+    request_type: type[msgspec.Struct] | str | None = None
     queries: tuple[str, ...] = ()
-    changes: bool = False
-    troubles: tuple[int, ...] = ()
+    is_change: bool = False
+    errors: tuple[int, ...] = ()
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        within = self.path.replace("{key}", "(?P<key>.+)").replace("{rule}", "(?P<rule>[^/]+)")
-        return re.compile(within.replace("{version}", r"(?P<version>\d{1,15})"), re.DOTALL)
+        pattern = self.path.replace("{key}", "(?P<key>.+)").replace("{rule}", "(?P<rule>[^/]+)")
+        return re.compile(pattern.replace("{version}", r"(?P<version>\d{1,15})"), re.DOTALL)
 
 
-_OVERRIDES = "/rules/{rule}/overrides"
-_PUSHED = (409, 503)
+_OVERRIDES_PATH = "/rules/{rule}/overrides"
+_VERSION_ERRORS = (409, 503)
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/rules", "rules", "The rulebook in force.", schema.Book, troubles=(503,)),
+    Route("GET", "/rules", "rules", "The rulebook in force.", schema.Book, errors=(503,)),
     Route(
         "PUT",
         "/rules",
@@ -65,8 +67,8 @@ ROUTES: tuple[Route, ...] = (
         schema.Published,
         RULEBOOK_TEXT,
         ("expected", "note"),
-        changes=True,
-        troubles=(*_PUSHED, 412, 413, 415),
+        is_change=True,
+        errors=(*_VERSION_ERRORS, 412, 413, 415),
     ),
     Route(
         "POST",
@@ -75,7 +77,7 @@ ROUTES: tuple[Route, ...] = (
         "Whether a rulebook could be published, and what it would change.",
         schema.Judged,
         RULEBOOK_TEXT,
-        troubles=(413, 415, 503),
+        errors=(413, 415, 503),
     ),
     Route(
         "GET",
@@ -83,7 +85,7 @@ ROUTES: tuple[Route, ...] = (
         "history",
         "The published rulebooks that are kept, newest first.",
         schema.History,
-        troubles=_PUSHED,
+        errors=_VERSION_ERRORS,
     ),
     Route(
         "GET",
@@ -91,7 +93,7 @@ ROUTES: tuple[Route, ...] = (
         "edition",
         "One of them, as it was written.",
         schema.KeptEdition,
-        troubles=(404, *_PUSHED),
+        errors=(404, *_VERSION_ERRORS),
     ),
     Route(
         "POST",
@@ -100,53 +102,53 @@ ROUTES: tuple[Route, ...] = (
         "Publish an earlier rulebook anew, under a number of its own.",
         schema.Published,
         schema.Rollback,
-        changes=True,
-        troubles=(*_PUSHED, 412, 413),
+        is_change=True,
+        errors=(*_VERSION_ERRORS, 412, 413),
     ),
     Route(
         "GET",
-        _OVERRIDES,
+        _OVERRIDES_PATH,
         "overrides",
-        "The keys of a rule that have limits of their own.",
+        "The keys of a rule that have overrides.",
         schema.AllOwnLimits,
         queries=("top",),
-        troubles=(404, 503),
+        errors=(404, 503),
     ),
     Route(
         "GET",
-        f"{_OVERRIDES}/{{key}}",
+        f"{_OVERRIDES_PATH}/{{key}}",
         "override",
-        "The limits that a key has of its own.",
+        "The override of a key.",
         schema.OwnLimits,
-        troubles=(404, 503),
+        errors=(404, 503),
     ),
     Route(
         "PUT",
-        f"{_OVERRIDES}/{{key}}",
+        f"{_OVERRIDES_PATH}/{{key}}",
         "set_override",
-        "Give a key limits of its own: they hold from the next call on.",
+        "Set the override of a key: it holds from the next call on.",
         schema.OwnLimits,
         schema.Override,
-        changes=True,
-        troubles=(404, 409, 413, 503),
+        is_change=True,
+        errors=(404, 409, 413, 503),
     ),
     Route(
         "DELETE",
-        f"{_OVERRIDES}/{{key}}",
+        f"{_OVERRIDES_PATH}/{{key}}",
         "unset_override",
         "Let the rule decide for a key again.",
         schema.Unset,
-        changes=True,
-        troubles=(404, 503),
+        is_change=True,
+        errors=(404, 503),
     ),
     Route(
         "GET",
         "/keys",
         "keys",
-        "What is counted, the busiest first.",
+        "The counters, the busiest first.",
         schema.Keys,
         queries=("rule", "top"),
-        troubles=(404, 503),
+        errors=(404, 503),
     ),
     Route(
         "POST",
@@ -155,17 +157,17 @@ ROUTES: tuple[Route, ...] = (
         "Would a call pass? Charges nothing.",
         schema.Peeked,
         schema.Peek,
-        troubles=(404, 413, 503),
+        errors=(404, 413, 503),
     ),
     Route(
         "POST",
         "/reset",
         "reset",
-        "Forget counts.",
+        "Delete counters.",
         schema.WasReset,
         schema.Reset,
-        changes=True,
-        troubles=(404, 413, 503),
+        is_change=True,
+        errors=(404, 413, 503),
     ),
     Route(
         "POST",
@@ -174,8 +176,8 @@ ROUTES: tuple[Route, ...] = (
         "Give units back: the newest first, and at most what is counted now.",
         schema.WasRefunded,
         schema.Refund,
-        changes=True,
-        troubles=(404, 413, 503),
+        is_change=True,
+        errors=(404, 413, 503),
     ),
-    Route("GET", "/status", "status", "How this worker stands.", schema.Status),
+    Route("GET", "/status", "status", "The state of this worker.", schema.Status),
 )

@@ -1,8 +1,8 @@
-"""Operators' verbs on rulebooks: read, judged, published, rolled back.
+"""Handlers for rulebooks: show, validate, publish, roll back.
 
-A rulebook is published only where the service follows what is published: rules that come from a file are changed
-in the file. Reading and comparing take a while, and are done in a thread: calls are decided meanwhile. The worker
-that published looks at once; the others look every moment anyway.
+A rulebook can be published only where the service follows published versions: rules that come from a file are
+changed in the file. Parsing and comparing take a while, and run in a thread: calls are decided meanwhile. The
+worker that published looks for the new version at once; the others poll anyway.
 """
 
 from __future__ import annotations
@@ -30,115 +30,130 @@ SAMPLE = "the sample"
 
 
 class RuleHandlers:
-    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, lines: EngineClients) -> None:
-        self._limiter, self._lines = limiter, lines
-        self._source = settings.rules or SAMPLE
-        # The URL of the server whose editions are followed; None: they are not.
-        self._url = (
+    """The handlers of rulebooks and their versions."""
+
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, clients: EngineClients) -> None:
+        self._limiter, self._clients = limiter, clients
+        self._rules_source = settings.rules or SAMPLE
+        # The URL of the server whose versions are followed; None: rules come from a file or are the sample.
+        self._versions_url = (
             settings.engine if settings.rules == PUSHED else settings.rules if "://" in settings.rules else None
         )
 
-    async def rules(self, asked: AdminRequest) -> schema.Book:
-        book, watch = self._limiter.rulebook, self._limiter.watch
-        paper = None if watch is None else watch.paper
-        if self._url is None:
-            text, kind = _written(book) if paper is None else (paper.text, paper.format or "yaml")
-            return schema.Book(text, kind, len(book), self._source, None, None)
-        editions = self._editions()
-        edition = await editions.current()
-        if edition is None:
+    async def rules(self, request: AdminRequest) -> schema.Book:
+        book, watcher = self._limiter.rulebook, self._limiter.watch
+        followed = None if watcher is None else watcher.paper
+        if self._versions_url is None:
+            text, kind = _as_json(book) if followed is None else (followed.text, followed.format or "yaml")
+            return schema.Book(text, kind, len(book), self._rules_source, None, None)
+        versions = self._versions()
+        version = await versions.current()
+        if version is None:
             raise Conflict(
                 "No rulebook is left on the server; what was followed last is followed on. Publish one."
             )
-        rules, followed = len(await asyncio.to_thread(book_of, edition)), None if paper is None else paper.version
-        return schema.Book(edition.text, edition.format, rules, editions.text, _edition(edition), followed)
+        return schema.Book(
+            version.text,
+            version.format,
+            len(await asyncio.to_thread(book_of, version)),
+            versions.text,
+            _version_document(version),
+            None if followed is None else followed.version,
+        )
 
-    async def validate(self, asked: AdminRequest) -> schema.Judged:
-        book = await _judged(asked)
-        old = self._limiter.rulebook
-        if self._url is not None:
-            old = await asyncio.to_thread(book_of, await self._editions().current())
-        changes = _changes(await asyncio.to_thread(compare_rulebooks.compared, old, book))
+    async def validate(self, request: AdminRequest) -> schema.Judged:
+        book = await _parse_rulebook(request)
+        current = self._limiter.rulebook
+        if self._versions_url is not None:
+            current = await asyncio.to_thread(book_of, await self._versions().current())
+        changes = _changes_document(await asyncio.to_thread(compare_rulebooks.compared, current, book))
         return schema.Judged(len(book), changes, list(book.located_warnings))
 
-    async def publish(self, asked: AdminRequest) -> schema.Published:
-        editions = self._editions()
-        found = await arun(
+    async def publish(self, request: AdminRequest) -> schema.Published:
+        versions = self._versions()
+        published = await arun(
             pushing(
                 self._server(),
-                editions,
-                await _judged(asked),
-                format=asked.format,
-                author=asked.author,
-                note=asked.query.get("note", ""),
-                expected=asked.expected,
+                versions,
+                await _parse_rulebook(request),
+                format=request.format,
+                author=request.author,
+                note=request.query.get("note", ""),
+                expected=request.expected,
                 work=asyncio.to_thread,
             )
         )
-        return await self._done("rules published", asked, found)
+        return await self._publication("rules published", request, published)
 
-    async def rollback(self, asked: AdminRequest) -> schema.Published:
-        wanted, editions = asked.body, self._editions()
+    async def rollback(self, request: AdminRequest) -> schema.Published:
+        body, versions = request.body, self._versions()
         flow = rolling_back(
-            self._server(), editions, wanted.to, author=asked.author, note=wanted.note, work=asyncio.to_thread
+            self._server(), versions, body.to, author=request.author, note=body.note, work=asyncio.to_thread
         )
-        return await self._done("rules rolled back", asked, await arun(flow))
+        return await self._publication("rules rolled back", request, await arun(flow))
 
-    async def _done(self, what: str, asked: AdminRequest, found: Published) -> schema.Published:
-        edition, new, before, changes, warnings = found
+    async def _publication(self, event: str, request: AdminRequest, published: Published) -> schema.Published:
+        version, new, before, changes, warnings = published
         if new:
-            told = {"before": before, "after": edition.version, "to": edition.rolled_back_to, "note": edition.note}
-            log_change(what, asked.author, asked.remote, **told)
+            details = {
+                "before": before,
+                "after": version.version,
+                "to": version.rolled_back_to,
+                "note": version.note,
+            }
+            log_change(event, request.author, request.remote, **details)
             if self._limiter.watch is not None:
                 await asyncio.to_thread(self._limiter.watch.look)
-        return schema.Published(new, before or None, _edition(edition), _changes(changes), list(warnings))
+        return schema.Published(
+            new, before or None, _version_document(version), _changes_document(changes), list(warnings)
+        )
 
-    async def history(self, asked: AdminRequest) -> schema.History:
-        editions = self._editions()
-        found, in_force = await editions.history(), await editions.version()
-        return schema.History(in_force or None, [_edition(each) for each in found])
+    async def history(self, request: AdminRequest) -> schema.History:
+        versions = self._versions()
+        stored, in_force = await versions.history(), await versions.version()
+        return schema.History(in_force or None, [_version_document(version) for version in stored])
 
-    async def edition(self, asked: AdminRequest) -> schema.KeptEdition:
-        editions, version = self._editions(), int(asked.path["version"])
-        found = await editions.get(version)
-        if found is None:
-            raise NotFound(f"Edition {version} is not kept. See /rules/history for those that are.")
-        in_force = await editions.version() == version
-        return schema.KeptEdition(_edition(found), in_force, found.format, found.text)
+    async def edition(self, request: AdminRequest) -> schema.KeptEdition:
+        versions, number = self._versions(), int(request.path["version"])
+        version = await versions.get(number)
+        if version is None:
+            raise NotFound(f"Version {number} is not kept. See /rules/history for those that are.")
+        in_force = await versions.version() == number
+        return schema.KeptEdition(_version_document(version), in_force, version.format, version.text)
 
     def _server(self) -> object:
-        return self._lines.to(self._followed_url())
+        return self._clients.client(self._require_versions_url())
 
-    def _editions(self) -> AsyncRulebookVersions:
+    def _versions(self) -> AsyncRulebookVersions:
         from headgate.engines.redis.rulebook_versions import AsyncRedisVersionStore
 
-        return AsyncRulebookVersions(AsyncRedisVersionStore(self._lines.to(self._followed_url())))
+        return AsyncRulebookVersions(AsyncRedisVersionStore(self._clients.client(self._require_versions_url())))
 
-    def _followed_url(self) -> str:
-        if self._url is None:
-            told = "a sample" if self._source == SAMPLE else f"{self._source}: change that file"
+    def _require_versions_url(self) -> str:
+        if self._versions_url is None:
+            source = "a sample" if self._rules_source == SAMPLE else f"{self._rules_source}: change that file"
             raise Conflict(
-                f"The rules of this service are {told}. To publish rules from here, push them to a Redis once "
+                f"The rules of this service are {source}. To publish rules from here, push them to a Redis once "
                 "(headgate rules push), and start the service with that engine and --rules pushed."
             )
-        return self._url
+        return self._versions_url
 
 
-async def _judged(asked: AdminRequest) -> Rulebook:
-    found = await asyncio.to_thread(judged, lambda: load.parse(asked.body, format=asked.format))
-    if isinstance(found, list):
-        raise UnpublishableRulebook(found)
-    return found
+async def _parse_rulebook(request: AdminRequest) -> Rulebook:
+    parsed = await asyncio.to_thread(judged, lambda: load.parse(request.body, format=request.format))
+    if isinstance(parsed, list):
+        raise UnpublishableRulebook(parsed)
+    return parsed
 
 
-def _written(book: Rulebook) -> tuple[str, str]:
-    """A book that comes from a program has no text: one is made."""
+def _as_json(book: Rulebook) -> tuple[str, str]:
+    """Returns JSON and its format, for a rulebook that comes from a program and has no text."""
     return msgspec.json.format(msgspec.json.encode(serialization.document(book)), indent=2).decode(), "json"
 
 
-def _edition(edition: RulebookVersion) -> schema.Edition:
-    return schema.Edition(**publish_rulebook.told(edition))
+def _version_document(version: RulebookVersion) -> schema.Edition:
+    return schema.Edition(**publish_rulebook.told(version))
 
 
-def _changes(found: compare_rulebooks.Comparison) -> schema.Changes:
-    return msgspec.convert(compare_rulebooks.document(found), schema.Changes)
+def _changes_document(comparison: compare_rulebooks.Comparison) -> schema.Changes:
+    return msgspec.convert(compare_rulebooks.document(comparison), schema.Changes)

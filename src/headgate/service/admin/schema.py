@@ -1,4 +1,4 @@
-"""The JSON of the admin API: what is accepted and answered. Times are seconds, as everywhere at the edge."""
+"""The JSON of the admin API: requests and responses. Times are seconds, as in all public interfaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from headgate.service.check_schema import MAX_NAME_CHARS, MAX_VALUE_CHARS, Attributes
 
-_MOST = 2**53 - 1
+_MAX_INTEGER = 2**53 - 1
 Key = Annotated[
     str, Meta(min_length=1, max_length=MAX_VALUE_CHARS, description="A rule's key text: user=ann|sku=7.")
 ]
@@ -17,7 +17,7 @@ Note = Annotated[str, Meta(max_length=500, description="Why, in a line.")]
 
 
 class Edition(Struct):
-    """One published rulebook."""
+    """One published version of the rulebook."""
 
     version: int
     at: Annotated[float, Meta(description="When, in seconds since 1970.")]
@@ -29,18 +29,19 @@ class Edition(Struct):
 class Book(Struct):
     """The rulebook in force."""
 
-    text: Annotated[str, Meta(description="As it was written; as JSON, if it never was.")]
+    text: Annotated[str, Meta(description="As it was published; JSON, if it comes from a program.")]
     format: str
     rules: int
     source: Annotated[str, Meta(description="Where it comes from.")]
     edition: Annotated[Edition | None, Meta(description="Null unless it was pushed.")]
     followed: Annotated[
-        int | None, Meta(description="What this worker follows: for a moment it may be the one before.")
+        int | None,
+        Meta(description="The version that this worker follows: for a moment it may be the one before."),
     ]
 
 
 class KeptEdition(Struct):
-    """One published rulebook, with its text."""
+    """One published version, with its text."""
 
     edition: Edition
     in_force: bool
@@ -49,14 +50,14 @@ class KeptEdition(Struct):
 
 
 class History(Struct):
-    """The published rulebooks that are kept, newest first."""
+    """The published versions that are kept, newest first."""
 
     in_force: int | None
     editions: list[Edition]
 
 
 class Field(Struct):
-    """Something that is said differently now; null where it was not said."""
+    """A field that differs; null where it is not set."""
 
     name: str
     old: str | None
@@ -64,7 +65,7 @@ class Field(Struct):
 
 
 class Change(Struct):
-    """What became of one rule."""
+    """The change of one rule."""
 
     rule: str
     change: Annotated[str, Meta(description="added, removed, renamed or changed")]
@@ -73,7 +74,7 @@ class Change(Struct):
 
 
 class Changes(Struct):
-    """What is different, by what it means."""
+    """The differences between two rulebooks, by meaning."""
 
     same: bool
     book: list[Field]
@@ -89,36 +90,37 @@ class Judged(Struct):
 
 
 class Published(Struct):
-    """What came of it."""
+    """The result of publishing."""
 
     published: Annotated[bool, Meta(description="False if this was in force already.")]
-    before: Annotated[int | None, Meta(description="The edition that was in force.")]
+    before: Annotated[int | None, Meta(description="The version that was in force.")]
     edition: Edition
     changes: Changes
     warnings: list[str]
 
 
 class Rollback(Struct, forbid_unknown_fields=True):
-    """Publish an earlier rulebook anew."""
+    """A rollback: publishes an earlier version anew."""
 
     to: Annotated[
-        Annotated[int, Meta(ge=1, le=_MOST)] | None, Meta(description="That edition; if null, the one before.")
+        Annotated[int, Meta(ge=1, le=_MAX_INTEGER)] | None,
+        Meta(description="That version; if null, the one before."),
     ] = None
     note: Note = ""
 
 
 class Override(Struct, forbid_unknown_fields=True):
-    """A limit of a key's own."""
+    """An override: limits for one key."""
 
     limits: Annotated[str, Meta(min_length=1, max_length=1000, description='Such as "20/s; 500/hour".')]
     ttl: Annotated[
         Annotated[float, Meta(ge=0.001, le=31_622_400)] | None, Meta(description="For so many seconds.")
     ] = None
-    absent: Annotated[bool, Meta(description="Only if the key has none yet.")] = False
+    absent: Annotated[bool, Meta(description="Only if the key has no override yet.")] = False
 
 
 class OwnLimits(Struct):
-    """The limits that a key has of its own."""
+    """The override of a key."""
 
     rule: str
     key: str
@@ -126,7 +128,7 @@ class OwnLimits(Struct):
 
 
 class AllOwnLimits(Struct):
-    """The keys of a rule that have limits of their own."""
+    """The overrides of a rule."""
 
     rule: str
     complete: Annotated[bool, Meta(description="Whether these are all.")]
@@ -134,7 +136,7 @@ class AllOwnLimits(Struct):
 
 
 class Unset(Struct):
-    """A key that goes by its rule again, and what it had."""
+    """A key whose override was removed, and the limits it had."""
 
     rule: str
     key: str
@@ -142,7 +144,7 @@ class Unset(Struct):
 
 
 class Tally(Struct):
-    """How many counts there are under one name."""
+    """The number of counters of one name."""
 
     name: str
     counts: int
@@ -150,7 +152,7 @@ class Tally(Struct):
 
 
 class Standing(Struct):
-    """One count, and how it stands under its limit; nulls where that is not known."""
+    """One counter and its use of the limit; null where that is not known."""
 
     name: str
     key: str
@@ -165,7 +167,7 @@ class Standing(Struct):
 
 
 class Keys(Struct):
-    """What is counted, the busiest first."""
+    """The counters, the busiest first."""
 
     counts: int
     complete: Annotated[bool, Meta(description="False if there are more counts than were looked at.")]
@@ -174,7 +176,7 @@ class Keys(Struct):
 
 
 class Reset(Struct, forbid_unknown_fields=True):
-    """Whose counts: those of a call, or those of one key of a rule."""
+    """Selects counters: those of a call, or those of one key of a rule."""
 
     attributes: Annotated[
         Attributes | None,
@@ -185,19 +187,21 @@ class Reset(Struct, forbid_unknown_fields=True):
 
 
 class Peek(Reset, forbid_unknown_fields=True):
-    """Whose counts, and what a call would cost."""
+    """Selects counters, and the cost of a call."""
 
-    cost: Annotated[Annotated[int, Meta(ge=0, le=_MOST)] | None, Meta(description="Units; 1 unless given.")] = None
+    cost: Annotated[
+        Annotated[int, Meta(ge=0, le=_MAX_INTEGER)] | None, Meta(description="Units; 1 unless given.")
+    ] = None
 
 
 class Refund(Reset, forbid_unknown_fields=True):
-    """Whose counts, and how many units they get back."""
+    """Selects counters, and the units to give back."""
 
     cost: Annotated[int, Meta(ge=1, le=10_000, description="Units.")] = 1
 
 
 class Verdict(Struct):
-    """How one count stands."""
+    """The verdict of one limit."""
 
     rule: str
     key: str
@@ -214,12 +218,12 @@ class Peeked(Struct):
     """Whether a call would pass."""
 
     allowed: bool
-    degraded: Annotated[bool, Meta(description="Not by the engine, which gave no answer.")]
+    degraded: Annotated[bool, Meta(description="Decided by a fallback, because the engine gave no answer.")]
     limits: list[Verdict]
 
 
 class Forgotten(Struct):
-    """A key that was forgotten."""
+    """A key whose counters were deleted."""
 
     rule: str
     key: str
@@ -227,14 +231,14 @@ class Forgotten(Struct):
 
 
 class WasReset(Struct):
-    """What was forgotten."""
+    """The result of a reset."""
 
     forgotten: list[Forgotten]
     left_out: Annotated[list[str], Meta(description="Rules that apply, but are counted in each process.")]
 
 
 class Room(Struct):
-    """What one count has left."""
+    """The units that are left of one limit."""
 
     rule: str
     key: str
@@ -246,21 +250,21 @@ class Room(Struct):
 
 
 class WasRefunded(Struct):
-    """What was given back."""
+    """The result of a refund."""
 
     limits: list[Room]
-    left_out: Annotated[list[str], Meta(description="Rules that apply, but were not given anything back.")]
+    left_out: Annotated[list[str], Meta(description="Rules that apply, but got nothing back.")]
 
 
 class Degraded(Struct):
-    """A part of the engine that does not answer, or has just begun to again."""
+    """A shard of the engine that does not answer, or has just begun to again."""
 
     shard: str
     state: str
 
 
 class Status(Struct):
-    """How this worker stands."""
+    """The state of this worker."""
 
     version: str
     pid: int
@@ -269,22 +273,24 @@ class Status(Struct):
     rules: int
     source: str
     edition: int | None
-    source_away: Annotated[bool, Meta(description="Whether the rulebook cannot be looked at anew.")]
-    refused_changes: Annotated[int, Meta(description="Rulebooks that came and could not be followed.")]
-    refused_why: Annotated[str | None, Meta(description="Why the latest of them, if it still stands.")]
+    source_away: Annotated[bool, Meta(description="Whether the source of the rulebook cannot be read.")]
+    refused_changes: Annotated[int, Meta(description="New rulebooks that could not be followed.")]
+    refused_why: Annotated[
+        str | None, Meta(description="Why the latest of them could not be followed, if it is still the newest.")
+    ]
     degraded: list[Degraded]
     degraded_decisions: int
 
 
 class Problem(Struct):
-    """Something that is wrong in a rulebook."""
+    """A problem in a rulebook."""
 
     line: int | None
     problem: str
 
 
 class Trouble(Struct):
-    """Why there is no answer (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     type: str
     title: Annotated[str, Meta(description="The reason phrase of the status.")]
