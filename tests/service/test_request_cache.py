@@ -100,7 +100,7 @@ class Told:
             request_cache.RequestCache(),
             request_cache.RequestCache(),
         )
-        self.limits._known = request_cache.RequestCache()
+        self.limits._request_cache = request_cache.RequestCache()
 
 
 PATHS = st.sampled_from(["/", "/odd", "/quiet", "/free", "/held", "/strict", "/lock"])

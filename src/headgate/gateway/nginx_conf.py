@@ -83,13 +83,13 @@ def _main(book: Rulebook, gate: Gate) -> Iterator[str]:
 
 def _load_modules(paths: Sequence[str] | None) -> Iterator[str]:
     if paths:
-        yield "# The Lua module, and what it stands on. Where they are built in (OpenResty), remove these lines."
+        yield "# The Lua module, and the module it needs. Where they are built in (OpenResty), remove these lines."
         yield from (f"load_module {path};" for path in paths)
     elif paths is None:
         yield "# Where the Lua module is not built in, load it: in Debian (libnginx-mod-http-lua) by these lines."
         yield from (f"# load_module {DEBIAN}/{name};" for name in MODULES)
     else:
-        yield "# The Lua module is built into this nginx. In Debian it is not: load_module would stand here."
+        yield "# The Lua module is built into this nginx. In Debian it is not: load_module would be here."
     yield ""
 
 
@@ -99,14 +99,13 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield ""
     keys, size = DICT_MEGABYTES * KEYS_PER_MEGABYTE, f"{DICT_MEGABYTES}m"
     yield (
-        f"# All that this nginx remembers. {size} hold {keys:,} keys "
-        f"of up to {SHORT_BYTES} bytes with their values,"
+        f"# Memory that all workers share. {size} hold {keys:,} keys of up to {SHORT_BYTES} bytes with their values,"
     )
     yield (
-        f"# {keys // 2:,} of up to {LONG_BYTES}. When it is full, no count is forgotten: "
+        f"# {keys // 2:,} of up to {LONG_BYTES}. When it is full, no counter is deleted: "
         "new keys of a rule share one"
     )
-    yield "# count until old ones have run out, and the error log says so."
+    yield "# counter until old ones have expired, and the error log says so."
     yield f"lua_shared_dict {SHARED_DICT} {size};"
     yield ""
     yield "# What was decided, for the log. Other modules can use it too."
@@ -165,11 +164,11 @@ def _resolver_and_tls(gate: Gate) -> Iterator[str]:
     netloc = re.split("[/?]", rest.rpartition("@")[2], maxsplit=1)[0]
     hosts = [_host(server) for server in netloc.split(",")]
     if any(host and canonical(host) is None for host in hosts):
-        yield "# The engine is named, not numbered: nginx asks this DNS server, and no /etc/hosts."
+        yield "# The engine has a host name: nginx asks this DNS server, and reads no /etc/hosts."
         yield f"resolver {gate.resolver};"
         yield ""
     if scheme.startswith(("rediss", "valkeys")):
-        yield "# Whom to believe that they are the engine."
+        yield "# The certificate authorities of the engine."
         yield "lua_ssl_trusted_certificate /etc/ssl/certs/ca-certificates.crt;"
         yield "lua_ssl_verify_depth 3;"
         yield ""

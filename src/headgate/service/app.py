@@ -75,9 +75,8 @@ class App:
         )
         self._description = msgspec.json.encode(description(settings.batch))
         self.draining = False
-        self.shutdown_timed_out: asyncio.Event = (
-            asyncio.Event()
-        )  # those who still wait for a delay are told that nobody will serve it
+        # Set when `drain` is over: calls that still wait for their delay get a 503.
+        self.shutdown_timed_out: asyncio.Event = asyncio.Event()
         self._decode_check = JsonDecoder(check_schema.Check)
         self._check_cache: RequestCache[CachedCheck] = RequestCache()
         self._subrequest_cache: RequestCache[CachedCheck] = RequestCache()

@@ -1,9 +1,9 @@
 """A gRPC server that no method name can crash.
 
 grpcio 1.85 decodes the method of every call to an unregistered method as UTF-8, in the loop that accepts calls:
-one invalid byte ends the server, and every running call, for anybody who can connect. So our methods are
-registered, their calls are accepted here, and all others get UNIMPLEMENTED without a look at their names. It is as
-fast as grpc's own loop.
+one invalid byte from any client ends the server, and every running call. So our methods are registered, their
+calls are accepted here, and all others get UNIMPLEMENTED without a look at their names. It is as fast as grpc's
+own loop.
 
 grpc also logs a line or a whole traceback for much that is malformed. Then any client fills the disk, so its log
 is switched off (here, and by GRPC_VERBOSITY in supervisor.py): failures that matter to us are raised.

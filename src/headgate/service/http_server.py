@@ -109,7 +109,7 @@ class HttpServer:
         self._idle_closer.cancel()
         self._server.stop()
         if not await self._wait_ended(self._drain):
-            _log.warning("HTTP calls were still under way after %g s and are left", self._drain)
+            _log.warning("HTTP calls were still running after %g s and are cut off", self._drain)
             self._on_timeout()
             if not await self._wait_ended(_LAST_RESPONSES_S):
                 self.ended.cancel()

@@ -54,14 +54,14 @@ VERBS: tuple[Verb, ...] = (
     Verb("release", check_schema.Redeem, check_schema.Released, "Give the slots of a receipt back."),
 )
 _ERRORS = {
-    400: "The question cannot be judged.",
+    400: "The request is not valid.",
     408: "The body did not come in time.",
     413: "The body is too large.",
     503: "No decision can be made at the moment; Retry-After says when to ask again.",
 }
 _RECEIPT_ERRORS = {
     404: "The receipt was not written by this service, or with another secret.",
-    409: "The receipt was redeemed before, or is not fit for this.",
+    409: "The receipt was redeemed before, or does not allow this.",
 }
 
 
@@ -131,7 +131,7 @@ _HEALTH: dict[str, Any] = {
     "/readyz": {
         "get": {
             "operationId": "ready",
-            "summary": "Whether it wants to be asked; not any more once it was told to stop.",
+            "summary": "Whether the service is ready for requests; it is not while it stops.",
             "responses": {
                 "200": {"description": "It does.", "content": {"application/json": {"schema": _READY}}},
                 "503": {"description": "It stops.", "content": {"application/json": {"schema": _READY}}},

@@ -49,7 +49,7 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
     )
     active = ActiveRequests()
     envoy = _envoy_services(limiter, settings, active)
-    rate_limits = None if envoy is None else envoy.limits
+    rate_limits = None if envoy is None else envoy.rate_limits
     app = App(Checker(limiter, ReceiptSigner(settings.secret), settings.batch), rate_limits, settings)
     admin = Admin(limiter, settings, settings.admin_token)
     servers: list[Any] = []
@@ -76,7 +76,7 @@ async def work(settings: Settings, sockets: Sockets, ready: Callable[[], object]
         app.draining = True
         if envoy is not None:
             envoy.drain()
-        _log.info("stopping: calls under way may take %g s", settings.drain)
+        _log.info("stopping: running calls may take %g s", settings.drain)
     finally:
         await asyncio.gather(*(server.stop() for server in servers))
         await admin.close()

@@ -234,7 +234,7 @@ async def test_a_walk_that_takes_too_long_tells_what_it_has(
     for start in range(0, 60_000, 10_000):
         redis_server.call("MSET", *(word for n in range(start, start + 10_000) for word in (f"other{n}", "1")))
     monkeypatch.setattr(
-        counter_handlers, "LONGEST", 0.02
+        counter_handlers, "MAX_SCAN_S", 0.02
     )  # a pause between two rounds alone would take six times as long
     async with Operator("pushed", engine=redis_server.url) as operator:
         assert not (await operator("GET", "/keys")).json["complete"]

@@ -174,7 +174,7 @@ async def test_the_description_is_whole(operator: Operator) -> None:
 
 
 async def test_schemathesis_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "PACE", "100000/s burst 100000")
+    monkeypatch.setattr(app, "REQUEST_LIMIT", "100000/s burst 100000")
     async with Operator(BOOK, body=2**22) as operator, listening(operator.admin) as line:
         # No schema can say what a limit in words is, or a rulebook: much that it allows is refused.
         run = await asyncio.create_subprocess_exec(

@@ -301,9 +301,9 @@ async def test_a_count_that_was_never_charged_tells_when_its_window_ends(tmp_pat
     ("said", "name", "policy"),
     [
         ({}, "calm", '"calm";q=2;w=31536000'),
-        ({"names": False}, "", '"2/365d fixed";q=2;w=31536000'),
-        ({"fields": False}, "calm", None),
-        ({"fields": False, "names": False}, "", None),
+        ({"with_names": False}, "", '"2/365d fixed";q=2;w=31536000'),
+        ({"with_headers": False}, "calm", None),
+        ({"with_headers": False, "with_names": False}, "", None),
     ],
 )
 async def test_names_and_header_fields_can_be_switched_off(

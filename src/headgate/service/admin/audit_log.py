@@ -2,7 +2,7 @@
 
     2026-11-16T12:00:00.123Z info rules published author=ann remote=127.0.0.1:40312 before=3 after=4 note="more"
 
-The author is the value of X-Headgate-Author: the token only shows that somebody may make changes. It is one short
+The author is the value of X-Headgate-Author: the token only permits changes. It is one short
 line; characters beyond ASCII are percent-encoded there. A value that could be read as two, or as the end of a
 line, is quoted.
 """

@@ -81,7 +81,7 @@ class CounterHandlers:
     async def keys(self, request: AdminRequest) -> schema.Keys:
         rule, top = request.query.get("rule") or None, request.top(DEFAULT_KEYS)
         if self._scan_lock.locked():
-            raise KeyScanBusy("Somebody else is walking through the keys: one walk at a time.")
+            raise KeyScanBusy("Another scan of the keys is running: one at a time.")
         async with self._scan_lock:
             timeout = asyncio.get_running_loop().call_later(MAX_SCAN_S, self.stop_scan)
             try:

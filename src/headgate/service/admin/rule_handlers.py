@@ -50,7 +50,7 @@ class RuleHandlers:
         version = await versions.current()
         if version is None:
             raise Conflict(
-                "No rulebook is left on the server; what was followed last is followed on. Publish one."
+                "The server has no rulebook any more; this service still follows the last one. Publish one."
             )
         return schema.Book(
             version.text,

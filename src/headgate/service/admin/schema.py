@@ -276,7 +276,7 @@ class Status(Struct):
     source_away: Annotated[bool, Meta(description="Whether the source of the rulebook cannot be read.")]
     refused_changes: Annotated[int, Meta(description="New rulebooks that could not be followed.")]
     refused_why: Annotated[
-        str | None, Meta(description="Why the latest of them could not be followed, if it is still the newest.")
+        str | None, Meta(description="Why the latest of them could not be followed; null once another was.")
     ]
     degraded: list[Degraded]
     degraded_decisions: int

@@ -1,15 +1,15 @@
-"""What the reference service looks at across all descriptors of a request, and a rulebook decides call by call.
+"""Applies rule options that look across all descriptors of a request, as the reference service does.
 
-    replaces     a limit that one descriptor meets takes out what other descriptors meet, by name
-    unlimited    is told by the largest number that fits, where no rule at all is told by none
-    quota_mode   of the quotas that the descriptors meet one that has room is enough
+    replaces     a limit that one descriptor matches takes out limits of other descriptors, by name
+    unlimited    reports the largest number that fits, whereas no rule at all reports none
+    quota_mode   of the quotas that the descriptors match, one that has units left is enough
 
-All need to know which rules a descriptor meets before anybody is asked. Most books say none of it, and then
-nothing is looked up twice.
+All need to know which rules a descriptor matches before any engine is called. Most rulebooks use none of these
+options, and then nothing is matched twice.
 
-A descriptor is taken out if all that it meets is replaced. Files of the reference service give a descriptor one
-limit at most, so there it is the same; of several rules of our own that one descriptor meets, those are kept
-together.
+A descriptor is taken out if all rules that it matches are replaced. Files of the reference service give a
+descriptor one limit at most, so there it is the same; of several rules of our own that one descriptor matches,
+either all are kept or none.
 """
 
 from __future__ import annotations
@@ -25,39 +25,41 @@ LIMITED, UNLIMITED, REPLACED, QUOTA = range(4)
 
 
 class CrossDescriptor:
-    """A rulebook, as it looks at whole requests."""
+    """A rulebook's options that look across descriptors."""
 
     def __init__(self, book: Rulebook) -> None:
         self.book = book
-        self._replacing = Replacing(book.rules)
-        self.needed: bool = bool(self._replacing) or any(
-            rule.quota_mode or _knows_no_limit(rule) for rule in book.rules
+        self._replaced_rules = Replacing(book.rules)
+        self.needed: bool = bool(self._replaced_rules) or any(
+            rule.quota_mode or _can_be_unlimited(rule) for rule in book.rules
         )
         self._matcher = Matcher(book)
 
-    def sort(self, asked: Sequence[DescriptorCheck]) -> list[int]:
-        """For each, whether it is limited at all, and how."""
-        met: list[Sequence[Match]] = [
-            () if question.override else self._matcher.match(question.ask.attributes) for question in asked
+    def sort(self, checks: Sequence[DescriptorCheck]) -> list[int]:
+        """Returns for each descriptor whether it is limited, unlimited, replaced or a quota."""
+        matches_of_checks: list[Sequence[Match]] = [
+            () if check.override else self._matcher.match(check.ask.attributes) for check in checks
         ]
-        out = self._replacing.taken_out(match.rule.name for matches in met for match in matches if match.earnest)
-        kinds = [_kind(matches, out) for matches in met]
-        taking = [kind == QUOTA and not question.back for kind, question in zip(kinds, asked, strict=True)]
-        # One alone is a limit like any other.
-        several = sum(taking) > 1
-        return [LIMITED if kind == QUOTA and not (quota and several) else kind
-                for kind, quota in zip(kinds, taking, strict=True)]  # fmt: skip
+        replaced = self._replaced_rules.taken_out(
+            match.rule.name for matches in matches_of_checks for match in matches if match.earnest
+        )
+        kinds = [_kind(matches, replaced) for matches in matches_of_checks]
+        is_quota = [kind == QUOTA and not check.is_refund for kind, check in zip(kinds, checks, strict=True)]
+        # A single quota is a limit like any other.
+        several_quotas = sum(is_quota) > 1
+        return [LIMITED if kind == QUOTA and not (quota_taken and several_quotas) else kind
+                for kind, quota_taken in zip(kinds, is_quota, strict=True)]  # fmt: skip
 
 
-def _kind(matches: Sequence[Match], out: dict[str, str]) -> int:
+def _kind(matches: Sequence[Match], replaced: dict[str, str]) -> int:
     if not matches:
         return LIMITED
-    if all(match.rule.name in out for match in matches):
+    if all(match.rule.name in replaced for match in matches):
         return REPLACED
     if all(not match.limits and match.denied is None for match in matches):
         return UNLIMITED
     return QUOTA if all(match.rule.quota_mode for match in matches) else LIMITED
 
 
-def _knows_no_limit(rule: Rule) -> bool:
+def _can_be_unlimited(rule: Rule) -> bool:
     return not all([rule.limit.otherwise, *(limits for _, limits in rule.limit.cases)])

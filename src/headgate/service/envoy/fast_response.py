@@ -1,13 +1,13 @@
-"""The answer that is given most, written at once: everybody passes, and nothing is to be said about it.
+"""Encodes the commonest response directly: all descriptors pass, and nothing else is to be reported.
 
-A gateway waits for this answer in every request that it serves, and making a message of it, field by field, is
-most of what answering costs. So where each descriptor met at most one count, and passed, bytes are put together
-here: what never changes of a limit is made once, by the messages themselves, and only numbers are written anew.
+A gateway waits for this response in every request that it serves, and building a message field by field is most of
+what answering costs. So where each descriptor matches at most one limit, and passes, the bytes are assembled here:
+the constant part of a limit is encoded once, by the messages themselves, and only numbers are encoded anew.
 
-Whatever else there is to tell (a refusal, a shadow, a fallback, a delay, an override, other headers) is
-not told here: then the answer is None, and told.py makes it.
+Everything else (a refusal, a shadow verdict, a fallback, a delay, an override, other headers) is not handled here:
+then the result is None, and response.py makes the message.
 
-Law (tests/service/envoy/test_response.py): what is written here is read as what told.py makes.
+Law (tests/service/envoy/test_response.py): these bytes are parsed as the message that response.py makes.
 """
 
 from __future__ import annotations
@@ -33,152 +33,179 @@ from headgate.service.envoy.response import (
     reset_us,
 )
 
-_FREE = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
-_ALL_PASS = RateLimitResponse(overall_code=OK).SerializeToString()
-_NOTHING: Outcome = (True, 0, 0, 0, 0, 0, 0)
-_double: Callable[[float], bytes] = Struct("<d").pack
-_SMALL = [bytes([number]) for number in range(128)]
+_NO_LIMIT_STATUS = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
+_OVERALL_OK = RateLimitResponse(overall_code=OK).SerializeToString()
+_NO_OUTCOME: Outcome = (True, 0, 0, 0, 0, 0, 0)
+_pack_double: Callable[[float], bytes] = Struct("<d").pack
+_ONE_BYTE_VARINTS = [bytes([number]) for number in range(128)]
 
 
-class _Lines:
-    """What never changes of how a limit is told, as bytes."""
+class _LimitTemplate:
+    """The constant part of a limit in responses, as bytes."""
 
-    __slots__ = ("called", "limit", "most", "name", "policy", "rule", "source", "timed", "windowed")
+    __slots__ = (
+        "has_window",
+        "limit",
+        "policy_header",
+        "policy_name",
+        "quota",
+        "rule_metadata",
+        "rule_name",
+        "source",
+        "window",
+    )
 
-    def __init__(self, source: Any, rule: str, called: str) -> None:
-        part = Decision(_NOTHING, source, "", 1)
-        part.rule = self.called = called
+    def __init__(self, source: Any, rule: str, rule_name: str) -> None:
+        sample = Decision(_NO_OUTCOME, source, "", 1)
+        sample.rule = self.rule_name = rule_name
         self.source = source
-        self.windowed = source.limit if isinstance(source.limit, FixedWindow) else None
-        face = LimitDescription(part)
-        self.most, self.name, self.timed = face.most, face.name, face.timed
-        requests, unit = face.rate
-        current = {"requests_per_unit": requests, "unit": unit, "name": called}
-        status = RateLimitResponse.DescriptorStatus(code=OK, current_limit=current)
+        self.window = source.limit if isinstance(source.limit, FixedWindow) else None
+        description = LimitDescription(sample)
+        self.quota, self.policy_name, self.has_window = (
+            description.quota,
+            description.name,
+            description.has_window,
+        )
+        requests, unit = description.rate
+        current_limit = {"requests_per_unit": requests, "unit": unit, "name": rule_name}
+        status = RateLimitResponse.DescriptorStatus(code=OK, current_limit=current_limit)
         self.limit: bytes = status.SerializeToString()
-        policy = {"key": "RateLimit-Policy", "value": face.policy}
-        self.policy = RateLimitResponse(response_headers_to_add=[policy]).SerializeToString()
-        told = RateLimitResponse()
-        told.dynamic_metadata.update({"rule": rule})
-        self.rule = told.dynamic_metadata.SerializeToString()
+        policy = {"key": "RateLimit-Policy", "value": description.policy}
+        self.policy_header = RateLimitResponse(response_headers_to_add=[policy]).SerializeToString()
+        response = RateLimitResponse()
+        response.dynamic_metadata.update({"rule": rule})
+        self.rule_metadata = response.dynamic_metadata.SerializeToString()
 
 
-_lines: dict[int, _Lines] = {}
+_templates: dict[int, _LimitTemplate] = {}
 
-Row = tuple[_Lines | None, Outcome | None]  # no lines: no rule applied
+Row = tuple[_LimitTemplate | None, Outcome | None]  # no template: no rule applied
 
 
 def encode_passes(
-    wording: ResponseFormat, asked: Sequence[DescriptorCheck], answers: OptionalDecisions
+    response_format: ResponseFormat, checks: Sequence[DescriptorCheck], decisions: OptionalDecisions
 ) -> bytes | None:
-    """The answer's bytes, if there is nothing but passes to tell."""
-    if not _usual(wording):
+    """Returns the response's bytes, if it reports nothing but passes; otherwise None."""
+    if not _is_default_format(response_format):
         return None
     rows: list[Row] = []
-    for question, decision in zip(asked, answers, strict=True):
+    for check, decision in zip(checks, decisions, strict=True):
         if decision is None or decision.denied:
             return None
-        # The decision's own, not its parts: making those costs as much as all of this.
-        found = _row(question, decision.heads, decision.charges, wording)
-        if found is None:
+        # Not decision.parts: making those costs as much as all of this.
+        row = _template_row(check, decision.heads, decision.charges, response_format)
+        if row is None:
             return None
-        rows.append((found[0], decision.answers[0] if found[0] else _NOTHING))
-    return _written(rows)
+        rows.append((row[0], decision.answers[0] if row[0] else _NO_OUTCOME))
+    return _encode_rows(rows)
 
 
 class CachedRequest:
-    """A request whose charges are known: where the answers to them are told."""
+    """A request whose charges are cached, with a template for each of them."""
 
-    def __init__(self, wording: ResponseFormat, asked: Sequence[DescriptorCheck], together: Together) -> None:
-        self.wording: ResponseFormat = wording
-        self.asked: Sequence[DescriptorCheck] = asked
+    def __init__(
+        self, response_format: ResponseFormat, checks: Sequence[DescriptorCheck], together: Together
+    ) -> None:
+        self.response_format: ResponseFormat = response_format
+        self.checks: Sequence[DescriptorCheck] = checks
         self.together: Together = together
-        self._rows: list[tuple[_Lines | None, int]] | None = []
-        for question, (call, places) in zip(asked, together.asked, strict=True):
-            found = _row(question, call.heads, call.charges, wording)
-            if found is None or together.meeting or not _usual(wording):
+        self._rows: list[tuple[_LimitTemplate | None, int]] | None = []
+        for check, (plan, indexes) in zip(checks, together.asked, strict=True):
+            row = _template_row(check, plan.heads, plan.charges, response_format)
+            if row is None or together.meeting or not _is_default_format(response_format):
                 self._rows = None
                 return
-            self._rows.append((found[0], places[0] if found[0] else -1))
+            self._rows.append((row[0], indexes[0] if row[0] else -1))
 
-    def encode_passes(self, answers: Sequence[Outcome]) -> bytes | None:
-        """The answer's bytes, as above."""
+    def encode(self, outcomes: Sequence[Outcome]) -> bytes | None:
+        """Returns the response's bytes, if it reports nothing but passes; otherwise None."""
         if self._rows is None:
             return None
-        return _written([(lines, answers[place] if lines else _NOTHING) for lines, place in self._rows])
+        return _encode_rows(
+            [(template, outcomes[index] if template else _NO_OUTCOME) for template, index in self._rows]
+        )
 
 
-def _usual(wording: ResponseFormat) -> bool:
-    return wording.form == "draft-11" and wording.names
+def _is_default_format(response_format: ResponseFormat) -> bool:
+    return response_format.header_format == "draft-11" and response_format.with_names
 
 
-def _row(
-    question: DescriptorCheck, heads: Sequence[Head], charges: Sequence[Charged], wording: ResponseFormat
-) -> tuple[_Lines | None] | None:
-    """How the one count is told that a descriptor meets; None if there is more to tell."""
-    if question.override or question.back or len(heads) > 1:
+def _template_row(
+    check: DescriptorCheck, heads: Sequence[Head], charges: Sequence[Charged], response_format: ResponseFormat
+) -> tuple[_LimitTemplate | None] | None:
+    """Returns the template of the one limit that a descriptor matches; None if there is more to report."""
+    if check.override or check.is_refund or len(heads) > 1:
         return None
     if not heads:
         return (None,)
-    (rule, aside), source = heads[0], charges[0][0]
-    if aside is not None or source.limit is UNLIMITED:
+    (rule, shadow), source = heads[0], charges[0][0]
+    if shadow is not None or source.limit is UNLIMITED:
         return None
-    called = wording.called(rule) or ""
-    lines = _lines.get(id(source))
-    if lines is None or lines.source is not source or lines.called != called:
-        if len(_lines) >= MAX_CACHED_LIMITS:
-            _lines.clear()
-        lines = _lines[id(source)] = _Lines(source, rule, called)
-    return (lines,)
+    rule_name = response_format.rule_name(rule) or ""
+    template = _templates.get(id(source))
+    if template is None or template.source is not source or template.rule_name != rule_name:
+        if len(_templates) >= MAX_CACHED_LIMITS:
+            _templates.clear()
+        template = _templates[id(source)] = _LimitTemplate(source, rule, rule_name)
+    return (template,)
 
 
-def _written(rows: Sequence[Row]) -> bytes | None:
-    out = [_ALL_PASS]
-    spoke: tuple[_Lines, Outcome] | None = None
-    least = 0.0
-    for lines, facts in rows:
-        if lines is None:
-            out.append(_FREE)
+def _encode_rows(rows: Sequence[Row]) -> bytes | None:
+    chunks = [_OVERALL_OK]
+    decisive: tuple[_LimitTemplate, Outcome] | None = None
+    least_share = 0.0
+    for template, outcome in rows:
+        if template is None:
+            chunks.append(_NO_LIMIT_STATUS)
             continue
-        # Outcome that are more than a tuple have something to tell: a fallback, a lockout, a limit of the key's
-        # own.
-        if type(facts) is not tuple or not facts[ALLOWED] or facts[DELAY_US]:
+        # An outcome that is more than a tuple has more to report: a fallback, a lockout, an override.
+        if type(outcome) is not tuple or not outcome[ALLOWED] or outcome[DELAY_US]:
             return None
-        out.append(_status(lines, facts))
-        share = facts[REMAINING] / lines.most
-        if spoke is None or share < least:
-            spoke, least = (lines, facts), share
-    if spoke is not None:
-        _say(out, *spoke)
-    return b"".join(out)
+        chunks.append(_encode_status(template, outcome))
+        share = outcome[REMAINING] / template.quota
+        if decisive is None or share < least_share:
+            decisive, least_share = (template, outcome), share
+    if decisive is not None:
+        _append_headers_and_metadata(chunks, *decisive)
+    return b"".join(chunks)
 
 
-def _status(lines: _Lines, facts: Outcome) -> bytes:
-    until_us = facts[RESET_AFTER_US]
-    if not until_us and lines.windowed is not None:
-        until_us = reset_us(facts, lines.windowed)
-    seconds, rest_us = divmod(until_us, SECOND)
-    until = b"\x08" + _varint(seconds) if seconds else b""
+def _encode_status(template: _LimitTemplate, outcome: Outcome) -> bytes:
+    reset_after_us = outcome[RESET_AFTER_US]
+    if not reset_after_us and template.window is not None:
+        reset_after_us = reset_us(outcome, template.window)
+    seconds, rest_us = divmod(reset_after_us, SECOND)
+    reset = b"\x08" + _varint(seconds) if seconds else b""
     if rest_us:
-        until += b"\x10" + _varint(rest_us * 1000)
-    left = facts[REMAINING]
-    told = b"\x18" + _varint(left if left < MAX_UINT32 else MAX_UINT32) if left > 0 else b""
-    status = lines.limit + told + b"\x22" + _SMALL[len(until)] + until
+        reset += b"\x10" + _varint(rest_us * 1000)
+    remaining = outcome[REMAINING]
+    remaining_field = (
+        b"\x18" + _varint(remaining if remaining < MAX_UINT32 else MAX_UINT32) if remaining > 0 else b""
+    )
+    status = template.limit + remaining_field + b"\x22" + _ONE_BYTE_VARINTS[len(reset)] + reset
     return b"\x12" + _varint(len(status)) + status
 
 
-def _say(out: list[bytes], lines: _Lines, facts: Outcome) -> None:
-    """The headers and the metadata of the limit that speaks for the call."""
-    until = f";t={-(-facts[RESET_AFTER_US] // SECOND)}" if lines.timed else ""
-    value = f"{lines.name};r={max(0, min(facts[REMAINING], lines.most))}{until}".encode()
-    head = b"\x0a\x09RateLimit\x12" + _varint(len(value)) + value
-    metadata = lines.rule + b"\x0a\x16\x0a\x09remaining\x12\x09\x11" + _double(facts[REMAINING])
-    out += (lines.policy, b"\x1a", _varint(len(head)), head, b"\x32", _varint(len(metadata)), metadata)
+def _append_headers_and_metadata(chunks: list[bytes], template: _LimitTemplate, outcome: Outcome) -> None:
+    """Appends the headers and the metadata of the decisive limit."""
+    reset = f";t={-(-outcome[RESET_AFTER_US] // SECOND)}" if template.has_window else ""
+    value = f"{template.policy_name};r={max(0, min(outcome[REMAINING], template.quota))}{reset}".encode()
+    header = b"\x0a\x09RateLimit\x12" + _varint(len(value)) + value
+    metadata = template.rule_metadata + b"\x0a\x16\x0a\x09remaining\x12\x09\x11" + _pack_double(outcome[REMAINING])
+    chunks += (
+        template.policy_header,
+        b"\x1a",
+        _varint(len(header)),
+        header,
+        b"\x32",
+        _varint(len(metadata)),
+        metadata,
+    )
 
 
 def _varint(number: int) -> bytes:
     if number < 1 << 7:
-        return _SMALL[number]
+        return _ONE_BYTE_VARINTS[number]
     if number < 1 << 14:
         return bytes((number & 127 | 128, number >> 7))
     if number < 1 << 21:

@@ -1,16 +1,16 @@
-"""Envoy's messages, as far as they matter to a service that limits: the same bytes on the wire, other names here.
+"""Envoy's rate limit messages: the same bytes on the wire, under other names here.
 
 A message is a table: the name of a field, its number, its type. `*` is repeated, `in x` is a case of the oneof x,
-`map` is a map of strings to strings. A name with a dot lies within another. That is all there is to a protocol
+`map` is a map of strings to strings. A name with a dot is nested in another. That is all there is to a protocol
 buffer, and it is made into classes once, when this file is imported.
 
-The classes live in a descriptor pool of their own, under the package headgate.envoy, and so do their copies of
-Google's types. Python has one default pool in a process, and it knows every name only once: whoever brings Envoy's
-protos along, of whatever version, would meet ours there.
+The classes are in a descriptor pool of their own, under the package headgate.envoy, and so are their copies of
+Google's types. Python has one default pool in a process, and each name exists only once in it: a program that
+imports Envoy's own protos, of whatever version, would conflict with ours there.
 
 Laws (tests/service/envoy/test_messages.py):
   - every field here has the number, type, oneof and enum values that Envoy gives it;
-  - what one side writes the other reads, and fields that are not known here are passed over;
+  - what one side writes the other reads, and unknown fields are skipped;
   - nothing is added to the default pool but what Google's own modules add.
 """
 
@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 PACKAGE = "headgate.envoy"
 
-# Ours, and the file of Envoy's that has the original.
+# Our messages, and the package of Envoy that has the original.
 ORIGINS = {
     "RateLimitRequest": "envoy.service.ratelimit.v3",
     "RateLimitResponse": "envoy.service.ratelimit.v3",
@@ -141,78 +141,80 @@ ENUMS = {
 }  # fmt: skip
 
 _Field = descriptor_pb2.FieldDescriptorProto
-_PLAIN = {
+_SCALAR_TYPES = {
     name: getattr(_Field, f"TYPE_{name.upper()}") for name in ("string", "bytes", "bool", "uint32", "uint64")
 }
-_GOOGLES = (struct_pb2, duration_pb2, timestamp_pb2, wrappers_pb2)
+_GOOGLE_MODULES = (struct_pb2, duration_pb2, timestamp_pb2, wrappers_pb2)
 
 
-def _file() -> descriptor_pb2.FileDescriptorProto:
-    """The tables as one file of protos."""
+def _build_file() -> descriptor_pb2.FileDescriptorProto:
+    """Returns the tables as one file of protos."""
     file = descriptor_pb2.FileDescriptorProto(name="headgate/envoy.proto", package=PACKAGE, syntax="proto3")
-    file.dependency.extend(module.DESCRIPTOR.name for module in _GOOGLES)
-    made: dict[str, Any] = {"": file}
-    for table in MESSAGES.strip().split("\n\n"):
-        name, *rows = table.splitlines()
-        made[name] = _within(made, name, "message_type", "nested_type").add(name=name.rpartition(".")[2])
+    file.dependency.extend(module.DESCRIPTOR.name for module in _GOOGLE_MODULES)
+    messages: dict[str, Any] = {"": file}
+    for message_table in MESSAGES.strip().split("\n\n"):
+        name, *rows = message_table.splitlines()
+        messages[name] = _container_of(messages, name, "message_type", "nested_type").add(
+            name=name.rpartition(".")[2]
+        )
         for row in rows:
-            _add_field(made[name], name, *row.split())
+            _add_field(messages[name], name, *row.split())
     for name, values in ENUMS.items():
-        enum = _within(made, name, "enum_type", "enum_type").add(name=name.rpartition(".")[2])
+        enum = _container_of(messages, name, "enum_type", "enum_type").add(name=name.rpartition(".")[2])
         for value, number in values.items():
             enum.value.add(name=value, number=number)
     return file
 
 
-def _within(made: dict[str, Any], name: str, top: str, nested: str) -> Any:
-    """Where a message or an enum of this name is put: into the one around it."""
-    around = name.rpartition(".")[0]
-    return getattr(made[around], nested if around else top)
+def _container_of(messages: dict[str, Any], name: str, top: str, nested: str) -> Any:
+    """Returns where a message or an enum of this name is added: to the message that it is nested in."""
+    outer = name.rpartition(".")[0]
+    return getattr(messages[outer], nested if outer else top)
 
 
-def _add_field(message: Any, within: str, name: str, number: str, kind: str, *more: str) -> None:
+def _add_field(message: Any, message_name: str, name: str, number: str, kind: str, *options: str) -> None:
     field = message.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
-    if "*" in more or kind == "map":
+    if "*" in options or kind == "map":
         field.label = _Field.LABEL_REPEATED
-    if kind in _PLAIN:
-        field.type = _PLAIN[kind]
+    if kind in _SCALAR_TYPES:
+        field.type = _SCALAR_TYPES[kind]
     elif kind == "map":
         entry = message.nested_type.add(name=f"{name.title()}Entry")
         entry.options.map_entry = True
-        _add_field(entry, within, "key", "1", "string")
-        _add_field(entry, within, "value", "2", "string")
-        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{PACKAGE}.{within}.{entry.name}"
+        _add_field(entry, message_name, "key", "1", "string")
+        _add_field(entry, message_name, "value", "2", "string")
+        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{PACKAGE}.{message_name}.{entry.name}"
     else:
         field.type = _Field.TYPE_ENUM if kind in ENUMS else _Field.TYPE_MESSAGE
         field.type_name = f".{kind}" if kind.startswith("google.") else f".{PACKAGE}.{kind}"
-    if "in" in more:
-        oneof = more[-1]
-        if oneof not in [known.name for known in message.oneof_decl]:
+    if "in" in options:
+        oneof = options[-1]
+        if oneof not in [existing.name for existing in message.oneof_decl]:
             message.oneof_decl.add(name=oneof)
-        field.oneof_index = [known.name for known in message.oneof_decl].index(oneof)
+        field.oneof_index = [existing.name for existing in message.oneof_decl].index(oneof)
 
 
-def _pool() -> DescriptorPool:
+def _build_pool() -> DescriptorPool:
     pool = DescriptorPool()
-    for module in _GOOGLES:
+    for module in _GOOGLE_MODULES:
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    pool.AddSerializedFile(_file().SerializeToString())
+    pool.AddSerializedFile(_build_file().SerializeToString())
     return pool
 
 
-POOL = _pool()
+POOL = _build_pool()
 
 
-def _class(name: str) -> Any:
+def _message_class(name: str) -> Any:
     return GetMessageClass(POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 
-RateLimitRequest: Any = _class("RateLimitRequest")
-RateLimitResponse: Any = _class("RateLimitResponse")
-RateLimitDescriptor: Any = _class("RateLimitDescriptor")
-HeaderValue: Any = _class("HeaderValue")
-RateLimitQuotaUsageReports: Any = _class("RateLimitQuotaUsageReports")
-RateLimitQuotaResponse: Any = _class("RateLimitQuotaResponse")
-BucketId: Any = _class("BucketId")
-RateLimitStrategy: Any = _class("RateLimitStrategy")
-TokenBucket: Any = _class("TokenBucket")
+RateLimitRequest: Any = _message_class("RateLimitRequest")
+RateLimitResponse: Any = _message_class("RateLimitResponse")
+RateLimitDescriptor: Any = _message_class("RateLimitDescriptor")
+HeaderValue: Any = _message_class("HeaderValue")
+RateLimitQuotaUsageReports: Any = _message_class("RateLimitQuotaUsageReports")
+RateLimitQuotaResponse: Any = _message_class("RateLimitQuotaResponse")
+BucketId: Any = _message_class("BucketId")
+RateLimitStrategy: Any = _message_class("RateLimitStrategy")
+TokenBucket: Any = _message_class("TokenBucket")

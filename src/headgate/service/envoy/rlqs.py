@@ -1,38 +1,37 @@
-"""Envoy's Rate Limit Quota Service, version 3: Envoy decides by itself, and is told how much of a limit it has.
+"""Envoy's Rate Limit Quota Service, version 3: Envoy decides by itself, within the share of a limit it is granted.
 
 An Envoy opens one stream. It reports each bucket when it is first hit, and from then on all of them every few
-seconds; each report is answered with an assignment for each bucket: a token bucket, and how long it is valid. How
-a limit is divided is told in algorithms/quota_grants.py; the ledger lies in the engine, so all workers, and all
-services on one Redis, divide together.
+seconds; each report is answered with a grant for each bucket: a token bucket, and how long it is valid.
+algorithms/quota_grants.py divides a limit; the ledger is in the engine, so all workers, and all services on one
+Redis, divide together.
 
-    a bucket's id        is what an RLS descriptor's entries are: attributes, beside `domain`
+    a bucket's id        is like the entries of an RLS descriptor: attributes, beside `domain`
     several rules        each divides its own limit; the bucket is the smallest rate and the smallest burst of all
     no rule, unlimited   ALLOW_ALL
-    shadows, candidates  do not refuse, so nothing is told of them
+    shadows, candidates  do not refuse, so nothing is sent for them
     a rule that denies   (its key is missing) DENY_ALL
-    slots                cannot be divided: nothing is told, and Envoy does what no_assignment_behavior says
-    overrides, lockouts  belong to calls that are asked about; they are not looked at here
+    slots                cannot be divided: nothing is sent, and Envoy does what no_assignment_behavior says
+    overrides, lockouts  belong to calls that are checked one by one; they are not used here
 
-Who a holder is. Each bucket of an Envoy, for two buckets may count under one key. Envoy says nothing about itself,
-so it is its stream, and one that breaks is another when it comes back: what it had stays counted until it has run
-out. An Envoy that names itself (initial_metadata of the
-filter's grpc_service: headgate-holder) is the same holder again. Nobody else can be it meanwhile: the name is a
-slot, held as long as the stream.
+Holders. Each bucket of an Envoy is a holder, for two buckets may count under one key. Envoy does not identify
+itself, so its stream does, and a stream that breaks is another holder when it comes back: its grant stays counted
+until it has expired. An Envoy that names itself (initial_metadata of the filter's grpc_service: headgate-holder)
+is the same holder again. No other Envoy can be it meanwhile: the name is a slot, held as long as the stream.
 
-A bucket without a grant. A new bucket is answered at once, also where nothing is free: DENY_ALL, or as much of
-the limit as its rule's `initial_share` says. The others are granted less at their next reports, what they had runs
-out, and the first grant is pushed as soon as there is room: within a report and ttl + grace, 15 s. A stream that
-came back is not a new Envoy: it may still use the grant which is in its way, so it is told nothing for as long as
-that can be valid, and DENY_ALL after that. Envoy tells them apart: its first report of a new bucket says that no
-time has elapsed since the one before.
+A bucket without a grant. A new bucket is answered at once, also where nothing is free: DENY_ALL, or as much of the
+limit as its rule's `initial_share` says. The others are granted less at their next reports, their old grants
+expire, and the first grant is pushed as soon as units are free: within a report and ttl + grace, 15 s. A stream
+that came back is not a new Envoy: it may still use the old grant that is in its way, so nothing is sent to it for
+as long as that can be valid, and DENY_ALL after that. Envoy's reports differ: its first report of a new bucket
+says that no time has elapsed since the one before.
 
-What Envoy 1.40 does is seen, not read: it knows whole seconds only, ignores requests_per_time_unit and
+The behaviour of Envoy 1.40 was observed, not read: it uses whole seconds only, ignores requests_per_time_unit and
 reporting_interval (it reports every 5 s), and carries a bucket's fill over as a fraction.
 
-Laws (tests/service/envoy/test_rlqs.py, test_two_envoys.py): assignments of all streams never add up to more than
-the limit (and the initial shares of those who wait for their first grant, where a rule gives any); the first
-report of a new bucket is answered; a bucket that was idle for IDLE reports is abandoned; what cannot be read ends
-the stream with a sentence; an engine that is silent tells nothing, and what was told runs out.
+Laws (tests/service/envoy/test_rlqs.py, test_two_envoys.py): grants of all streams never add up to more than the
+limit (and the initial shares of buckets that wait for their first grant, where a rule gives any); the first report
+of a new bucket is answered; a bucket that was idle for MAX_IDLE_REPORTS reports is abandoned; a report that cannot
+be parsed ends the stream with a sentence; while an engine is down nothing is sent, and grants expire.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ METHOD = "StreamRateLimitQuotas"
 PATH = f"/{SERVICE}/{METHOD}"
 HOLDER_HEADER = "headgate-holder"
 HOLDERS_METER = "~holders"
-MAX_IDLE_REPORTS = 120  # reports without a request, after which a bucket is let go: ten minutes of Envoy's
+MAX_IDLE_REPORTS = 120  # without a request, then a bucket is abandoned: ten minutes of Envoy's
 MAX_BUCKETS = 10_000  # of one stream
-RETRY_S = 1.0  # between two looks for room, for buckets that wait for their first grant
-_ALLOW, _DENY = 0, 1
+RETRY_S = 1.0  # between two attempts to give waiting buckets their first grant
+_ALLOW_ALL, _DENY_ALL = 0, 1
 _log = logging.getLogger("headgate.service")
 
 Bucket = tuple[tuple[str, str], ...]
@@ -81,34 +80,34 @@ class QuotaService:
         limiter: AsyncRuleLimiter,
         interval: float = 5.0,
         now: Callable[[], float] = time.monotonic,
-        under_way: ActiveRequests | None = None,
+        active: ActiveRequests | None = None,
     ) -> None:
         self.limiter = limiter
         self.now = now
-        self._under_way = under_way or ActiveRequests()
+        self._active = active or ActiveRequests()
         self.ttl_us: int
         self.grace_us: int
         self.ttl_us, self.grace_us = spans(round(interval * SECOND))
-        # By then all others were granted less, and what they had has run out.
-        self.join_s: float = interval + (self.ttl_us + self.grace_us) / SECOND
+        # By then all others were granted less, and their old grants have expired.
+        self.join_timeout_s: float = interval + (self.ttl_us + self.grace_us) / SECOND
         self._ledgers: dict[tuple[Limit, str], Any] = {}
-        self._told: set[str] = set()  # rules that cannot be divided, and of which that was logged
+        self._logged_rules: set[str] = set()  # rules that cannot be divided, already logged
 
     async def stream(self, reports: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
-        """The method of the service."""
+        """Handles the service's method."""
         peer = parse_grpc_peer(context.peer())
-        self._under_way.begin(peer)
+        self._active.begin(peer)
         stream = QuotaStream(self, dict(context.invocation_metadata() or ()).get(HOLDER_HEADER, ""))
-        source = aiter(reports)
-        coming = asyncio.ensure_future(anext(source))
+        iterator = aiter(reports)
+        next_report = asyncio.ensure_future(anext(iterator))
         try:
             while True:
-                await asyncio.wait([coming], timeout=RETRY_S if stream.waits else None)
+                await asyncio.wait([next_report], timeout=RETRY_S if stream.is_waiting else None)
                 response = None
                 try:
-                    if coming.done():
-                        response = await stream.answer(RateLimitQuotaUsageReports.FromString(coming.result()))
-                        coming = asyncio.ensure_future(anext(source))
+                    if next_report.done():
+                        response = await stream.answer(RateLimitQuotaUsageReports.FromString(next_report.result()))
+                        next_report = asyncio.ensure_future(anext(iterator))
                     else:
                         response = await stream.retry()
                 except StopAsyncIteration:
@@ -121,231 +120,255 @@ class QuotaService:
                 if response is not None and response.bucket_action:
                     yield response
         finally:
-            coming.cancel()
-            self._under_way.end(peer)
+            next_report.cancel()
+            self._active.end(peer)
             await stream.end()
 
     def ledger(self, rule: str, limit: Limit, name: str) -> Any:
-        """The hand on a limit that is divided; None if it cannot be."""
-        known = self._ledgers.get((limit, name))
-        if known is None:
+        """Returns the ledger of a limit that is divided; None if it cannot be."""
+        ledger = self._ledgers.get((limit, name))
+        if ledger is None:
             try:
-                known = self.limiter.engine.assignments(limit, name, self.ttl_us, self.grace_us)
+                ledger = self.limiter.engine.assignments(limit, name, self.ttl_us, self.grace_us)
             except InvalidRule as error:
-                if rule not in self._told:
-                    self._told.add(rule)
-                    _log.error('rule "%s" cannot be divided among Envoys, so nothing is assigned: %s', rule, error)
+                if rule not in self._logged_rules:
+                    self._logged_rules.add(rule)
+                    _log.error('rule "%s" cannot be divided among Envoys, so nothing is granted: %s', rule, error)
                 return None
-            self._ledgers[limit, name] = known
-        return known
+            self._ledgers[limit, name] = ledger
+        return ledger
 
 
 class QuotaStream:
-    """One Envoy, as long as it stays."""
+    """The stream of one Envoy."""
 
-    def __init__(self, quotas: QuotaService, name: str) -> None:
-        self._quotas = quotas
+    def __init__(self, service: QuotaService, name: str) -> None:
+        self._service = service
         self._name = name[:200]
         self._holder = secrets.token_hex(8)
-        self._fence: int | None = None
+        self._holder_fence: int | None = None
         self._domain: str | None = None
-        self._buckets: dict[Bucket, _Seen] = {}
-        self._waiting: set[Bucket] = set()  # for their first grant
+        self._buckets: dict[Bucket, _BucketState] = {}
+        self._waiting_buckets: set[Bucket] = set()  # for their first grant
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether a bucket waits for its first grant."""
-        return bool(self._waiting)
+        return bool(self._waiting_buckets)
 
     async def answer(self, report: Any) -> Any:
-        """What a report is answered: an action for each of its buckets."""
+        """Returns the response to a report: an action for each of its buckets."""
         if self._domain is None:
             self._domain = report.domain
             if not self._domain:
                 raise InvalidCharge("The first report names the domain.")
         response = RateLimitQuotaResponse()
         try:
-            await self._stay()
+            await self._keep_holder_name()
         except (CorruptState, EngineUnavailable) as error:
-            _log.warning("no assignment for an Envoy: %s", error)
+            _log.warning("no grant for an Envoy: %s", error)
             return response
         for usage in report.bucket_quota_usages:
             bucket: Bucket = tuple(sorted(usage.bucket_id.bucket.items()))
             if not bucket:
                 raise InvalidCharge("A bucket has an id: at least one key and value.")
             used = usage.num_requests_allowed + usage.num_requests_denied
-            seen = self._seen(bucket, used, new=not usage.time_elapsed.ToNanoseconds())
-            if seen.idle >= MAX_IDLE_REPORTS:
+            state = self._bucket_state(bucket, used, new=not usage.time_elapsed.ToNanoseconds())
+            if state.idle_reports >= MAX_IDLE_REPORTS:
                 del self._buckets[bucket]
-                await self._let_go(seen)
+                await self._abandon(state)
                 action = response.bucket_action.add()
                 action.bucket_id.CopyFrom(usage.bucket_id)
                 action.abandon_action.SetInParent()
             else:
-                await self._act(response, bucket, used if seen.within_us else None)
+                await self._add_action(response, bucket, used if state.report_interval_us else None)
         return response
 
     async def retry(self) -> Any:
-        """First grants for buckets that wait for one, as far as there is room by now."""
+        """Returns first grants for buckets that wait for one, as far as units are free by now."""
         response = RateLimitQuotaResponse()
-        for bucket in sorted(self._waiting):
-            seen = self._buckets.get(bucket)
-            if seen is None or self._quotas.now() - seen.since >= self._quotas.join_s:
-                self._waiting.discard(bucket)  # its next report is answered as any
+        for bucket in sorted(self._waiting_buckets):
+            state = self._buckets.get(bucket)
+            if state is None or self._service.now() - state.first_reported_at >= self._service.join_timeout_s:
+                self._waiting_buckets.discard(bucket)  # its next report is answered like any other
             else:
-                await self._act(response, bucket, None, pushed=True)
+                await self._add_action(response, bucket, None, pushed=True)
         return response
 
-    async def _act(self, response: Any, bucket: Bucket, wanted: int | None, *, pushed: bool = False) -> None:
-        """Add the bucket's action to the response, if there is one: of those that are pushed, grants only."""
-        seen = self._buckets[bucket]
+    async def _add_action(self, response: Any, bucket: Bucket, used: int | None, *, pushed: bool = False) -> None:
+        """Adds the bucket's action to the response, if there is one; `pushed`: only a grant."""
+        state = self._buckets[bucket]
         action = response.bucket_action.add()
         action.bucket_id.bucket.update(bucket)
-        answered = await self._assign(action.quota_assignment_action, seen, wanted)
-        if seen.granted:
-            self._waiting.discard(bucket)
-        elif not pushed and self._quotas.now() - seen.since < self._quotas.join_s:
-            self._waiting.add(bucket)
-        if not answered or (pushed and not seen.granted):
+        has_action = await self._assign(action.quota_assignment_action, state, used)
+        if state.had_grant:
+            self._waiting_buckets.discard(bucket)
+        elif not pushed and self._service.now() - state.first_reported_at < self._service.join_timeout_s:
+            self._waiting_buckets.add(bucket)
+        if not has_action or (pushed and not state.had_grant):
             del response.bucket_action[-1]
 
     async def end(self) -> None:
-        """It is gone: what it had runs out, and nothing more is wanted for it."""
+        """Ends the stream: its grants expire, and its demand is removed."""
         try:
-            for seen in self._buckets.values():
-                await self._leave(seen)
-            if self._fence is not None:
-                await self._slot().release(self._name, self._fence)
+            for state in self._buckets.values():
+                await self._leave_ledgers(state)
+            if self._holder_fence is not None:
+                await self._holder_slot().release(self._name, self._holder_fence)
         except (CorruptState, EngineUnavailable) as error:
-            _log.warning("an Envoy left, and the engine could not be told: %s", error)
+            _log.warning("an Envoy disconnected, but the engine could not be updated: %s", error)
 
-    async def _let_go(self, seen: _Seen) -> None:
+    async def _abandon(self, state: _BucketState) -> None:
         try:
-            await self._leave(seen)
+            await self._leave_ledgers(state)
         except (CorruptState, EngineUnavailable) as error:
-            _log.warning("a bucket was let go, and the engine could not be told: %s", error)
+            _log.warning("a bucket was abandoned, but the engine could not be updated: %s", error)
 
-    async def _leave(self, seen: _Seen) -> None:
-        for ledger, key in seen.held:
-            await ledger.leave(key, seen.holder)
+    async def _leave_ledgers(self, state: _BucketState) -> None:
+        for ledger, key in state.ledgers:
+            await ledger.leave(key, state.holder)
 
-    def _seen(self, bucket: Bucket, used: int, *, new: bool) -> _Seen:
-        now = self._quotas.now()
-        seen = self._buckets.get(bucket)
-        if seen is None:
+    def _bucket_state(self, bucket: Bucket, used: int, *, new: bool) -> _BucketState:
+        now = self._service.now()
+        state = self._buckets.get(bucket)
+        if state is None:
             if len(self._buckets) >= MAX_BUCKETS:
                 raise InvalidCharge(f"A stream has at most {MAX_BUCKETS} buckets.")
             attributes = attributes_of(self._domain or "", [Entry(*pair) for pair in bucket])
-            seen = self._buckets[bucket] = _Seen(now, attributes, f"{self._holder}:{_digest(bucket)}", new)
-            return seen
-        seen.within_us = round((now - seen.at) * SECOND)
-        seen.at = now
-        seen.idle = 0 if used else seen.idle + 1
-        return seen
+            state = self._buckets[bucket] = _BucketState(now, attributes, f"{self._holder}:{_digest(bucket)}", new)
+            return state
+        state.report_interval_us = round((now - state.reported_at) * SECOND)
+        state.reported_at = now
+        state.idle_reports = 0 if used else state.idle_reports + 1
+        return state
 
-    async def _assign(self, action: Any, seen: _Seen, wanted: int | None) -> bool:
-        """Whether there is something to tell of this bucket."""
-        quotas = self._quotas
-        action.assignment_time_to_live.FromMicroseconds(quotas.ttl_us)
+    async def _assign(self, action: Any, state: _BucketState, used: int | None) -> bool:
+        """Fills in the bucket's grant; returns whether there is one to send."""
+        service = self._service
+        action.assignment_time_to_live.FromMicroseconds(service.ttl_us)
         strategy = action.rate_limit_strategy
-        counts, denied = quotas.limiter.counts(seen.attributes)
+        counts, denied = service.limiter.counts(state.attributes)
         if denied or not counts:
-            strategy.blanket_rule = _DENY if denied else _ALLOW
-            seen.granted = True
+            strategy.blanket_rule = _DENY_ALL if denied else _ALLOW_ALL
+            state.had_grant = True
             return True
-        parts: list[Assignment] = []
-        granted = True
+        grants: list[Assignment] = []
+        all_granted = True
         try:
             for rule, meter, key in counts:
-                ledger = quotas.ledger(rule, meter.limit, meter.name)
+                ledger = service.ledger(rule, meter.limit, meter.name)
                 if ledger is None:
-                    seen.granted = True  # nothing will ever be
+                    state.had_grant = True  # it never waits for one
                     return False
-                seen.held.add((ledger, key))
-                part = await ledger.assign(key, seen.holder, wanted, seen.within_us)
-                if part is None or not (part.units and part.burst):
-                    granted = False
-                    part = self._initial(rule, meter.limit, seen)
-                parts.append(part)
+                state.ledgers.add((ledger, key))
+                grant = await ledger.assign(key, state.holder, used, state.report_interval_us)
+                if grant is None or not (grant.units and grant.burst):
+                    all_granted = False
+                    grant = self._initial_grant(rule, meter.limit, state)
+                grants.append(grant)
         except (CorruptState, EngineUnavailable) as error:
-            _log.warning("no assignment for an Envoy: %s", error)
+            _log.warning("no grant for an Envoy: %s", error)
             return False
-        seen.granted = seen.granted or granted
-        return self._tell(strategy, parts, seen)
+        state.had_grant = state.had_grant or all_granted
+        return self._set_strategy(strategy, grants, state)
 
-    def _initial(self, rule: str, limit: Limit, seen: _Seen) -> Assignment:
-        """What a bucket has of a limit of which nothing is free: as much as the rule says, while it waits for its
-        first grant."""
-        written = self._quotas.limiter.rulebook.rule(rule)
-        joins = seen.new and not seen.granted and seen.at - seen.since < self._quotas.join_s
-        share = written.initial_share if joins and written is not None else 0
-        part = told(division(limit), WHOLE * share // 10_000, self._quotas.ttl_us)
-        assert part is not None
-        return part
+    def _initial_grant(self, rule: str, limit: Limit, state: _BucketState) -> Assignment:
+        """Returns a bucket's grant where nothing is free: the rule's initial share, while it waits for its
+        first."""
+        rule_options = self._service.limiter.rulebook.rule(rule)
+        is_joining = (
+            state.is_new
+            and not state.had_grant
+            and state.reported_at - state.first_reported_at < self._service.join_timeout_s
+        )
+        share = rule_options.initial_share if is_joining and rule_options is not None else 0
+        grant = told(division(limit), WHOLE * share // 10_000, self._service.ttl_us)
+        assert grant is not None
+        return grant
 
-    def _tell(self, strategy: Any, parts: list[Assignment], seen: _Seen) -> bool:
-        slowest = min(parts, key=lambda part: part.units / part.period_us)
-        burst = min(part.burst for part in parts)
+    def _set_strategy(self, strategy: Any, grants: list[Assignment], state: _BucketState) -> bool:
+        slowest = min(grants, key=lambda grant: grant.units / grant.period_us)
+        burst = min(grant.burst for grant in grants)
         if slowest.units and burst:
             units, period_us = slowest.units, slowest.period_us
-            if units > 1 and seen.told and seen.told[:2] == (units, burst) and seen.told[2] != period_us:
+            if (
+                units > 1
+                and state.last_grant
+                and state.last_grant[:2] == (units, burst)
+                and state.last_grant[2] != period_us
+            ):
                 units -= 1  # Envoy does not see that the interval alone has changed
-            seen.told = units, burst, period_us
+            state.last_grant = units, burst, period_us
             strategy.token_bucket.max_tokens = burst
             strategy.token_bucket.tokens_per_fill.value = units
             strategy.token_bucket.fill_interval.FromMicroseconds(period_us)
             return True
-        if not seen.new and not seen.granted and seen.at - seen.since < self._quotas.ttl_us / SECOND:
+        if (
+            not state.is_new
+            and not state.had_grant
+            and state.reported_at - state.first_reported_at < self._service.ttl_us / SECOND
+        ):
             return False  # it may still use a grant of the stream before
-        strategy.blanket_rule = _DENY
+        strategy.blanket_rule = _DENY_ALL
         return True
 
-    async def _stay(self) -> None:
-        """Keep the name that it gave itself, if nobody else has it."""
+    async def _keep_holder_name(self) -> None:
+        """Keeps the name that the Envoy gave itself, if no other stream has it."""
         if not self._name:
             return
-        if self._fence is None:
+        if self._holder_fence is None:
             if self._buckets:
-                return  # it was somebody else's when the stream began
-            facts, _ = await self._slot().acquire(self._name)
-            if facts[ALLOWED]:
-                self._fence, self._holder = facts[MARK], f"={self._name}"
-        elif await self._slot().renew(self._name, self._fence) is None:
+                return  # another stream had it when this one began
+            outcome, _ = await self._holder_slot().acquire(self._name)
+            if outcome[ALLOWED]:
+                self._holder_fence, self._holder = outcome[MARK], f"={self._name}"
+        elif await self._holder_slot().renew(self._name, self._holder_fence) is None:
             raise InvalidCharge(f'"{self._name}" is another stream by now.')
 
-    def _slot(self) -> Any:
-        quotas = self._quotas
-        ttl = (quotas.ttl_us + quotas.grace_us) / SECOND
-        return quotas.limiter.engine.slots(Slots(1, ttl), HOLDERS_METER)
+    def _holder_slot(self) -> Any:
+        service = self._service
+        ttl = (service.ttl_us + service.grace_us) / SECOND
+        return service.limiter.engine.slots(Slots(1, ttl), HOLDERS_METER)
 
 
-class _Seen:
-    """What is known of a bucket: when it was first reported and last, how long it was idle."""
+class _BucketState:
+    """The state of a bucket: its first and last report, and how long it was idle."""
 
-    __slots__ = ("at", "attributes", "granted", "held", "holder", "idle", "new", "since", "told", "within_us")
+    __slots__ = (
+        "attributes",
+        "first_reported_at",
+        "had_grant",
+        "holder",
+        "idle_reports",
+        "is_new",
+        "last_grant",
+        "ledgers",
+        "report_interval_us",
+        "reported_at",
+    )
 
-    def __init__(self, now: float, attributes: dict[str, str], holder: str, new: bool) -> None:
-        self.new = new  # to its Envoy, too
-        self.granted = False  # it had a grant on this stream
+    def __init__(self, reported_at: float, attributes: dict[str, str], holder: str, is_new: bool) -> None:
+        self.is_new = is_new  # to its Envoy, too
+        self.had_grant = False  # it had a grant on this stream
         self.attributes = attributes
         self.holder = holder
-        self.held: set[tuple[Any, str]] = set()  # ledgers and keys of which it may have a part
-        self.since = self.at = now
-        self.within_us = 0  # since the report before; 0: there was none
-        self.idle = 0
-        self.told: tuple[int, int, int] | None = None  # units, burst, period
+        self.ledgers: set[tuple[Any, str]] = set()  # and keys in which it may hold a share
+        self.first_reported_at = self.reported_at = reported_at
+        self.report_interval_us = 0  # 0: this is the first report
+        self.idle_reports = 0
+        self.last_grant: tuple[int, int, int] | None = None  # units, burst, period
 
 
 def _digest(bucket: Bucket) -> str:
     return sha256(repr(bucket).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def handler(quotas: QuotaService) -> grpc.GenericRpcHandler:
-    """For a grpc.aio server's add_generic_rpc_handlers."""
-    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(quotas)})
+def handler(service: QuotaService) -> grpc.GenericRpcHandler:
+    """Returns a handler for a grpc.aio server's add_generic_rpc_handlers."""
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(service)})
 
 
-def method(quotas: QuotaService) -> Any:
-    """What grpc calls."""
-    behaviour: Any = quotas.stream
+def method(service: QuotaService) -> Any:
+    """Returns the service's method as a grpc handler."""
+    behaviour: Any = service.stream
     return grpc.stream_stream_rpc_method_handler(behaviour, None, lambda response: response.SerializeToString())

@@ -1,4 +1,4 @@
-"""Puts together all that answers Envoy: the rate limit and quota services, health checks, and their gRPC server.
+"""Envoy's rate limit and quota services and health checks, on one gRPC server.
 
 Needs the extra `envoy`. The worker imports this file only where that is installed.
 """
@@ -16,18 +16,24 @@ from headgate.service.settings import Address, Settings
 class EnvoyServices:
     """Envoy's services on one limiter."""
 
-    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, under_way: ActiveRequests) -> None:
-        self._limiter, self._settings, self._under_way = limiter, settings, under_way
-        fields, names = settings.envoy_headers == "on", settings.envoy_names == "on"
-        self.limits: rls.RateLimits = rls.RateLimits(limiter, fields=fields, names=names)
-        self._health = Health((rls.SERVICE, rlqs.SERVICE), under_way)
+    def __init__(self, limiter: AsyncRuleLimiter, settings: Settings, active: ActiveRequests) -> None:
+        self._limiter, self._settings, self._active = limiter, settings, active
+        with_headers, with_names = settings.envoy_headers == "on", settings.envoy_names == "on"
+        self.rate_limits: rls.RateLimits = rls.RateLimits(
+            limiter, with_headers=with_headers, with_names=with_names
+        )
+        self._health = Health((rls.SERVICE, rlqs.SERVICE), active)
 
     async def serve(self, address: Address) -> Grpc:
         """Starts to answer gRPC at the address."""
-        quotas = rlqs.QuotaService(self._limiter, under_way=self._under_way)
-        methods = {rls.PATH: rls.method(self.limits), rlqs.PATH: rlqs.method(quotas), **self._health.methods()}
-        return await Grpc(self._settings, address, methods, self._under_way).start()
+        quotas = rlqs.QuotaService(self._limiter, active=self._active)
+        methods = {
+            rls.PATH: rls.method(self.rate_limits),
+            rlqs.PATH: rlqs.method(quotas),
+            **self._health.methods(),
+        }
+        return await Grpc(self._settings, address, methods, self._active).start()
 
     def drain(self) -> None:
-        """Tells health checks that the worker serves no more."""
+        """Makes health checks report that the worker serves no more."""
         self._health.drain()
