@@ -98,9 +98,7 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield f'lua_package_path "{gate.package_path};;";'
     yield ""
     keys, size = DICT_MEGABYTES * KEYS_PER_MEGABYTE, f"{DICT_MEGABYTES}m"
-    yield (
-        f"# Memory that all workers share. {size} hold {keys:,} keys of up to {SHORT_BYTES} bytes with their values,"
-    )
+    yield (f"# Memory of all workers. {size} hold {keys:,} keys of up to {SHORT_BYTES} bytes with their values,")
     yield (
         f"# {keys // 2:,} of up to {LONG_BYTES}. When it is full, no counter is deleted: "
         "new keys of a rule share one"

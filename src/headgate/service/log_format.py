@@ -50,7 +50,7 @@ class RepeatFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """2026-11-16T12:00:00.123Z info service started workers=2"""
+    """Writes text: 2026-11-16T12:00:00.123Z info service started workers=2."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = [_timestamp(record), record.levelname.lower(), record.getMessage()]
@@ -60,7 +60,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """{"time": "...", "level": "info", "message": "service started", "workers": 2}"""
+    """Writes JSON: {"time": "...", "level": "info", "message": "service started", "workers": 2}."""
 
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, Any] = {

@@ -36,7 +36,7 @@ from headgate.rules.parsing import read_toml
 
 ENVIRONMENT = "HEADGATE_"
 OFF = "off"
-_MIN_SECRET_CHARS = 16
+_MIN_SECRET = 16  # characters
 _ANY_HOST = {"0.0.0.0", "::"}
 
 
@@ -84,7 +84,7 @@ def address(text: str) -> Address | None:
     return Address(host or "0.0.0.0", int(port))
 
 
-def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
+def integer(minimum: int, maximum: int) -> Callable[[str], int]:
     def parse_number(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,12}", text) or not minimum <= int(text) <= maximum:
             raise ValueError(f"a whole number from {minimum} to {maximum}")
@@ -113,7 +113,7 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def existing_file(text: str) -> Path | None:
+def file(text: str) -> Path | None:
     if not text:
         return None
     path = Path(text)
@@ -180,9 +180,7 @@ class Settings:
     admin_token: str = _setting(
         "", str, "TOKEN", "what operators must show; unless given, one is made up and printed at the start", True
     )
-    workers: int = _setting(
-        "1", whole_number(1, 256), "N", "processes that share the addresses; memory:// allows one"
-    )
+    workers: int = _setting("1", integer(1, 256), "N", "processes that share the addresses; memory:// allows one")
     trusted: Proxies = _setting(
         "127.0.0.0/8,::1,unix",
         TrustedProxies,
@@ -196,12 +194,10 @@ class Settings:
         "signs receipts; unless given, one is made up at the start, and receipts are void after a restart",
         True,
     )
-    tls_cert: Path | None = _setting(
-        "", existing_file, "FILE", "a certificate chain: HTTP and gRPC are answered over TLS"
-    )
-    tls_key: Path | None = _setting("", existing_file, "FILE", "its key")
+    tls_cert: Path | None = _setting("", file, "FILE", "a certificate chain: HTTP and gRPC are answered over TLS")
+    tls_key: Path | None = _setting("", file, "FILE", "its key")
     tls_client_ca: Path | None = _setting(
-        "", existing_file, "FILE", "authorities of client certificates, which are then required"
+        "", file, "FILE", "authorities of client certificates, which are then required"
     )
     drain: float = _setting(
         "10s", duration_s, "SPAN", "how long calls under way may take when the service is told to stop"
@@ -209,8 +205,8 @@ class Settings:
     own_limit: str | None = _setting(
         "off", limit_or_off, "LIMIT", "how much each worker answers at most, in words; the rest gets 503"
     )
-    body: int = _setting("65536", whole_number(1024, 2**26), "BYTES", "the largest body that is read")
-    batch: int = _setting("100", whole_number(1, 10_000), "N", "the most checks in one request")
+    body: int = _setting("65536", integer(1024, 2**26), "BYTES", "the largest body that is read")
+    batch: int = _setting("100", integer(1, 10_000), "N", "the most checks in one request")
     log: str = _setting("text", one_of("text", "json"), "FORM", "how log lines are written: text or json")
     log_level: str = _setting(
         "info", one_of("debug", "info", "warning", "error"), "LEVEL", "what is logged: debug, info, warning, error"
@@ -230,10 +226,8 @@ class Settings:
                 "Set one, or listen at 127.0.0.1."
             )
         for name in ("admin_token", "secret"):
-            if 0 < len(getattr(self, name)) < _MIN_SECRET_CHARS:
-                raise InvalidSetting(
-                    f"{name} is shorter than {_MIN_SECRET_CHARS} characters: it could be guessed."
-                )
+            if 0 < len(getattr(self, name)) < _MIN_SECRET:
+                raise InvalidSetting(f"{name} is shorter than {_MIN_SECRET} characters: it could be guessed.")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidSetting("tls_cert and tls_key belong together: one of them is missing.")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -292,12 +286,10 @@ def read(
         texts.update(source)
     texts.update({name: (text, flag(name)) for name, text in flags.items() if text is not None})
     values: dict[str, Any] = {"grpc": None} if missing(*ENVOY_MODULES) else {}  # it cannot be served without them
-    for setting in fields(Settings):
-        if setting.name in texts:
-            text, source_name = texts[setting.name]
-            values[setting.name] = _parse_value(
-                setting.metadata["read"], text, source_name, setting.metadata["secret"]
-            )
+    for each in fields(Settings):
+        if each.name in texts:
+            text, source_name = texts[each.name]
+            values[each.name] = _parse_value(each.metadata["read"], text, source_name, each.metadata["secret"])
     return Settings(**values)
 
 
@@ -305,9 +297,9 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _parse_value(parse: Callable[[str], Any], text: str, source: str, secret: bool) -> Any:
+def _parse_value(convert: Callable[[str], Any], text: str, source: str, secret: bool) -> Any:
     try:
-        return parse(text)
+        return convert(text)
     except HeadgateError as error:
         raise InvalidSetting(f"{source}: {error}") from error
     except ValueError as error:
@@ -334,8 +326,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, st
 
 
 def _check_unknown_variable(variable: str, name: str, base_name: str) -> None:
-    """Raises if the name is like one of ours. Others are ignored: Kubernetes sets HEADGATE_SERVICE_HOST and
-    more."""
+    """Raises if the name is like one of ours. Others are ignored, such as Kubernetes' HEADGATE_SERVICE_HOST."""
     suggestions = [base_name] if base_name in SETTING_NAMES else get_close_matches(name, SETTING_NAMES, 1, 0.8)
     if suggestions:
         raise InvalidSetting(f"{variable} is not a setting. Did you mean {ENVIRONMENT}{suggestions[0].upper()}?")
@@ -404,8 +395,6 @@ class SettingInfo(NamedTuple):
 def table() -> list[SettingInfo]:
     """Returns all settings, in their order."""
     return [
-        SettingInfo(
-            setting.name, setting.metadata["default"], setting.metadata["metavar"], setting.metadata["about"]
-        )
-        for setting in fields(Settings)
+        SettingInfo(each.name, each.metadata["default"], each.metadata["metavar"], each.metadata["about"])
+        for each in fields(Settings)
     ]

@@ -68,7 +68,7 @@ OptionalDecisions = Sequence[RuleDecision | None]  # None: there is no limit, an
 DecisiveParts = Sequence[tuple[RuleDecision, Decision]]
 
 _UNKNOWN_UNIT = 0
-_UNIT_BY_NAME = {word: number for number, (word, _) in UNITS.items()}
+_UNIT_BY_NAME = {unit_name: number for number, (unit_name, _) in UNITS.items()}
 _UNIT_BY_PERIOD_US = {seconds * SECOND: number for number, (_, seconds) in UNITS.items()}
 _RATE_UNITS = [(number, UNITS[number][1]) for number in (1, 2, 3, 4)]  # units of rates, ascending
 
@@ -86,10 +86,12 @@ class ResponseFormat(NamedTuple):
         return self.labels.get(rule or "", rule) if self.with_names else None
 
 
-def response_format(rulebook: CompiledRulebook, fields: bool = True, names: bool = True) -> ResponseFormat:
+def response_format(
+    rulebook: CompiledRulebook, with_headers: bool = True, with_names: bool = True
+) -> ResponseFormat:
     """Returns the format for a rulebook: with or without header fields, with or without names."""
     labels = {rule.name: rule.label for rule in rulebook.book.rules if rule.label is not None}
-    return ResponseFormat(rulebook.book.headers if fields else None, names, labels, rulebook.closed)
+    return ResponseFormat(rulebook.book.headers if with_headers else None, with_names, labels, rulebook.closed)
 
 
 def make_response(
@@ -234,8 +236,7 @@ def _add_metadata(
 
 
 def _restrictiveness(decisive: tuple[RuleDecision, Decision]) -> tuple[int, float]:
-    """Sorts the decisive decision first: the longest refusal, then the smallest share left; shadow verdicts
-    last."""
+    """Returns a sort key: the longest refusal first, then the smallest share left; shadow verdicts last."""
     _, part = decisive
     outcome = part.facts
     if part.aside is not None:

@@ -273,8 +273,7 @@ class QuotaStream:
         return self._set_strategy(strategy, grants, state)
 
     def _initial_grant(self, rule: str, limit: Limit, state: _BucketState) -> Assignment:
-        """Returns a bucket's grant where nothing is free: the rule's initial share, while it waits for its
-        first."""
+        """Returns the rule's initial share while a bucket waits for its first grant, otherwise an empty grant."""
         rule_options = self._service.limiter.rulebook.rule(rule)
         is_joining = (
             state.is_new

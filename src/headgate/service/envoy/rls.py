@@ -83,8 +83,7 @@ class RateLimits:
         self._response_format = envoy_response.response_format(rulebook, self._with_headers, self._with_names)
 
     async def should_rate_limit(self, data: bytes, context: Context) -> bytes:
-        """Handles the service's method: from a RateLimitRequest to a RateLimitResponse, both as bytes; or
-        aborts."""
+        """Handles the service's method: decodes a RateLimitRequest, returns an encoded RateLimitResponse."""
         limiter = self.limiter
         cached = self._request_cache.get(data, limiter.ruling)
         try:
@@ -104,8 +103,7 @@ class RateLimits:
         return encode_passes(*inputs[:3]) or envoy_response.make_response(*inputs).SerializeToString()
 
     async def answer(self, request: Any) -> Any:
-        """Returns the response to a RateLimitRequest; raises InvalidCharge or EngineUnavailable if there is
-        none."""
+        """Returns the response to a RateLimitRequest; raises InvalidCharge or EngineUnavailable."""
         return envoy_response.make_response(*await self._decide_request(request))
 
     async def answer_json(self, body: bytes) -> tuple[int, bytes]:
@@ -208,14 +206,14 @@ def _decode_request(data: bytes) -> Any:
         raise InvalidCharge("These bytes are no RateLimitRequest.") from None
 
 
-def handler(limits: RateLimits) -> grpc.GenericRpcHandler:
+def handler(rate_limits: RateLimits) -> grpc.GenericRpcHandler:
     """Returns a handler for a grpc.aio server's add_generic_rpc_handlers."""
-    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(limits)})
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method(rate_limits)})
 
 
-def method(limits: RateLimits) -> Any:
+def method(rate_limits: RateLimits) -> Any:
     """Returns the service's method as a grpc handler."""
-    return grpc.unary_unary_rpc_method_handler(limits.should_rate_limit)
+    return grpc.unary_unary_rpc_method_handler(rate_limits.should_rate_limit)
 
 
 def _error_json(text: str) -> bytes:
