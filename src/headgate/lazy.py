@@ -1,4 +1,4 @@
-"""A property that is worked out when it is first read."""
+"""lazy_property: a property that is computed when it is first read."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ else:
     class lazy_property:  # noqa: N801
         """functools.cached_property without its lock.
 
-        Before Python 3.12 that is one lock for all objects of a class: it costs more than the work that is spared,
-        and a child that is forked while another thread is inside would wait for it for ever. Two threads that read
-        at the same time both work it out, and one of the two equal values stays.
+        Before Python 3.12 that is one lock for all objects of a class: it costs more than the work that it saves,
+        and a child that is forked while another thread holds it waits for it for ever. Two threads that read at
+        the same time both compute the value, and one of the two equal values stays.
         """
 
-        def __init__(self, work):
-            self._work, self.__doc__ = work, work.__doc__
+        def __init__(self, compute):
+            self._compute, self.__doc__ = compute, compute.__doc__
 
         def __set_name__(self, owner, name):
             self._name = name
 
-        def __get__(self, of, owner=None):
-            if of is None:
+        def __get__(self, instance, owner=None):
+            if instance is None:
                 return self
-            value = of.__dict__[self._name] = self._work(of)
+            value = instance.__dict__[self._name] = self._compute(instance)
             return value

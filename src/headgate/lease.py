@@ -1,4 +1,4 @@
-"""A slot that is held: renewed while its block runs, released when done, gone by itself after its ttl.
+"""Leases: slots that are held, renewed while a block runs, released at its end, expired after their ttl.
 
     with limiter.acquire("exports", timeout=5) as lease:
         for part in parts:
@@ -6,10 +6,10 @@
                 raise Stop("somebody else may hold the slot by now")
             write(part, fence=lease.fence)
 
-A with statement renews the lease while its block runs, however long that is (renewal.py); without one, call renew
-at least every third of the ttl or so, and stop when it says no. `lost` tells at any time whether somebody else may
-hold the slot by now, and whoever leaves the block is told by LeaseLost. The fence grows with every lease of a key;
-a store that refuses lower ones than it has seen is safe even from a holder that has not noticed yet.
+A with statement renews the lease while its block runs, however long that is (slot_renewal.py); without one, call
+renew about every third of the ttl, and stop when it returns False. `lost` is true as soon as somebody else may
+hold the slot, and leaving the block then raises LeaseLost. The fence grows with every lease of a key; a store that
+refuses lower ones than it has seen is safe even from a holder that has not noticed yet.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from headgate.algorithms.slots import Slots, renewed_us
 from headgate.slot_renewal import AsyncHolding, Hold, Holding
 
 
-class Keeper(Protocol):
-    """Whoever keeps the lease: an engine's meter."""
+class LeaseMeter(Protocol):
+    """The part of an engine's meter that a lease uses."""
 
     def renew(self, key: str, fence: int) -> int | None: ...
     def release(self, key: str, fence: int) -> bool: ...
 
 
-class AsyncKeeper(Protocol):
+class AsyncLeaseMeter(Protocol):
+    """The part of an awaited engine's meter that a lease uses."""
+
     async def renew(self, key: str, fence: int) -> int | None: ...
     async def release(self, key: str, fence: int) -> bool: ...
 
@@ -39,15 +41,16 @@ class AsyncKeeper(Protocol):
 K = TypeVar("K")
 
 
-class _Held(Generic[K]):
-    """What is known of a lease. True while it is held as far as known: time alone does not change that."""
+class _LeaseBase(Generic[K]):
+    """The state of a lease. True while the last reply of the engine says that it is held: time alone does not
+    change that."""
 
-    def __init__(self, keeper: K, key: str, decision: Decision) -> None:
+    def __init__(self, meter: K, key: str, decision: Decision) -> None:
         limit = decision.limit
         if not isinstance(limit, Slots) or not decision.allowed:
             raise TypeError(f"A lease comes of slots that were granted, not of: {decision}")
         *_, at_us, fence = decision.facts
-        self._keeper = keeper
+        self._meter = meter
         self._expires_us = renewed_us(limit, at_us)
         self._held = True
         self._hold = decision.hold = Hold(f"The slot of {key!r}", limit.ttl_us / SECOND, self._expires_us)
@@ -62,7 +65,7 @@ class _Held(Generic[K]):
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may hold the slot by now: the engine said so, or has not renewed it for a ttl."""
+        """Whether somebody else may hold the slot: the engine reported so, or has not renewed it for a ttl."""
         return self._hold.lost
 
     def __bool__(self) -> bool:
@@ -72,18 +75,18 @@ class _Held(Generic[K]):
         state = f"until {self.expires_at:.3f}" if self._held else "gone"
         return f"<{type(self).__name__} {self.fence} on {self.key!r}, {state}>"
 
-    def _renewed(self, asked_at: float, expires_us: int | None) -> bool:
+    def _update_expiry(self, requested_at: float, expires_us: int | None) -> bool:
         self._held = expires_us is not None
         self._expires_us = expires_us or self._expires_us
-        return self._hold.answered(asked_at, expires_us)
+        return self._hold.answered(requested_at, expires_us)
 
-    def _given_back(self, released: bool) -> bool:
+    def _end(self, released: bool) -> bool:
         self._held = False
         self._hold.ended()
         return released
 
 
-class Lease(_Held[Keeper]):
+class Lease(_LeaseBase[LeaseMeter]):
     """A slot of a key, held. A with statement renews it, and releases it in the end.
 
     >>> with Limiter("1 slot").acquire("exports") as lease:
@@ -97,8 +100,8 @@ class Lease(_Held[Keeper]):
         >>> Limiter("1 slot ttl 30s").acquire("exports").renew()
         True
         """
-        asked_at = monotonic()
-        return self._held and self._renewed(asked_at, self._keeper.renew(self.key, self.fence))
+        requested_at = monotonic()
+        return self._held and self._update_expiry(requested_at, self._meter.renew(self.key, self.fence))
 
     def release(self) -> bool:
         """Gives it back; False if it was gone already. Any number of times.
@@ -107,7 +110,7 @@ class Lease(_Held[Keeper]):
         >>> lease.release(), lease.release()
         (True, False)
         """
-        return self._held and self._given_back(self._keeper.release(self.key, self.fence))
+        return self._held and self._end(self._meter.release(self.key, self.fence))
 
     def __enter__(self) -> Lease:
         self._holding = Holding(self._hold, self.renew, lambda: self._hold.over or self.release())
@@ -120,7 +123,7 @@ class Lease(_Held[Keeper]):
         self._holding.__exit__(kind, error, trace)
 
 
-class AsyncLease(_Held[AsyncKeeper]):
+class AsyncLease(_LeaseBase[AsyncLeaseMeter]):
     """A slot of a key, held. An async with statement renews it, and releases it in the end.
 
     >>> async def main() -> bool:
@@ -132,18 +135,18 @@ class AsyncLease(_Held[AsyncKeeper]):
 
     async def renew(self) -> bool:
         """Holds it for another ttl from now; False if it is gone, and then somebody else may hold the slot."""
-        asked_at = monotonic()
-        return self._held and self._renewed(asked_at, await self._keeper.renew(self.key, self.fence))
+        requested_at = monotonic()
+        return self._held and self._update_expiry(requested_at, await self._meter.renew(self.key, self.fence))
 
     async def release(self) -> bool:
         """Gives it back; False if it was gone already. Any number of times."""
-        return self._held and self._given_back(await self._keeper.release(self.key, self.fence))
+        return self._held and self._end(await self._meter.release(self.key, self.fence))
 
-    async def _leave(self) -> bool:
+    async def _release_once(self) -> bool:
         return self._hold.over or await self.release()
 
     async def __aenter__(self) -> AsyncLease:
-        self._holding = AsyncHolding(self._hold, self.renew, self._leave)
+        self._holding = AsyncHolding(self._hold, self.renew, self._release_once)
         await self._holding.__aenter__()
         return self
 

@@ -1,14 +1,15 @@
-"""The verbs that a program calls.
+"""The limiters that a program calls: Limiter and AsyncLimiter.
 
     take      may this call pass?                   peek      would it?
     take_all  may these, together?                  wait      pass when there is room, first come first served
     reserve   take a place now, be served later     refund    give back what a decision charged
-    reset     forget a key                          acquire   hold a slot until released
+    reset     delete the counters of a key          acquire   hold a slot until released
     guard     any of these around a block or a function
-    explain   what is promised, in words            from_rules    a limiter that follows a rulebook
+    explain   describe what is promised             from_rules    a limiter that follows a rulebook
 
-Limiter and AsyncLimiter are the same but for the await. What takes several steps is a flow, spelled once in
-steps.py; what is checked is checked in asking.py. A Limiter knows no Redis, no HTTP and no framework.
+Limiter and AsyncLimiter are the same but for the await. Operations of several steps are flows, written once in
+limiter_flows.py and slot_queue.py; validation.py checks the arguments. A Limiter knows no Redis, no HTTP and no
+framework.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from headgate.guard import AsyncGuard, Guard
 from headgate.lease import AsyncLease, Lease
 from headgate.reservation import AsyncReservation, Reservation
 from headgate.validation import (
-    Asked,
-    Asking,
+    BoundLimits,
+    ChargeBatch,
     LimitLike,
     check_decision,
     check_engine,
@@ -45,8 +46,8 @@ class Limiter:
 
     limit    a Limit, its text form ("100/s burst 200"), or several ("10/s; 500/hour"), decided together
     engine   where counts are kept: memory:// (this process), redis://host:port/db, or an engine
-    name     what the counts are filed under; the limit's text unless given. Give one to be able to change the
-             limit later without forgetting the counts.
+    name     what the counts are stored under; the limit's text unless given. With a name, the limit can change
+             later and the counts stay.
 
     >>> limiter = Limiter("3/minute")
     >>> limiter.take("ann")
@@ -69,7 +70,7 @@ class Limiter:
             check_engine(engine, awaited=False)
         self.engine = engine
         limits = limits_of(limit)
-        self._asking: Asking[Meter, SlotMeter] = Asking(
+        self._limits: BoundLimits[Meter, SlotMeter] = BoundLimits(
             limits, names_of(limits, name), self.engine.meter, self.engine.slots
         )
         self._bind()
@@ -87,7 +88,7 @@ class Limiter:
         return RuleLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
-        meters = self._asking.meters
+        meters = self._limits.meters
         self._single = len(meters) == 1
         if self._single:
             self._meter, self._decide = meters[0], meters[0].decide
@@ -101,16 +102,16 @@ class Limiter:
         """
         if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
             return Decision(self._decide(key, cost), self._meter, key, cost)
-        return self._take_all(self._asking.of(key, cost), None)
+        return self._take_all(self._limits.charge_each(key, cost), None)
 
     def peek(self, key: str) -> Decision:
-        """Shows how things stand and charges nothing; `allowed` says whether a call of cost 1 would pass.
+        """Returns what is left and charges nothing; `allowed` says whether a call of cost 1 would pass.
 
         >>> Limiter("3/minute").peek("ann").remaining
         3
         """
         if self.holds_slots:
-            meter = self._asking.slots_of(key)
+            meter = self._limits.slot_meter(key)
             return Decision(meter.free(key), meter, key, 0)
         return self.take(key, 0)
 
@@ -121,23 +122,23 @@ class Limiter:
         >>> limiter.take_all([Charge("ann"), Charge("everybody", "100/s", cost=2)]).allowed
         True
         """
-        return self._take_all(self._asking.charges(charges), None)
+        return self._take_all(self._limits.batch(charges), None)
 
-    def _take_all(self, asked: Asked[Meter], patience_us: int | None) -> Decision:
-        if len(asked.distinct) == 1:
-            meter, key, cost = asked.distinct[0]
-            return asked.decision([meter.decide(key, cost, patience_us)])
-        return asked.decision(self.engine.decide_all(asked.distinct, patience_us))
+    def _take_all(self, batch: ChargeBatch[Meter], patience_us: int | None) -> Decision:
+        if len(batch.distinct) == 1:
+            meter, key, cost = batch.distinct[0]
+            return batch.decision([meter.decide(key, cost, patience_us)])
+        return batch.decision(self.engine.decide_all(batch.distinct, patience_us))
 
     def wait(self, key: str, cost: int = 1, timeout: float | None = None) -> Decision:
-        """Passes when there is room, in the order of asking; refused at once if that is more than `timeout` away.
+        """Waits until the call may pass, first come, first served; refuses at once if `timeout` is too short.
 
         >>> limiter = Limiter("10/s burst 1", clock=ManualClock())
         >>> limiter.wait("ann").delay, limiter.wait("ann").delay
         (0.0, 0.1)
         """
-        asked = self._asking.of(key, cost, spends=True)
-        return run(limiter_flows.wait(self._take_all, asked, timeout, self.clock.sleep_us))
+        batch = self._limits.charge_each(key, cost, spends=True)
+        return run(limiter_flows.wait(self._take_all, batch, timeout, self.clock.sleep_us))
 
     def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> Reservation:
         """Takes a place now; the caller sleeps `delay` before going on, or cancels.
@@ -146,8 +147,8 @@ class Limiter:
         >>> [limiter.reserve("ann").delay for _ in range(3)]
         [0.0, 1.0, 2.0]
         """
-        asked = self._asking.of(key, cost, spends=True)
-        return Reservation(self._take_all(asked, limiter_flows.patience_us(timeout)))
+        batch = self._limits.charge_each(key, cost, spends=True)
+        return Reservation(self._take_all(batch, limiter_flows.patience_us(timeout)))
 
     def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Gives back what the decision charged, or `cost` of it: at most what that charge still holds.
@@ -168,12 +169,12 @@ class Limiter:
         (0, None, 1)
         """
         check_key(key)
-        for meter in (*self._asking.meters, self._asking.slots):
+        for meter in (*self._limits.meters, self._limits.slots):
             if meter is not None:
                 meter.reset(key)
 
     def set_limit(self, limit: LimitLike, *keys: str) -> None:
-        """Goes on under another limit with the same counts; `keys` are reckoned anew at this instant.
+        """Changes the limit and keeps the counts; those of `keys` are converted to it at this instant.
 
         >>> limiter = Limiter("3/hour fixed", name="api")
         >>> used = limiter.take("ann", cost=2)
@@ -183,9 +184,9 @@ class Limiter:
         """
         for key in keys:
             check_key(key)
-        self._asking = self._asking.changed(limit)
+        self._limits = self._limits.with_limits(limit)
         self._bind()
-        for meter in self._asking.meters:
+        for meter in self._limits.meters:
             for key in keys:
                 meter.retune(key)
 
@@ -196,22 +197,22 @@ class Limiter:
         ...     lease.decision.remaining
         19
         """
-        meter = self._asking.slots_of(key)
+        meter = self._limits.slot_meter(key)
         flow = slot_queue.acquire(meter, key, limiter_flows.patience_us(timeout), self.clock.sleep_us)
         return Lease(meter, key, run(flow))
 
     @property
     def holds_slots(self) -> bool:
         """Whether this limiter's limit is acquired and released, not taken."""
-        return self._asking.slots is not None
+        return self._limits.slots is not None
 
     def explain(self, nodes: int = 1) -> str:
-        """Describes what this limiter promises, in words and numbers, when so many processes use it.
+        """Describes what this limiter guarantees, in words and numbers, with so many processes using it.
 
         >>> Limiter("6/minute").explain().splitlines()[2].strip()
         'passes      6 at once from a full bucket, then one every 10 s'
         """
-        limits = [meter.limit for meter in (*self._asking.meters, self._asking.slots) if meter is not None]
+        limits = [meter.limit for meter in (*self._limits.meters, self._limits.slots) if meter is not None]
         return page(limits, self.engine, nodes)
 
     def guard(self, key: str | Callable[..., str], cost: int = 1, timeout: float = 0) -> Guard:
@@ -270,7 +271,7 @@ class AsyncLimiter:
             check_engine(engine, awaited=True)
         self.engine = engine
         limits = limits_of(limit)
-        self._asking: Asking[AsyncMeter, AsyncSlotMeter] = Asking(
+        self._limits: BoundLimits[AsyncMeter, AsyncSlotMeter] = BoundLimits(
             limits, names_of(limits, name), self.engine.meter, self.engine.slots
         )
         self._bind()
@@ -279,13 +280,11 @@ class AsyncLimiter:
     def from_rules(
         rules: Rules, engine: str | AsyncEngine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
     ) -> AsyncRuleLimiter:
-        """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed". See
-        RuleLimiter.
-        """
+        """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed"."""
         return AsyncRuleLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
-        meters = self._asking.meters
+        meters = self._limits.meters
         self._single = len(meters) == 1
         if self._single:
             self._meter, self._decide = meters[0], meters[0].decide
@@ -294,36 +293,34 @@ class AsyncLimiter:
         """Decides whether a call of this cost may pass, and charges it if so."""
         if key.__class__ is str and key and cost.__class__ is int and cost >= 0 and self._single:
             return Decision(await self._decide(key, cost), self._meter, key, cost)
-        return await self._take_all(self._asking.of(key, cost), None)
+        return await self._take_all(self._limits.charge_each(key, cost), None)
 
     async def peek(self, key: str) -> Decision:
-        """Shows how things stand and charges nothing; `allowed` says whether a call of cost 1 would pass."""
+        """Returns what is left and charges nothing; `allowed` says whether a call of cost 1 would pass."""
         if self.holds_slots:
-            meter = self._asking.slots_of(key)
+            meter = self._limits.slot_meter(key)
             return Decision(await meter.free(key), meter, key, 0)
         return await self.take(key, 0)
 
     async def take_all(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Decision:
         """Decides several charges together, and charges all of them or none."""
-        return await self._take_all(self._asking.charges(charges), None)
+        return await self._take_all(self._limits.batch(charges), None)
 
-    async def _take_all(self, asked: Asked[AsyncMeter], patience_us: int | None) -> Decision:
-        if len(asked.distinct) == 1:
-            meter, key, cost = asked.distinct[0]
-            return asked.decision([await meter.decide(key, cost, patience_us)])
-        return asked.decision(await self.engine.decide_all(asked.distinct, patience_us))
+    async def _take_all(self, batch: ChargeBatch[AsyncMeter], patience_us: int | None) -> Decision:
+        if len(batch.distinct) == 1:
+            meter, key, cost = batch.distinct[0]
+            return batch.decision([await meter.decide(key, cost, patience_us)])
+        return batch.decision(await self.engine.decide_all(batch.distinct, patience_us))
 
     async def wait(self, key: str, cost: int = 1, timeout: float | None = None) -> Decision:
-        """Passes when there is room, in the order of asking; refused at once if that is more than `timeout`
-        away.
-        """
-        asked = self._asking.of(key, cost, spends=True)
-        return await arun(limiter_flows.wait(self._take_all, asked, timeout, self.clock.asleep_us))
+        """Waits until the call may pass, first come, first served; refuses at once if `timeout` is too short."""
+        batch = self._limits.charge_each(key, cost, spends=True)
+        return await arun(limiter_flows.wait(self._take_all, batch, timeout, self.clock.asleep_us))
 
     async def reserve(self, key: str, cost: int = 1, timeout: float | None = None) -> AsyncReservation:
         """Takes a place now; the caller sleeps `delay` before going on, or cancels."""
-        asked = self._asking.of(key, cost, spends=True)
-        return AsyncReservation(await self._take_all(asked, limiter_flows.patience_us(timeout)))
+        batch = self._limits.charge_each(key, cost, spends=True)
+        return AsyncReservation(await self._take_all(batch, limiter_flows.patience_us(timeout)))
 
     async def refund(self, decision: Decision, cost: int | None = None) -> None:
         """Gives back what the decision charged, or `cost` of it: at most what that charge still holds."""
@@ -332,34 +329,34 @@ class AsyncLimiter:
     async def reset(self, key: str) -> None:
         """Deletes the counts of the key."""
         check_key(key)
-        for meter in (*self._asking.meters, self._asking.slots):
+        for meter in (*self._limits.meters, self._limits.slots):
             if meter is not None:
                 await meter.reset(key)
 
     async def set_limit(self, limit: LimitLike, *keys: str) -> None:
-        """Goes on under another limit with the same counts; `keys` are reckoned anew at this instant."""
+        """Changes the limit and keeps the counts; those of `keys` are converted to it at this instant."""
         for key in keys:
             check_key(key)
-        self._asking = self._asking.changed(limit)
+        self._limits = self._limits.with_limits(limit)
         self._bind()
-        for meter in self._asking.meters:
+        for meter in self._limits.meters:
             for key in keys:
                 await meter.retune(key)
 
     async def acquire(self, key: str, timeout: float = 0) -> AsyncLease:
         """Holds a slot; raises RateLimited if none comes free within `timeout`. Use it in a with statement."""
-        meter = self._asking.slots_of(key)
+        meter = self._limits.slot_meter(key)
         flow = slot_queue.acquire(meter, key, limiter_flows.patience_us(timeout), self.clock.asleep_us)
         return AsyncLease(meter, key, await arun(flow))
 
     @property
     def holds_slots(self) -> bool:
         """Whether this limiter's limit is acquired and released, not taken."""
-        return self._asking.slots is not None
+        return self._limits.slots is not None
 
     def explain(self, nodes: int = 1) -> str:
-        """Describes what this limiter promises, in words and numbers, when so many processes use it."""
-        limits = [meter.limit for meter in (*self._asking.meters, self._asking.slots) if meter is not None]
+        """Describes what this limiter guarantees, in words and numbers, with so many processes using it."""
+        limits = [meter.limit for meter in (*self._limits.meters, self._limits.slots) if meter is not None]
         return page(limits, self.engine, nodes)
 
     def guard(self, key: str | Callable[..., str], cost: int = 1, timeout: float = 0) -> AsyncGuard:

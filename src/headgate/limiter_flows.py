@@ -1,4 +1,4 @@
-"""What takes several steps: wait, refund, acquire. Flows, driven by both limiters."""
+"""Flows of several steps that both limiters run: wait, serve, cancel, refund."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.validation import check_units
 
 
 def patience_us(timeout: object) -> int:
-    """How long a caller will wait at most."""
+    """Returns the longest time that a caller waits, in microseconds; raises InvalidCharge if it is no timeout."""
     if timeout is None:
         return HORIZON_US
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
@@ -24,20 +24,20 @@ def patience_us(timeout: object) -> int:
 
 
 def wait(
-    decide: Callable[..., Any], asked: Any, timeout: float | None, sleep_us: Callable[[int], Any]
+    decide: Callable[..., Any], batch: Any, timeout: float | None, sleep_us: Callable[[int], Any]
 ) -> Flow[Decision]:
-    """Take a place in the queue, then sleep until it is served. One reservation, one sleep, no polling.
+    """Takes a place in the queue, then sleeps until it is served. One reservation, one sleep, no polling.
 
-    Whether the timeout suffices is known before anything is charged. Whoever is interrupted while sleeping gives
-    the place back; a process that dies loses it.
+    Whether the timeout suffices is known before anything is charged. A caller that is interrupted while it sleeps
+    gives the place back; a process that dies loses it.
     """
-    decision: Decision = yield partial(decide, asked, patience_us(timeout))
+    decision: Decision = yield partial(decide, batch, patience_us(timeout))
     yield from serve(decision, sleep_us)
     return decision
 
 
 def serve(decision: Decision, sleep_us: Callable[[int], Any]) -> Flow[None]:
-    """Sleep until an allowed call is served; whoever is interrupted gives its place back."""
+    """Sleeps until an allowed call is served; if interrupted, gives its place back."""
     if decision.allowed and decision.delay_us:
         try:
             yield partial(sleep_us, decision.delay_us)
@@ -47,19 +47,19 @@ def serve(decision: Decision, sleep_us: Callable[[int], Any]) -> Flow[None]:
 
 
 def cancel(decision: Decision) -> Flow[bool]:
-    """Give a reservation back, as far as nothing was built on it. False: the engine gave no answer to some of
-    it."""
-    answered = True
+    """Gives a reservation back, as far as nothing was built on it. False: the engine did not reply for some
+    part."""
+    complete = True
     for part in reversed((*decision.parts, *decision.beside)):
         if part.allowed and not (yield from _give_back(part, part.cost, cancel=True)):
-            answered = False
-    return answered
+            complete = False
+    return complete
 
 
 def refund(decision: Decision, cost: int | None) -> Flow[bool]:
-    """Give back what each charge of the decision still holds, once. False: the engine gave no answer to some of
-    it."""
-    answered = True
+    """Refunds what each charge of the decision still holds, once. False: the engine did not reply for some
+    part."""
+    complete = True
     units = None if cost is None else check_units(cost)
     if isinstance(decision.limit, Slots) and len(decision.parts) == 1:
         raise InvalidCharge(f'"{decision.limit}" is held, not taken: release its lease instead.')
@@ -68,16 +68,17 @@ def refund(decision: Decision, cost: int | None) -> Flow[bool]:
             if part.allowed and not (
                 yield from _give_back(part, part.cost if units is None else units, cancel=False)
             ):
-                answered = False
-    return answered
+                complete = False
+    return complete
 
 
 def _give_back(part: Decision, units: int, *, cancel: bool) -> Flow[bool]:
+    """Refunds or cancels up to so many units of one part; False if the engine did not reply."""
     units = min(units, part.cost - part.given_back)
     if units > 0 and not isinstance(part.limit, Slots):
         receipt = Receipt.of(part.facts, part.cost, part.given_back)
         part.given_back += units
         meter: Any = part.source
-        facts: Outcome = yield partial(meter.refund, part.key, units, receipt, cancel)
-        return not isinstance(facts, DegradedOutcome)
+        outcome: Outcome = yield partial(meter.refund, part.key, units, receipt, cancel)
+        return not isinstance(outcome, DegradedOutcome)
     return True

@@ -1,4 +1,4 @@
-"""A place taken: when it will be served, and how to give it back."""
+"""Reservations: charges that are served later, and how to cancel them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from headgate.algorithms.decision import Decision
 from headgate.flow import arun, run
 
 
-class _Place:
+class _QueuePlace:
+    """The part of a reservation that needs no engine."""
+
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
 
     @property
     def granted(self) -> bool:
-        """Whether there is a place at all; if not, nothing was charged."""
+        """Whether the place was granted; if not, nothing was charged."""
         return self.decision.allowed
 
     @property
@@ -28,7 +30,7 @@ class _Place:
         return f"<{type(self).__name__} {self.decision}>"
 
 
-class Reservation(_Place):
+class Reservation(_QueuePlace):
     """A place in the queue of a key. It is charged already; sleep `delay`, then go on, or cancel.
 
     >>> reservation = Limiter("1/s").reserve("ann")
@@ -49,7 +51,7 @@ class Reservation(_Place):
             run(limiter_flows.cancel(self.decision))
 
 
-class AsyncReservation(_Place):
+class AsyncReservation(_QueuePlace):
     """A place in the queue of a key. It is charged already; sleep `delay`, then go on, or cancel.
 
     >>> async def main() -> float:

@@ -1,13 +1,13 @@
-"""A receipt for nobody's charge: so that units can be given back to a key by who has no decision.
+"""Refunds units to a key without a decision: makes a receipt from the count as it is now.
 
-A refund belongs to a charge, and a charge's receipt is gone when its program is. What an operator has, or a
-gateway that speaks of negative hits, is the count as it stands. So the receipt is made of a peek of this instant:
-it says that the last `units` of what is counted now were one charge, and that this charge is given back. Each
-algorithm then gives what its own law allows:
+A refund belongs to a charge, and a charge's receipt is gone when its program is. An operator, or a gateway that
+sends negative hits, has only the current count. So the receipt is made from a peek: it claims that the last
+`units` of the current count were one charge, and that this charge is refunded. Each algorithm then gives back what
+its law allows:
 
     token bucket, leaky bucket     water that has not drained yet
     fixed window                   units of the window that is open
-    sliding window, sliding log    the newest units first, one question for each: no more is known
+    sliding window, sliding log    the newest units first, one request for each: a peek shows only the newest
     smooth                         the time for which the window is shut, not what idleness had saved
 
 Laws (tests/test_untracked_refund.py): for every algorithm, after a refund of n units at most n more pass than
@@ -31,24 +31,25 @@ from headgate.flow import Flow
 
 
 def give_back(meter: Meter | AsyncMeter, key: str, units: int) -> Flow[tuple[Outcome, Outcome]]:
-    """Give back up to so many units of the key; how it stood before, and how it stands after."""
+    """Refunds up to so many units of the key; returns the outcomes of a peek before and after."""
     if isinstance(meter.limit, Slots):
         raise InvalidCharge(
             f'"{meter.limit}" is held, not taken: a slot comes back when it is released, or expires.'
         )
     before = after = yield partial(meter.decide, key, 0)
-    at_once = not isinstance(meter.limit, SlidingLog | SlidingWindow)
-    for _ in range(1 if at_once else units):
-        receipt = _receipt(meter.limit, after, units if at_once else 1)
+    in_one_refund = not isinstance(meter.limit, SlidingLog | SlidingWindow)
+    for _ in range(1 if in_one_refund else units):
+        receipt = _receipt(meter.limit, after, units if in_one_refund else 1)
         if receipt is None:
             break
-        after = yield partial(meter.refund, key, units if at_once else 1, receipt)
+        after = yield partial(meter.refund, key, units if in_one_refund else 1, receipt)
     return before, after
 
 
-def _receipt(limit: Limit, facts: Outcome, units: int) -> Receipt | None:
-    """The last units of the count, as if they had been one charge; None if there are none."""
-    at_us, reset_us, shut_us = facts[AT_US], facts[RESET_AFTER_US], facts[RETRY_AFTER_US] or 0
+def _receipt(limit: Limit, outcome: Outcome, units: int) -> Receipt | None:
+    """Returns a receipt for the last units of the count, as if they had been one charge; None if there are
+    none."""
+    at_us, reset_us, shut_us = outcome[AT_US], outcome[RESET_AFTER_US], outcome[RETRY_AFTER_US] or 0
     if isinstance(limit, SlidingLog):
         newest_us = at_us + reset_us - limit.period_us
         return Receipt(units, newest_us, 0, 0, newest_us) if reset_us > 0 else None
@@ -57,9 +58,9 @@ def _receipt(limit: Limit, facts: Outcome, units: int) -> Receipt | None:
         return Receipt(units, cell * limit.cell_us, 0, 0, cell) if reset_us > 0 else None
     if isinstance(limit, Smooth):
         if limit.warmup_us and shut_us:
-            # Half of a charge that began so much earlier: a warm-up prices a part itself, and does not believe us.
+            # Half of a charge that began that much earlier: so that a warm-up prices the units itself.
             return Receipt(2 * units, at_us - shut_us, reset_us, 0, 2 * shut_us)
         price_us = min(shut_us, int(units * limit.interval_us))
-        given, _ = smooth.unmarked(limit, facts[MARK])
-        return Receipt(units, at_us, reset_us, 0, smooth.marked(limit, price_us, given)) if shut_us else None
-    return Receipt.of(facts, units)
+        refunded_us, _ = smooth.unmarked(limit, outcome[MARK])
+        return Receipt(units, at_us, reset_us, 0, smooth.marked(limit, price_us, refunded_us)) if shut_us else None
+    return Receipt.of(outcome, units)

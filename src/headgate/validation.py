@@ -1,6 +1,6 @@
 """Validates engines, keys, costs, limits and decisions before an engine sees them.
 
-Bad input gets a sentence here and changes nothing.
+Invalid input raises an error with a sentence that helps, and changes nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ LimitLike = Limit | str | Sequence[Limit]
 
 
 class Named(Protocol):
+    """A meter as seen from here: its limit, and the name that its counters are stored under."""
+
     @property
     def limit(self) -> Limit: ...
     @property
@@ -34,25 +36,26 @@ S = TypeVar("S", bound=Named)
 
 
 def limits_of(limit: LimitLike) -> tuple[Limit, ...]:
-    """One or several limits, from objects or from words."""
+    """Returns one or several limits, given as objects or as text."""
     if isinstance(limit, str):
         return parse_all(limit)
     limits = [limit] if isinstance(limit, Limit) else limit
-    if not isinstance(limits, list | tuple) or not limits or not all(isinstance(one, Limit) for one in limits):
+    if not isinstance(limits, list | tuple) or not limits or not all(isinstance(each, Limit) for each in limits):
         raise InvalidRule(f"A limit is a Limit or its text, such as 10/minute; not {limit!r}.")
-    for one in limits:
-        check_zone(one)
+    for each in limits:
+        check_zone(each)
     return tuple(limits)
 
 
 def check_zone(limit: Limit) -> None:
-    """Refuses a time zone that does not exist. The model cannot: it knows no zones."""
+    """Raises InvalidRule if a limit's time zone does not exist. The models cannot check that: they know no
+    zones."""
     if isinstance(limit, FixedWindow) and limit.zone is not None:
         time_zone(limit.zone)
 
 
 def check_engine(engine: object, *, awaited: bool) -> None:
-    """Refuses what is no engine, an awaited engine for Limiter, and any other for AsyncLimiter."""
+    """Raises InvalidRule unless this is an engine, and for AsyncLimiter an awaited one, for Limiter not."""
     name = type(engine).__name__
     if isinstance(engine, type) or not all(callable(getattr(engine, verb, None)) for verb in _ENGINE_VERBS):
         hint = ": give its URL" if name in ("Redis", "Valkey", "RedisCluster", "ValkeyCluster") else ""
@@ -67,7 +70,7 @@ def check_engine(engine: object, *, awaited: bool) -> None:
 
 
 def check_decision(decision: object, *, awaited: bool | None = None) -> Decision:
-    """Refuses what is no decision, and one that only a limiter of the other kind can give back."""
+    """Raises InvalidCharge unless this is a decision that a limiter of this kind can refund."""
     if not isinstance(decision, Decision):
         hint = ". Give its .decision" if isinstance(getattr(decision, "decision", None), Decision) else ""
         raise InvalidCharge(
@@ -95,7 +98,7 @@ def _awaited(thing: object, *verbs: str) -> bool:
 
 
 def describe(thing: object) -> str:
-    """Names a value in a sentence: a plain one by itself, any other by its class."""
+    """Returns how an error message names a value: simple ones by their repr, others by their class."""
     if thing is None or isinstance(thing, str | bytes | int | float | dict | list | tuple):
         return repr(thing)[:60]
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
@@ -103,6 +106,7 @@ def describe(thing: object) -> str:
 
 
 def check_key(key: object) -> str:
+    """Returns the key if it is a string that is not empty; raises InvalidCharge otherwise."""
     if not isinstance(key, str):
         raise InvalidCharge(f"A key is a string, not {type(key).__name__}. Name whose count this is.")
     if not key:
@@ -111,7 +115,7 @@ def check_key(key: object) -> str:
 
 
 def check_cost(cost: object, *, spends: bool = False) -> int:
-    """A cost that can be charged; `spends`: at least 1."""
+    """Returns the cost if it can be charged; raises InvalidCharge otherwise. `spends`: it must be at least 1."""
     if type(cost) is not int:
         raise InvalidCharge(f"A cost is a whole number, not {cost!r}.")
     if cost < spends:
@@ -121,44 +125,49 @@ def check_cost(cost: object, *, spends: bool = False) -> int:
 
 
 def check_units(units: object) -> int:
-    """A cost that can be given back."""
+    """Returns the number of units if it can be refunded; raises InvalidCharge otherwise."""
     if type(units) is not int or units < 0:
         kind = "at least 0" if type(units) is int else "a whole number"
         raise InvalidCharge(f"A cost to give back is {kind}, not {units!r}.")
     return units
 
 
-class Asked(Generic[M]):
-    """Charges, checked; those on the same count are put together, because they must see each other."""
+class ChargeBatch(Generic[M]):
+    """Validated charges, ready for an engine. Charges on the same counter are merged: they must see each other.
+
+    distinct    one (meter, key, cost) for each counter
+    """
 
     def __init__(self, charges: Sequence[tuple[M, str, int]]) -> None:
         self._charges = charges
         counts: dict[tuple[str, str, str], int] = {}
         self.distinct: list[tuple[M, str, int]] = []
-        self._place: list[int] = []
+        self._indexes: list[int] = []
         for meter, key, cost in charges:
-            place = counts.setdefault((meter.limit.algorithm, meter.name, key), len(self.distinct))
-            if place == len(self.distinct):
+            index = counts.setdefault((meter.limit.algorithm, meter.name, key), len(self.distinct))
+            if index == len(self.distinct):
                 self.distinct.append((meter, key, cost))
             else:
-                first, _, spent = self.distinct[place]
+                first, _, first_cost = self.distinct[index]
                 if first.limit != meter.limit:
                     raise InvalidCharge(f'"{meter.name}" cannot be {first.limit} and {meter.limit} at once.')
-                self.distinct[place] = first, key, spent + cost
-            self._place.append(place)
+                self.distinct[index] = first, key, first_cost + cost
+            self._indexes.append(index)
 
-    def decision(self, facts: Sequence[Outcome]) -> Decision:
+    def decision(self, outcomes: Sequence[Outcome]) -> Decision:
+        """Returns the decision that the engine's outcomes make, one outcome for each distinct charge."""
         parts = [
-            Decision(fact, meter, key, cost) for fact, (meter, key, cost) in zip(facts, self.distinct, strict=True)
+            Decision(outcome, meter, key, cost)
+            for outcome, (meter, key, cost) in zip(outcomes, self.distinct, strict=True)
         ]
         if len(self._charges) == 1:
             return parts[0]
-        charges = zip(self._place, self._charges, strict=True)
-        return JointDecision(parts, [(facts[place], *charge) for place, charge in charges])
+        charges = zip(self._indexes, self._charges, strict=True)
+        return JointDecision(parts, [(outcomes[index], *charge) for index, charge in charges])
 
 
-class Asking(Generic[M, S]):
-    """A limiter's limits, bound to an engine's meters: one or several rates, or slots."""
+class BoundLimits(Generic[M, S]):
+    """The limits of a limiter, bound to an engine's meters: one or several rates, or slots."""
 
     def __init__(
         self,
@@ -171,41 +180,42 @@ class Asking(Generic[M, S]):
         self._names = names
         self.meters: list[M] = []
         self.slots: S | None = None
-        self._others: dict[tuple[Limit, str], M] = {}
+        self._explicit_meters: dict[tuple[Limit, str], M] = {}
         if len(limits) == 1 and isinstance(limits[0], Slots):
             self.slots = bind_slots(limits[0], names[0])
         else:
             self.meters = [bind(_rate(limit), name) for limit, name in zip(limits, names, strict=True)]
 
-    def changed(self, limit: LimitLike) -> Asking[M, S]:
-        """The same names under other limits, so that counts carry over."""
+    def with_limits(self, limit: LimitLike) -> BoundLimits[M, S]:
+        """Returns the same names with other limits, so that counters carry over."""
         limits = limits_of(limit)
         if len(limits) != len(self._names):
             raise InvalidRule(f"{len(self._names)} limits cannot become {len(limits)}.")
-        return Asking(limits, self._names, self._bind, self._bind_slots)
+        return BoundLimits(limits, self._names, self._bind, self._bind_slots)
 
-    def of(self, key: object, cost: object, *, spends: bool = False) -> Asked[M]:
-        """One charge on each of the limiter's own limits."""
+    def charge_each(self, key: object, cost: object, *, spends: bool = False) -> ChargeBatch[M]:
+        """Returns one charge on each of the limiter's limits."""
         key, cost = check_key(key), check_cost(cost, spends=spends)
         if self.slots is not None:
             raise InvalidCharge(f'"{self.slots.limit}" is held, not taken: use acquire and release.')
-        return Asked([(meter, key, cost) for meter in self.meters])
+        return ChargeBatch([(meter, key, cost) for meter in self.meters])
 
-    def charges(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Asked[M]:
-        """Charges of anybody's: a Charge, or a plain (key, limit)."""
-        asked: list[tuple[M, str, int]] = []
+    def batch(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> ChargeBatch[M]:
+        """Returns the charges of a take_all call: each a Charge, or a (key, limit)."""
+        bound_charges: list[tuple[M, str, int]] = []
         for charge in charges if isinstance(charges, list | tuple) else (charges,):
             if not isinstance(charge, tuple) or not 0 < len(charge) <= len(Charge._fields):
                 raise InvalidCharge(f"A charge is a Charge or a (key, limit), not {charge!r}.")
             key, limit, cost, name = Charge(*charge)
             key, cost = check_key(key), check_cost(cost)
-            asked += [(meter, key, cost) for meter in self._meters(limit, name)]
-        if not asked:
+            bound_charges += [(meter, key, cost) for meter in self._meters(limit, name)]
+        if not bound_charges:
             raise InvalidCharge("There is nothing to decide: give at least one charge.")
-        return Asked(asked)
+        return ChargeBatch(bound_charges)
 
-    def slots_of(self, key: object) -> S:
-        """The slots' meter, which is all that can be acquired."""
+    def slot_meter(self, key: object) -> S:
+        """Returns the meter of the slots; raises InvalidCharge if the limit is a rate, which cannot be
+        acquired."""
         check_key(key)
         if self.slots is None:
             limits = "; ".join(str(meter.limit) for meter in self.meters)
@@ -218,17 +228,19 @@ class Asking(Generic[M, S]):
                 _rate(self.slots.limit)
             return self.meters
         limits = limits_of(limit)
-        return [self._other(one, named) for one, named in zip(limits, names_of(limits, name), strict=True)]
+        return [
+            self._explicit_meter(each, named) for each, named in zip(limits, names_of(limits, name), strict=True)
+        ]
 
-    def _other(self, limit: Limit, name: str) -> M:
-        meter = self._others.get((limit, name))
+    def _explicit_meter(self, limit: Limit, name: str) -> M:
+        meter = self._explicit_meters.get((limit, name))
         if meter is None:
-            meter = self._others[limit, name] = self._bind(_rate(limit), name)
+            meter = self._explicit_meters[limit, name] = self._bind(_rate(limit), name)
         return meter
 
 
 def names_of(limits: Sequence[Limit], name: str | None) -> list[str]:
-    """What the counts of each limit are filed under."""
+    """Returns the name that the counters of each limit are stored under."""
     if name is None:
         return [limit.text for limit in limits]
     if not name:

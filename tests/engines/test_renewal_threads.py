@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from threading import Event
 
-from headgate.slot_renewal import Hold, Holding, _Threads
+from headgate.slot_renewal import Hold, Holding, _RenewalThreads
 from tests.servers.waiting import until
 
 SURE_S = 20.0
@@ -25,7 +25,7 @@ def hang_until(let_go: Event, hangs: Event) -> Callable[[], object]:
 def test_a_waiting_thread_learns_of_the_next_due_when_another_one_hangs() -> None:
     """Two idle threads that nobody needs: the one that is woken for a due takes it and hangs. The other one was
     asleep when the next due was added, and must not sleep on (it did, for up to five seconds)."""
-    threads = _Threads()
+    threads = _RenewalThreads()
     let_go, both = Event(), [Event(), Event()]
     first = [holding(hang_until(let_go, hangs), 0.05) for hangs in both]
     for each in first:
