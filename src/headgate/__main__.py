@@ -1,4 +1,4 @@
-"""python -m headgate"""
+"""Runs the command line: python -m headgate."""
 
 import sys
 

@@ -1,10 +1,10 @@
-"""Where the windows of a calendar begin and end: the one place that knows time zones.
+"""Calendar windows: where days, weeks, months and years begin and end in a time zone.
 
-The model is pure and the scripts have no time zones, so a limit on days, weeks, months or years is given
-the boundaries around now before it is decided. A day starts at the first instant at which its zone's date
-is that day or a later one. Mostly that is midnight; where the clocks jump over midnight it is the jump, a
-day that a zone left out altogether (Samoa's 30 December 2011) is no window, and a day is as long as it is:
-23, 24 or 25 hours, or what else its government decided.
+The models are pure and the scripts have no time zones, so a limit on days, weeks, months or years gets the
+boundaries around now before it is decided. A day starts at the first instant at which its zone's date is that day
+or a later one. Mostly that is midnight; where the clocks jump over midnight it is the jump. A day that a zone
+skipped (Samoa's 30 December 2011) is no window, and a day is as long as it is: 23, 24 or 25 hours, or whatever its
+government decided.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def resolve(limit: Limit, now_us: int) -> Limit:
-    """The limit, ready to be decided around `now_us`: itself, if it is not one on a calendar."""
+    """Returns the limit with the boundaries around `now_us`; a limit that has no calendar, as it is."""
     if not isinstance(limit, FixedWindow) or limit.unit is None or limit.zone is None:
         return limit
-    nearest = limit.nearest
-    if nearest is not None and nearest.boundaries_us[1] <= now_us < nearest.boundaries_us[2]:
-        return nearest
-    nearest = limit.at(boundaries(limit.unit, limit.zone, now_us))
-    # One reference, replaced whole: threads that race here only do the same work twice.
-    limit.nearest = nearest
-    return nearest
+    resolved = limit.resolved
+    if resolved is not None and resolved.boundaries_us[1] <= now_us < resolved.boundaries_us[2]:
+        return resolved
+    resolved = limit.at(boundaries(limit.unit, limit.zone, now_us))
+    # One reference, replaced at once: threads that race here only do the same work twice.
+    limit.resolved = resolved
+    return resolved
 
 
 def boundaries(unit: str, zone: str, now_us: int) -> tuple[int, ...]:
-    """Six starts of windows in a row; the second is that of the window which holds `now_us`."""
+    """Returns six starts of windows in a row; the second is that of the window which holds `now_us`."""
     now = _EPOCH + timedelta(seconds=now_us // SECOND)
     starts = _starts(unit, zone, _first_day(unit, now.astimezone(time_zone(zone)).date(), 0))
     current = bisect_right(starts, now_us) - 1
@@ -48,8 +48,8 @@ def boundaries(unit: str, zone: str, now_us: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def time_zone(name: str) -> ZoneInfo:
-    """The zone of that name; a sentence if there is none."""
-    # Imported here, for it looks into how this machine was set up, and most limits need no zone.
+    """Returns the time zone of that name; raises InvalidRule if there is none."""
+    # Imported here, for it reads this machine's configuration, and most limits need no zone.
     from zoneinfo import ZoneInfo
 
     try:
@@ -59,31 +59,32 @@ def time_zone(name: str) -> ZoneInfo:
 
 
 def _advice(name: str) -> str:
+    """Returns what to write instead of a time zone that does not exist."""
     from zoneinfo import available_timezones
 
     zones = {zone.lower(): zone for zone in available_timezones()}
     if not zones:
         return "This machine has no time zone database: install the package tzdata."
     cities = {zone.rpartition("/")[2]: zone for zone in zones}
-    wanted = name.lower()
-    near = get_close_matches(wanted, zones, 3) or [
-        cities[city] for city in get_close_matches(wanted.rpartition("/")[2], cities, 3)
+    lower_name = name.lower()
+    matches = get_close_matches(lower_name, zones, 3) or [
+        cities[city] for city in get_close_matches(lower_name.rpartition("/")[2], cities, 3)
     ]
-    if not near:
+    if not matches:
         return 'Write a name of the IANA database, such as "Asia/Shanghai".'
-    return f"Did you mean {' or '.join(zones[match] for match in near)}?"
+    return f"Did you mean {' or '.join(zones[match] for match in matches)}?"
 
 
 @lru_cache(maxsize=256)
 def _starts(unit: str, zone: str, first: date) -> tuple[int, ...]:
-    """The starts of the windows around the one whose first day is `first`: more than are needed, because the
+    """Returns the starts of the windows around the one whose first day is `first`: more than needed, because the
     date may turn back at midnight, and days may be missing."""
     tz = time_zone(zone)
     return tuple(sorted({_start_us(tz, _first_day(unit, first, step)) for step in range(-3, BOUNDARIES + 2)}))
 
 
 def _first_day(unit: str, day: date, step: int) -> date:
-    """The first day of the window that lies so many windows after the one that holds `day`."""
+    """Returns the first day of the window that lies so many windows after the one that holds `day`."""
     if unit == "day":
         return day + timedelta(days=step)
     if unit == "week":
@@ -95,16 +96,16 @@ def _first_day(unit: str, day: date, step: int) -> date:
 
 
 def _start_us(tz: ZoneInfo, day: date) -> int:
-    """The first instant at which the zone's date is `day` or later."""
+    """Returns the first instant at which the zone's date is `day` or later."""
     midnight = datetime(day.year, day.month, day.day, tzinfo=tz)
-    start, other = _seconds(midnight), _seconds(midnight.replace(fold=1))
-    # Two midnights: `start` is the first. None: the clocks jumped over it, between `other` and `start`.
-    while other < start:
-        middle = (other + start) // 2
+    start, earlier = _seconds(midnight), _seconds(midnight.replace(fold=1))
+    # Two midnights: `start` is the first. None: the clocks jumped over it, between `earlier` and `start`.
+    while earlier < start:
+        middle = (earlier + start) // 2
         if (_EPOCH + timedelta(seconds=middle)).astimezone(tz).date() >= day:
             start = middle
         else:
-            other = middle + 1
+            earlier = middle + 1
     return start * SECOND
 
 

@@ -1,6 +1,6 @@
-"""Now, and sleep: the only place that reads or spends time.
+"""Clocks: the only place that reads the time or sleeps.
 
-Reading and sleeping are one thing, because a test that moves one must move the other. Epoch microseconds
+A clock does both, because a test that moves one must move the other. Times are microseconds since the epoch
 everywhere: windows are cut on the epoch, and an integer of microseconds is exact in Lua's doubles until 2255.
 """
 
@@ -19,6 +19,8 @@ _VERBS = "now_us", "sleep_us", "asleep_us"
 
 
 class Clock(Protocol):
+    """A clock that a limiter can use: SystemClock, ManualClock, or a program's own."""
+
     def now_us(self) -> int: ...
     def sleep_us(self, duration_us: int) -> None: ...
     async def asleep_us(self, duration_us: int) -> None: ...
@@ -40,12 +42,12 @@ class SystemClock:
         time.sleep(duration_us / 1_000_000)
 
     async def asleep_us(self, duration_us: int) -> None:
-        """Sleeps so many microseconds, awaited."""
+        """Sleeps so many microseconds, and lets other tasks run."""
         await asyncio.sleep(duration_us / 1_000_000)
 
 
 def check_clock(clock: object) -> Clock:
-    """Refuses what is no clock; None is the machine's."""
+    """Returns the clock; the machine's for None. Raises InvalidRule if it is no clock."""
     if clock is None:
         return SystemClock()
     if isinstance(clock, type) or not all(callable(getattr(clock, verb, None)) for verb in _VERBS):
@@ -56,11 +58,11 @@ def check_clock(clock: object) -> Clock:
 
 
 def nanoseconds(clock: Clock) -> Callable[[], int]:
-    """The same clock, read in nanoseconds: the system's without a detour, for who reads it most."""
+    """Returns a function that reads the clock in nanoseconds: the system's own where possible, for hot paths."""
     return _now_ns if type(clock) is SystemClock else lambda: clock.now_us() * 1000
 
 
-def _instant(now_us: object) -> int:
+def _checked_instant(now_us: object) -> int:
     if type(now_us) is not int:
         raise InvalidRule(
             "A ManualClock is set to whole microseconds since 1970, such as 1_700_000_000_000_000; "
@@ -70,7 +72,7 @@ def _instant(now_us: object) -> int:
 
 
 class ManualClock:
-    """A clock that moves only when told, or when somebody sleeps on it: for tests.
+    """A clock for tests: it moves only when it is set or advanced, or when somebody sleeps on it.
 
     >>> clock = ManualClock()
     >>> limiter = Limiter("1/minute", clock=clock)
@@ -79,7 +81,7 @@ class ManualClock:
     """
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
-        self._now_us = _instant(now_us)
+        self._now_us = _checked_instant(now_us)
 
     def now_us(self) -> int:
         """Returns microseconds since 1970, as they were set.
@@ -97,7 +99,7 @@ class ManualClock:
         >>> clock.now_us()
         7
         """
-        self._now_us = _instant(now_us)
+        self._now_us = _checked_instant(now_us)
 
     def advance(self, seconds: float) -> None:
         """Moves the clock by so many seconds.

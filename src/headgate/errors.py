@@ -1,18 +1,18 @@
-"""Everything headgate raises, drawn once.
+"""The tree of all exceptions that headgate raises.
 
     HeadgateError
     ├── InvalidRule         a limit or rule that cannot be: what was expected, and the nearest valid form
     │   └── InvalidRulebook     carries .problems: all that was found in a rulebook, each with its line
-    ├── InvalidCharge       a call that cannot be judged: a cost below zero, an empty key
+    ├── InvalidCharge       a call that cannot be decided: a cost below zero, an empty key
     ├── InvalidSetting      something that the service cannot be started with
     ├── MissingExtra        a package that this needs is not installed: which extra brings it
-    ├── RateLimited         carries .decision; raised only for callers who asked for raising
+    ├── RateLimited         carries .decision; raised only by or_raise, guard and acquire
     ├── LeaseLost           a slot that a block held was lost before it ended; somebody else may hold it
     ├── EngineUnavailable   no decision could be made; the cause is chained; never swallowed silently
     └── CorruptState        a key of ours holds a value that headgate did not write; no fallback answers for it
 
-A message is a sentence to whoever can fix it. Those that are invalid are also ValueErrors, and a missing
-extra is an ImportError, because that is what they are to a program that has never heard of headgate.
+A message is a sentence to the person who can fix the problem. The Invalid... errors are also ValueErrors, and
+MissingExtra is an ImportError, because that is what they are to a program that does not know headgate.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ class InvalidRule(HeadgateError, ValueError):
 
 
 class InvalidRulebook(InvalidRule):
-    """A rulebook that cannot be read. ``problems``: line and sentence of all that was found, in order; the line is
-    None where the book was no text, and the sentence then begins with the path. ``told``: the same, to be printed.
+    """A rulebook that is not valid.
+
+    ``problems``: line and sentence of every problem, in order; the line is None where the rulebook was not text,
+    and the sentence then begins with the path. ``told``: the same, ready to print.
 
     >>> try:
     ...     Limiter.from_rules({"rules": [{"name": "all"}]})
@@ -70,17 +72,17 @@ class InvalidRulebook(InvalidRule):
 
     @property
     def told(self) -> tuple[str, ...]:
-        """All problems as texts to be printed, with the file and the line."""
-        return tuple(self._told(line, sentence) for line, sentence in self.problems)
+        """All problems, ready to print, with the file and the line."""
+        return tuple(self._format(line, sentence) for line, sentence in self.problems)
 
-    def _told(self, line: int | None, sentence: str) -> str:
+    def _format(self, line: int | None, sentence: str) -> str:
         if line is None:
             return f"{self.source}: {sentence}" if self.source else sentence
         return f"{self.source}:{line}: {sentence}" if self.source else f"line {line}: {sentence}"
 
 
 class InvalidCharge(HeadgateError, ValueError):
-    """A key, cost or combination of charges that cannot be judged. Nothing was charged.
+    """A key, cost or combination of charges that cannot be decided. Nothing was charged.
 
     >>> try:
     ...     Limiter("3/s").take("ann", cost=-1)
@@ -121,7 +123,7 @@ class RateLimited(HeadgateError):
 
 
 class LeaseLost(HeadgateError):
-    """A slot was lost before the block that held it ended: somebody else may hold it, and may have since.
+    """A slot was lost before the block that held it ended: somebody else may hold it, or may have held it.
 
     >>> clock = ManualClock()
     >>> try:
@@ -135,9 +137,9 @@ class LeaseLost(HeadgateError):
 
 
 class EngineUnavailable(HeadgateError):
-    """No decision could be made: the engine did not answer, or refused to.
+    """No decision could be made: the engine did not reply, or replied with an error.
 
-    ``key``: one of those whose part of the engine it was, if only a part of it gave no answer.
+    ``key``: one of the keys of the part that failed, if only a part of the engine did.
 
     >>> try:
     ...     Limiter("3/s", "redis://127.0.0.1:1").take("ann")

@@ -1,4 +1,4 @@
-"""A limit in words, and what its engine promises: for whoever wonders what "6/minute queue 5" will do to them."""
+"""Explains limits in words, and what their engine guarantees: what does "6/minute queue 5" do to a caller?"""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
 
-Lines = Iterator[tuple[str, str]]
+Description = Iterator[tuple[str, str]]
 
 _REFUSED = "is not counted; it passes exactly retry_after later, if nothing else comes"
 _WINDOW = "to the unit; reservations go into the following windows"
 
 
-_LABEL = 13
+_LABEL_WIDTH = 13
 
 
 @runtime_checkable
-class Lawful(Protocol):
-    """An engine that can say what it promises for a limit, asked by so many processes."""
+class GuaranteeSource(Protocol):
+    """An engine that describes what it guarantees for a limit, with so many processes using it."""
 
-    def laws(self, limit: Limit, nodes: int) -> Lines: ...
+    def laws(self, limit: Limit, nodes: int) -> Description: ...
 
 
 def page(limits: Sequence[Limit], engine: object = None, nodes: int = 1, width: int = 100) -> str:
-    """Limits, and what the engine promises for each, to be read by people."""
+    """Returns a text that explains limits, and what the engine guarantees for each."""
     if type(nodes) is not int or nodes < 1:
         raise InvalidRule(f"nodes is a whole number, at least 1; not {nodes!r}.")
     lines = []
     for limit in limits:
         lines.append(limit.text)
-        for label, words in (*explain(limit), *laws(engine, limit, nodes)):
-            indent = " " * (_LABEL + 2)
-            lines.append(fill(words, width, initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent))
+        for label, text in (*explain(limit), *laws(engine, limit, nodes)):
+            indent = " " * (_LABEL_WIDTH + 2)
+            lines.append(fill(text, width, initial_indent=f"  {label:<{_LABEL_WIDTH}}", subsequent_indent=indent))
         lines.append("")
     if len(limits) > 1:
         lines.append("They are decided together: a call passes all of them, or is charged to none.\n")
     return "\n".join(lines)
 
 
-def laws(engine: object, limit: Limit, nodes: int) -> Lines:
-    """What an engine and those around it promise, from the inside out."""
+def laws(engine: object, limit: Limit, nodes: int) -> Description:
+    """Yields what an engine and the layers around it guarantee, from the inside out."""
     inner = getattr(engine, "inner", getattr(engine, "engine", None))
-    if inner is not None:  # an embedded engine that has counted nothing is empty, and false
+    if inner is not None:  # not its truth: an in-memory engine that has counted nothing is empty, and false
         yield from laws(inner, limit, nodes)
-    if isinstance(engine, Lawful):
+    if isinstance(engine, GuaranteeSource):
         yield from engine.laws(limit, nodes)
 
 
-def explain(limit: Limit) -> Lines:
-    """Label and words, in the order in which they are asked for."""
+def explain(limit: Limit) -> Description:
+    """Returns labels and texts that explain a limit, in the order in which people look for them."""
     match limit:
         case TokenBucket():
             return _token_bucket(limit)
@@ -78,7 +78,7 @@ def explain(limit: Limit) -> Lines:
     raise TypeError(f"A {type(limit).__name__} is of no kind that is known here.")
 
 
-def _token_bucket(limit: TokenBucket) -> Lines:
+def _token_bucket(limit: TokenBucket) -> Description:
     fill_us = limit.capacity / limit.amount
     yield "algorithm", "token bucket (GCRA): a steady rate that forgives short bursts"
     yield (
@@ -97,23 +97,23 @@ def _token_bucket(limit: TokenBucket) -> Lines:
     yield "refused", f"{_REFUSED}; a cost above {limit.burst:,} never passes"
 
 
-def _leaky_bucket(limit: LeakyBucket) -> Lines:
-    each_us = 1000 * SECOND / limit.rate
+def _leaky_bucket(limit: LeakyBucket) -> Description:
+    unit_us = 1000 * SECOND / limit.rate
     yield "algorithm", "leaky bucket, nginx's limit_req: an even pace, and a queue for those who come too early"
     if limit.delay is None:
-        yield "passes", f"{limit.burst + 1:,} at once (the queue only counts), then one every {long(each_us)}"
+        yield "passes", f"{limit.burst + 1:,} at once (the queue only counts), then one every {long(unit_us)}"
     else:
-        prompt = limit.delay + 1
-        wait = f"up to {limit.burst - limit.delay:,} more wait in the queue, {long(each_us)} each"
-        yield "passes", f"{prompt:,} at once; {wait if limit.burst > limit.delay else 'nobody waits'}"
+        at_once = limit.delay + 1
+        wait = f"up to {limit.burst - limit.delay:,} more wait in the queue, {long(unit_us)} each"
+        yield "passes", f"{at_once:,} at once; {wait if limit.burst > limit.delay else 'nobody waits'}"
     yield "at most", f"{limit.burst + 1:,} in any span of time, and what drains within it"
     yield "exact", f"to nginx's millisecond; as nginx rounds it, {limit.rate / 1000:g} a second"
-    yield "idle keys", f"are forgotten when they have drained: after {long((limit.burst + 1) * each_us)} at most"
+    yield "idle keys", f"are forgotten when they have drained: after {long((limit.burst + 1) * unit_us)} at most"
     yield "delay", "an allowed call carries the delay to serve before going on"
     yield "refused", f"{_REFUSED}; a cost above {limit.burst + 1:,} never passes"
 
 
-def _fixed_window(limit: FixedWindow) -> Lines:
+def _fixed_window(limit: FixedWindow) -> Description:
     window = (
         f"{limit.unit} in {limit.zone}" if limit.unit else f"window of {long(limit.period_us)}, cut on the epoch"
     )
@@ -128,7 +128,7 @@ def _fixed_window(limit: FixedWindow) -> Lines:
     yield "refused", f"{_REFUSED}: at the next edge; a cost above {limit.amount:,} never passes"
 
 
-def _sliding_window(limit: SlidingWindow) -> Lines:
+def _sliding_window(limit: SlidingWindow) -> Description:
     period_us = limit.cell_us * limit.cells
     yield "algorithm", f"sliding window of {limit.cells} cells, {long(limit.cell_us)} each (Sentinel's LeapArray)"
     yield "passes", f"{limit.amount:,} in the last {_each(period_us)}, counted in whole cells"
@@ -141,7 +141,7 @@ def _sliding_window(limit: SlidingWindow) -> Lines:
     yield "refused", f"{_REFUSED}; a cost above {limit.amount:,} never passes"
 
 
-def _sliding_log(limit: SlidingLog) -> Lines:
+def _sliding_log(limit: SlidingLog) -> Description:
     yield "algorithm", "sliding log: every unit is remembered until it is a period old"
     yield "passes", f"{limit.amount:,} in the last {_each(limit.period_us)}"
     yield "at most", f"{limit.amount:,} in any {_each(limit.period_us)}, whenever it starts"
@@ -151,7 +151,7 @@ def _sliding_log(limit: SlidingLog) -> Lines:
     yield "refused", f"{_REFUSED}; a cost above {limit.amount:,} never passes"
 
 
-def _smooth(limit: Smooth) -> Lines:
+def _smooth(limit: Smooth) -> Description:
     rate, warmup_us, last = limit.args
     yield "algorithm", "smooth pacing: Guava's RateLimiter"
     yield "passes", f"one every {long(limit.interval_us)}; the next one waits for what the last one took"
@@ -169,7 +169,7 @@ def _smooth(limit: Smooth) -> Lines:
     yield "refused", f"{_REFUSED}; take asks without waiting, wait and reserve take a place"
 
 
-def _slots(limit: Slots) -> Lines:
+def _slots(limit: Slots) -> Description:
     yield "algorithm", "slots: how many may be at it at once, however long it takes"
     yield "passes", f"{limit.amount:,} holders at a time, with acquire and release; waiters are served in order"
     yield "crash", f"a holder that is not heard of for {long(limit.ttl_us)} loses its slot; renew keeps it"
@@ -182,12 +182,12 @@ def _slots(limit: Slots) -> Lines:
 
 
 def _each(us: float) -> str:
-    """After "in any": a minute, not one minute."""
+    """Returns a length of time as it follows "in any": minute, not 1 minute."""
     return re.sub(r"^1 (?=[dhm]\w\w)", "", long(us))
 
 
 def long(us: float) -> str:
-    """A length of time as people say it: 90 s, 10 ms, 1.43 us."""
+    """Returns a length of time for people: 90 s, 10 ms, 1.43 us."""
     for length, unit in ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute")):
         if us >= 2 * length or us == length:
             count = round(us / length, 2)

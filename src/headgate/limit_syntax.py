@@ -1,4 +1,4 @@
-"""Limits in words: "100/s burst 200", "600/minute sliding", "20 slots".
+"""Parses limits from text: "100/s burst 200", "600/minute sliding", "20 slots".
 
     AMOUNT/PERIOD                             a token bucket; its burst is the amount
     AMOUNT/PERIOD burst N                     a token bucket of N
@@ -56,87 +56,87 @@ _CALENDAR = ("week", "month", "year")
 
 _ROUNDING = 1e-14  # 1.1ms is 1100.0000000000002 us in doubles
 
-_rate = re.compile(r"(?P<amount>[\d_,.]+)\s*(?:/|per\b)\s*(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
-_slots = re.compile(r"(?P<amount>[\d_,]+)\s*slots?")
-_digits = re.compile(r"[0-9]{1,30}")
-_span = re.compile(r"(?P<count>[0-9]*(?:\.[0-9]+)?)\s*(?P<unit>[a-zµ]+)")
-_bare = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
+_RATE = re.compile(r"(?P<amount>[\d_,.]+)\s*(?:/|per\b)\s*(?P<count>\d*(?:\.\d+)?)\s*(?P<unit>[a-zµ]+)")
+_SLOTS = re.compile(r"(?P<amount>[\d_,]+)\s*slots?")
+_DIGITS = re.compile(r"[0-9]{1,30}")
+_SPAN = re.compile(r"(?P<count>[0-9]*(?:\.[0-9]+)?)\s*(?P<unit>[a-zµ]+)")
+_BARE_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 
 
-@lru_cache(maxsize=4096)  # take_all is given limits in words, call after call
+@lru_cache(maxsize=4096)  # take_all gets limits as text, call after call
 def parse_all(text: str) -> tuple[Limit, ...]:
-    """Every limit in the text: "10/s; 500/hour" are two."""
+    """Parses every limit in the text: "10/s; 500/hour" are two."""
     parts = [part.strip() for part in text.split(";")]
-    written = [part for part in parts if part]
-    if not written:
+    limits = [part for part in parts if part]
+    if not limits:
         _fail(text, "It is empty.")
-    if len(written) < len(parts):
-        _fail(text, f"A semicolon stands between two limits. Did you mean {'; '.join(written)}?")
+    if len(limits) < len(parts):
+        _fail(text, f"A semicolon stands between two limits. Did you mean {'; '.join(limits)}?")
     return tuple(parse(part) for part in parts)
 
 
 def parse(text: str) -> Limit:
-    """Reads one limit from its text form.
+    """Parses one limit from its text form.
 
     >>> parse("100/s burst 200")
     <TokenBucket 100/s burst 200>
     """
-    return _Reader(text).limit()
+    return _LimitParser(text).limit()
 
 
 def parse_span(text: str) -> int:
-    """The length of time that the text means, in microseconds: "50ms", "10m"."""
-    return _SpanReader(text).span(text.strip())
+    """Parses a length of time, such as "50ms" or "10m", and returns it in microseconds."""
+    return _SpanParser(text).span(text.strip())
 
 
-class _Reader:
-    """One text, read from left to right."""
+class _LimitParser:
+    """Parses the text of one limit, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
         self.kind = ""
 
     def limit(self) -> Limit:
-        if found := _slots.match(self.text):
-            return self._slots(found)
-        found = _rate.match(self.text.lower())
-        if not found:
+        if match := _SLOTS.match(self.text):
+            return self._slots(match)
+        match = _RATE.match(self.text.lower())
+        if not match:
             self.fail()
-        amount = self.amount(found["amount"])
-        words = self.text[found.end() :].split()
+        amount = self.amount(match["amount"])
+        words = self.text[match.end() :].split()
         kind = words[0].lower() if words else "burst"
         if kind not in _KINDS:
             self.unexpected(words, _KINDS)
         self.kind = kind
-        unit = self.unit(found["unit"])
-        period_us = self.microseconds(found["count"], unit)
+        unit = self.unit(match["unit"])
+        period_us = self.microseconds(match["count"], unit)
         per = period_us / SECOND
         rest = words[1:]
         if kind == "burst":
-            return TokenBucket(self.whole(amount), per, self.number(kind, rest) if words else None)
+            return TokenBucket(self.parse_whole(amount), per, self.number(kind, rest) if words else None)
         if kind == "fixed":
             zone = self.option("in", rest)
-            named = unit if not found["count"] and (unit in _CALENDAR or zone) else None
-            if zone and named not in ("day", *_CALENDAR):
+            calendar_unit = unit if not match["count"] and (unit in _CALENDAR or zone) else None
+            if zone and calendar_unit not in ("day", *_CALENDAR):
                 self.fail("Only a day, week, month or year can follow a time zone.")
             if zone:
                 time_zone(zone)
-            return FixedWindow(self.whole(amount), named or per, zone)
+            return FixedWindow(self.parse_whole(amount), calendar_unit or per, zone)
         if kind == "sliding":
             cells = self.option("cells", rest)
-            return SlidingWindow(self.whole(amount), per, 10 if cells is None else self.whole(cells))
+            return SlidingWindow(self.parse_whole(amount), per, 10 if cells is None else self.parse_whole(cells))
         if kind == "log":
             self.nothing_after("log", rest)
-            return SlidingLog(self.whole(amount), per)
+            return SlidingLog(self.parse_whole(amount), per)
         if kind == "queue":
             return self._queue(amount, per, rest)
         return self._smooth(amount, per, rest)
 
-    def _slots(self, found: re.Match[str]) -> Slots:
+    def _slots(self, match: re.Match[str]) -> Slots:
         self.kind = "slots"
-        rest = self.text[found.end() :].split()
+        rest = self.text[match.end() :].split()
         ttl = self.option("ttl", rest)
-        amount = self.whole(self.amount(found["amount"]))
+        amount = self.parse_whole(self.amount(match["amount"]))
         return Slots(amount) if ttl is None else Slots(amount, self.span(ttl) / SECOND)
 
     def _queue(self, amount: str, per: float, rest: list[str]) -> LeakyBucket:
@@ -144,12 +144,12 @@ class _Reader:
         after = rest[1:]
         if after and after[0].lower() == "nodelay":
             self.nothing_after("nodelay", after[1:])
-            return LeakyBucket(self.whole(amount), per, burst, None)
+            return LeakyBucket(self.parse_whole(amount), per, burst, None)
         delay = self.option("delay", after)
-        return LeakyBucket(self.whole(amount), per, burst, 0 if delay is None else self.whole(delay))
+        return LeakyBucket(self.parse_whole(amount), per, burst, 0 if delay is None else self.parse_whole(delay))
 
     def _smooth(self, amount: str, per: float, rest: list[str]) -> Smooth:
-        known: dict[str, float] = {}
+        options: dict[str, float] = {}
         while rest:
             name = rest.pop(0).lower()
             if name not in ("warmup", "cold", "burst"):
@@ -159,22 +159,22 @@ class _Reader:
                 self.fail(f'After "{name}" comes {what}.')
             word = rest.pop(0)
             if name == "cold":
-                known[name] = self.decimal(word)
+                options[name] = self.parse_decimal(word)
             else:
-                known[name] = self.span(word, least=0 if name == "burst" else 1) / SECOND
-        return Smooth(self.decimal(amount) if "." in amount else self.whole(amount), per, **known)
+                options[name] = self.span(word, least=0 if name == "burst" else 1) / SECOND
+        return Smooth(self.parse_decimal(amount) if "." in amount else self.parse_whole(amount), per, **options)
 
     def amount(self, digits: str) -> str:
         return digits.replace("_", "").replace(",", "")
 
-    def whole(self, digits: str) -> int:
-        if not _digits.fullmatch(digits):
+    def parse_whole(self, digits: str) -> int:
+        if not _DIGITS.fullmatch(digits):
             if digits.isdecimal():
                 self.fail("An amount has at most 30 digits.")
             self.fail(f"{digits[:40]} is not a whole number.")
         return int(digits)
 
-    def decimal(self, digits: str) -> float:
+    def parse_decimal(self, digits: str) -> float:
         try:
             return float(digits)
         except ValueError:
@@ -184,7 +184,7 @@ class _Reader:
         if len(words) != 1:
             self.check_kind(words[1:], size=words[0] if words else "")
             self.fail(f'After "{name}" comes one whole number.')
-        return self.whole(self.amount(words[0]))
+        return self.parse_whole(self.amount(words[0]))
 
     def option(self, name: str, words: list[str]) -> str | None:
         if not words:
@@ -202,22 +202,22 @@ class _Reader:
             self.fail(f'Nothing was expected after "{name}", but there is "{words[0]}".')
 
     def unexpected(self, words: list[str], expected: tuple[str, ...]) -> NoReturn:
-        """Refuses a word that means nothing there, with the one that was probably meant."""
+        """Raises InvalidRule for a word that means nothing there, and proposes the one that was probably meant."""
         self.check_kind(words)
-        near = get_close_matches(words[0].lower(), (*expected, *_KIND_OF_OPTION), 1, 0.5)
-        hint = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(expected)}."
+        matches = get_close_matches(words[0].lower(), (*expected, *_KIND_OF_OPTION), 1, 0.5)
+        hint = f'Did you mean "{matches[0]}"?' if matches else f"Known here: {', '.join(expected)}."
         self.fail(f'The word "{words[0]}" is not expected there. {hint}')
 
     def check_kind(self, words: list[str], size: str = "") -> None:
-        """Refuses an option that goes with another kind of limit, and says with which."""
+        """Raises InvalidRule for an option of another kind of limit, and names that kind."""
         option = words[0].lower() if words else ""
         kind = _KIND_OF_OPTION.get(option, self.kind)
         if kind == self.kind:
             return
         why = f'"{option}" goes with "{kind}"'
-        if found := _rate.match(self.text.lower()):
-            sized = f"{kind} {size or 5}" if kind == "queue" else kind
-            proposal = f"{self.text[: found.end()]} {sized} {' '.join(words)}"
+        if match := _RATE.match(self.text.lower()):
+            kind_and_size = f"{kind} {size or 5}" if kind == "queue" else kind
+            proposal = f"{self.text[: match.end()]} {kind_and_size} {' '.join(words)}"
             with suppress(InvalidRule):
                 parse(proposal)
                 why += f": write {proposal}"
@@ -229,12 +229,12 @@ class _Reader:
             return word
         if singular in _UNITS and singular not in _ABBREVIATIONS:
             return singular
-        known = [name for name in _UNITS if len(name) > 3 or name == "day"]
-        near = [singular] if singular in _UNITS else get_close_matches(word, known, 1, 0.5)
-        if not near:
+        unit_names = [name for name in _UNITS if len(name) > 3 or name == "day"]
+        matches = [singular] if singular in _UNITS else get_close_matches(word, unit_names, 1, 0.5)
+        if not matches:
             self.fail(f'"{word}" is not a unit of time.')
-        meant = re.sub(rf"(?<![a-z]){re.escape(word)}(?![a-z])", near[0], self.text, count=1, flags=re.I)
-        return self.fail(f"Did you mean {meant}?")
+        corrected = re.sub(rf"(?<![a-z]){re.escape(word)}(?![a-z])", matches[0], self.text, count=1, flags=re.I)
+        return self.fail(f"Did you mean {corrected}?")
 
     def microseconds(self, count: str, unit: str, least: int = 1) -> int:
         length = float(count or 1) * _UNITS[unit]
@@ -246,38 +246,38 @@ class _Reader:
         return us
 
     def span(self, word: str, least: int = 1) -> int:
-        found = _span.fullmatch(word.lower())
-        if not found:
+        match = _SPAN.fullmatch(word.lower())
+        if not match:
             self.fail(f'"{word}" is not a length of time, such as 5s or 2m.')
-        return self.microseconds(found["count"], self.unit(found["unit"]), least)
+        return self.microseconds(match["count"], self.unit(match["unit"]), least)
 
     def fail(self, why: str = "") -> NoReturn:
         _fail(self.text, why)
 
 
-class _SpanReader(_Reader):
-    """A length of time by itself."""
+class _SpanParser(_LimitParser):
+    """Parses the text of a length of time."""
 
     def microseconds(self, count: str, unit: str, least: int = 1) -> int:
         if count and not float(count):
-            self.nothing()
+            self.fail_zero()
         return super().microseconds(count, unit, least)
 
-    def nothing(self) -> NoReturn:
+    def fail_zero(self) -> NoReturn:
         raise InvalidRule(
             f'"{self.text}" must be more than 0. Write a number and a unit, such as 50ms, 30s or 10m.'
         )
 
     def fail(self, why: str = "") -> NoReturn:
-        bare = _bare.fullmatch(self.text)
+        bare = _BARE_NUMBER.fullmatch(self.text)
         if bare and not float(self.text):
-            self.nothing()
+            self.fail_zero()
         if bare:
             raise InvalidRule(
                 f'"{self.text}" is not a length of time. It has no unit: write {self.text}ms or {self.text}s.'
             )
-        counted = self.text[:1] in "0123456789."  # a word alone is no misspelled unit
-        hint = f" {why}" if why.startswith("A period") or (counted and why.startswith("Did")) else ""
+        has_number = self.text[:1] in "0123456789."  # a word alone is no misspelled unit
+        hint = f" {why}" if why.startswith("A period") or (has_number and why.startswith("Did")) else ""
         raise InvalidRule(
             f'"{self.text}" is not a length of time. Write a number and a unit, such as 50ms, 30s or 10m.{hint}'
         )

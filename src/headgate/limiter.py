@@ -30,8 +30,8 @@ from headgate.guard import AsyncGuard, Guard
 from headgate.lease import AsyncLease, Lease
 from headgate.reservation import AsyncReservation, Reservation
 from headgate.validation import (
+    Asked,
     BoundLimits,
-    ChargeBatch,
     LimitLike,
     check_decision,
     check_engine,
@@ -124,7 +124,7 @@ class Limiter:
         """
         return self._take_all(self._limits.batch(charges), None)
 
-    def _take_all(self, batch: ChargeBatch[Meter], patience_us: int | None) -> Decision:
+    def _take_all(self, batch: Asked[Meter], patience_us: int | None) -> Decision:
         if len(batch.distinct) == 1:
             meter, key, cost = batch.distinct[0]
             return batch.decision([meter.decide(key, cost, patience_us)])
@@ -306,7 +306,7 @@ class AsyncLimiter:
         """Decides several charges together, and charges all of them or none."""
         return await self._take_all(self._limits.batch(charges), None)
 
-    async def _take_all(self, batch: ChargeBatch[AsyncMeter], patience_us: int | None) -> Decision:
+    async def _take_all(self, batch: Asked[AsyncMeter], patience_us: int | None) -> Decision:
         if len(batch.distinct) == 1:
             meter, key, cost = batch.distinct[0]
             return batch.decision([await meter.decide(key, cost, patience_us)])

@@ -86,13 +86,13 @@ class FixedWindow(Limit):
 
     unit, zone      the calendar's; None for windows of seconds
     boundaries_us   around now, once calendar.resolve has brought them; equality does not look at them
-    nearest         the memo of calendar.resolve
+    resolved        the last result of calendar.resolve
 
     >>> FixedWindow(1000, per="day", zone="Asia/Shanghai")
     <FixedWindow 1000/day fixed in Asia/Shanghai>
     """
 
-    __slots__ = ("amount", "boundaries_us", "nearest", "period_us", "unit", "zone")
+    __slots__ = ("amount", "boundaries_us", "period_us", "resolved", "unit", "zone")
     algorithm = "fixed_window"
 
     amount: int
@@ -100,7 +100,7 @@ class FixedWindow(Limit):
     unit: str | None
     zone: str | None
     boundaries_us: tuple[int, ...]
-    nearest: FixedWindow | None
+    resolved: FixedWindow | None
 
     def __init__(self, amount: int, per: float | str = 1, zone: str | None = None) -> None:
         if whole("The amount of a fixed window", amount) > _MOST:
@@ -110,7 +110,7 @@ class FixedWindow(Limit):
         else:
             period_us, unit, place = _of_seconds(per, zone), None, None
         self.amount, self.period_us, self.unit, self.zone = amount, period_us, unit, place
-        self.boundaries_us, self.nearest = _UNKNOWN, None
+        self.boundaries_us, self.resolved = _UNKNOWN, None
         where = "" if place in (None, "UTC") else f" in {place}"
         self.text: str = f"{amount}/{unit or span(period_us)} fixed{where}"
         self.args: tuple[int | float, ...] = (amount, period_us, *_UNKNOWN)
@@ -126,7 +126,7 @@ class FixedWindow(Limit):
         limit = FixedWindow.__new__(FixedWindow)
         limit.amount, limit.period_us = self.amount, self.period_us
         limit.unit, limit.zone, limit.text = self.unit, self.zone, self.text
-        limit.boundaries_us, limit.nearest = boundaries_us, None
+        limit.boundaries_us, limit.resolved = boundaries_us, None
         limit.args = (self.amount, self.period_us, *boundaries_us)
         return limit
 
