@@ -1,21 +1,21 @@
-"""What the answer is: every algorithm as a pure function of limit, state, time and cost.
+"""The algorithms, each a pure function of limit, state, time and cost.
 
 One file per algorithm: its story, its Limit, its State, and the functions that the table below names. Nothing
-here reads a clock, draws a number or touches the world; engines load, ask and save. `None` for a state means
-"never seen" and belongs to the signature. Each file has a twin of the same name in lua/algorithms.
+here reads a clock, draws a random number or does I/O; engines load, decide and save. `None` for a state means
+"never used". Each file has a twin of the same name in lua/algorithms.
 
     decide(limit, state, now_us, cost, patience_us=None) -> (Outcome, State | None)
-        cost 0 peeks: the facts as they stand, and whether one unit would pass. Without patience it judges a
-        take; with patience a reservation, which is allowed if it would be served within that time.
-        The state that comes back is the very one that was given if there is nothing to save: a peek or a
-        refusal leaves no trace. Only where the clock was set back behind a state, by more than
-        MAX_CLOCK_SWING_US, that is put right at once: else the state would wait for the clock to catch up, and
-        everybody with it. And a refusal that meets the count of another limit may note when.
+        cost 0 peeks: the current numbers, and whether one unit would pass. Without patience it decides a take;
+        with patience a reservation, which is allowed if it would be served within that time.
+        It returns the very state that it got if there is nothing to save: a peek or a refusal leaves no trace.
+        There are two exceptions. If the clock was set back behind a state by more than MAX_CLOCK_SWING_US, that is
+        put right at once: otherwise everybody would wait until the clock has caught up. And a refusal that meets
+        the count of another limit may note when.
     refund(limit, state, now_us, units, receipt, cancel) -> State | None
         None: nothing to give back. With `cancel` the charge is a reservation that must not have been served.
-    dead_at_us(limit, state) -> int         from when on the state says no more than None does
-    carried(limit, state, pace) -> State              for a state that was written at another pace, where limits
-        have one (limit.pace): the same units under this limit
+    dead_at_us(limit, state) -> int                   the instant from which on the state means the same as None
+    carried(limit, state, pace) -> State              converts a state that was written at another pace, where
+        limits have one (limit.pace): the same units under this limit
     pack(state) -> str, unpack(text) -> State         the stored form, which is an API (docs/reference/storage.md)
 """
 
@@ -31,7 +31,7 @@ from headgate.algorithms.limit import Limit
 
 
 class Algorithm(NamedTuple):
-    """The functions of one model file. Any stands for that file's own State."""
+    """The functions of one model file. Any stands for that file's State."""
 
     decide: Callable[..., tuple[Outcome, Any]]
     refund: Callable[..., Any]
@@ -41,17 +41,17 @@ class Algorithm(NamedTuple):
     carried: Callable[[Any, Any, int], Any] | None
 
 
-def _of(module: ModuleType) -> Algorithm:
+def _functions_of(module: ModuleType) -> Algorithm:
     optional = (getattr(module, name, None) for name in ("settle", "retune", "carried"))
     return Algorithm(module.decide, module.refund, module.dead_at_us, *optional)
 
 
 ALGORITHMS = {
-    module.__name__.rpartition(".")[2]: _of(module)
+    module.__name__.rpartition(".")[2]: _functions_of(module)
     for module in (token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, smooth)
 }
 
 
 def algorithm(limit: Limit) -> Algorithm:
-    """The functions that judge a charge under this limit. Slots are held, not charged: see algorithms/slots.py."""
+    """Returns the functions that decide charges of this limit. Slots are held, not charged: see slots.py."""
     return ALGORITHMS[limit.algorithm]

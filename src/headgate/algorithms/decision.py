@@ -1,8 +1,8 @@
-"""What was decided: facts for one charge, a Decision for the call.
+"""Outcomes of charges, and the Decision that a call gets.
 
-A model answers with plain Outcome, because a named tuple would cost a third of a decision in memory; the
-names are given back here, at the edge, where people read them. Inside, time is whole microseconds and None
-means that no wait can help; outside it is seconds, as people and HTTP speak.
+A model returns an Outcome, a bare tuple: a named tuple would cost a third of an in-memory decision. Verdict and
+Decision name its fields for programs and people. Inside, time is whole microseconds, and None means that no wait
+can help; outside it is seconds, as people and HTTP use them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Outcome = tuple[bool, int, "int | None", int, int, int, int]
 
 
 class DegradedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
-    """Outcome of a fallback: decided without the engine that was asked, because it gave no answer."""
+    """The outcome of a fallback: decided without the engine, because that did not reply."""
 
     __slots__ = ()
 
 
 class CrossSlotOutcome(tuple[bool, int, "int | None", int, int, int, int]):
-    """Outcome of a charge that was decided together with others in several places: taken back if one of them
-    refused, but not atomic."""
+    """The outcome of a charge that was decided together with others in several slots of a cluster: taken back if
+    one of them refused, but not atomic."""
 
     __slots__ = ()
 
 
 class LockedOutcome(tuple[bool, int, "int | None", int, int, int, int]):
-    """Outcome of a charge whose rule is locked out: refused for longer, because it was refused too often."""
+    """The outcome of a charge whose rule is locked out: refused for longer, because it was refused too often."""
 
     __slots__ = ()
 
 
 class OverriddenOutcome(tuple[bool, int, "int | None", int, int, int, int]):
-    """Outcome by a limit of the key's own, in place of the rule's."""
+    """The outcome of an override: decided by a limit of this key, in place of the rule's."""
 
     limit: Limit
 
@@ -54,28 +54,28 @@ DELAY_US: Final = 4
 AT_US: Final = 5
 MARK: Final = 6
 
-_SECOND = 1_000_000
-_EXACT = 2**53
+_MICROSECONDS_PER_SECOND = 1_000_000
+_MAX_EXACT = 2**53
 
 
-def with_remaining(facts: Outcome, remaining: int) -> Outcome:
-    """The same facts, of the same kind, with another number of units left."""
-    kind: Any = type(facts)
-    changed: Outcome = kind((*facts[:REMAINING], remaining, *facts[REMAINING + 1 :]))
-    if isinstance(changed, OverriddenOutcome):
-        changed.limit = facts.limit  # type: ignore[attr-defined]
-    return changed
+def with_remaining(outcome: Outcome, remaining: int) -> Outcome:
+    """Returns the same outcome, of the same class, with another number of remaining units."""
+    kind: Any = type(outcome)
+    copied: Outcome = kind((*outcome[:REMAINING], remaining, *outcome[REMAINING + 1 :]))
+    if isinstance(copied, OverriddenOutcome):
+        copied.limit = outcome.limit  # type: ignore[attr-defined]
+    return copied
 
 
 class Limited(Protocol):
-    """Whatever stands for one limit: an engine's meter, for the model just its limit."""
+    """Anything that has a limit: an engine's meter, or a bare limit."""
 
     @property
     def limit(self) -> Limit: ...
 
 
 class Unbound(NamedTuple):
-    """A limit without an engine: what a decision knows of its meter once it was copied or pickled."""
+    """A limit without an engine: the source of a decision that was copied or pickled."""
 
     limit: Limit
 
@@ -85,7 +85,7 @@ class Held(Protocol):
 
     @property
     def lost(self) -> bool: ...
-    def answered(self, asked_at: float, ends_us: int | None) -> bool: ...
+    def answered(self, requested_at: float, ends_us: int | None) -> bool: ...
     def ended(self) -> None: ...
 
 
@@ -103,18 +103,18 @@ class Charge(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What a charge left behind when it was allowed: enough to give it back exactly."""
+    """The receipt of an allowed charge: enough to refund it exactly."""
 
     cost: int
     at_us: int
     reset_after_us: int
     delay_us: int
     mark: int
-    returned: int = 0  # units that were given back before
+    returned: int = 0  # units that were refunded before
 
     @classmethod
-    def of(cls, facts: Outcome, cost: int, returned: int = 0) -> Receipt:
-        return cls(cost, facts[AT_US], facts[RESET_AFTER_US], facts[DELAY_US], facts[MARK], returned)
+    def of(cls, outcome: Outcome, cost: int, returned: int = 0) -> Receipt:
+        return cls(cost, outcome[AT_US], outcome[RESET_AFTER_US], outcome[DELAY_US], outcome[MARK], returned)
 
     @property
     def served_us(self) -> int:
@@ -133,7 +133,7 @@ class Verdict(NamedTuple):
     at_us            the engine's clock when it decided
     mark             the algorithm's own receipt (nginx's excess, a window's end, a lease's fence)
     rule             the rule whose charge it was, where rules decide
-    aside            "shadow" or "candidate" if it was decided beside the call, and could not refuse it
+    aside            "shadow" or "candidate" if it could not refuse the call
 
     >>> [verdict] = Limiter("3/minute").take("ann").verdicts
     >>> verdict.allowed, verdict.remaining, str(verdict.limit), verdict.key, verdict.cost
@@ -156,24 +156,24 @@ class Verdict(NamedTuple):
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same charge would pass if nothing else came: 0 now, None never."""
-        return None if self.retry_after_us is None else self.retry_after_us / _SECOND
+        return None if self.retry_after_us is None else self.retry_after_us / _MICROSECONDS_PER_SECOND
 
     @property
     def reset_after(self) -> float:
         """Seconds until the count is as if never used."""
-        return self.reset_after_us / _SECOND
+        return self.reset_after_us / _MICROSECONDS_PER_SECOND
 
     @property
     def delay(self) -> float:
         """Seconds that an allowed charge must wait before it is served."""
-        return self.delay_us / _SECOND
+        return self.delay_us / _MICROSECONDS_PER_SECOND
 
 
 class Decision:
     """The answer to a call; true if it may pass.
 
-    The hot path makes one of these per call, so it only keeps what it was given; every fact is a property. A copy,
-    or one that was pickled, says the same and gives nothing back: units must not come back twice.
+    The hot path makes one of these per call, so it only stores its arguments; everything else is a property. A
+    copy, or one that was pickled, has the same values but refunds nothing: units must not come back twice.
 
     >>> limiter = Limiter("1/minute", clock=ManualClock())
     >>> passed, refused = limiter.take("ann"), limiter.take("ann")
@@ -183,18 +183,18 @@ class Decision:
 
     rule: str | None = None
     aside: str | None = None
-    given_back: int = 0  # units already refunded, so that nothing is given back twice
+    given_back: int = 0  # units already refunded, so that nothing is refunded twice
     hold: Held | None = None  # the slots that a block holds for it
 
-    def __init__(self, facts: Outcome, source: Limited, key: str, cost: int) -> None:
-        self.facts = facts
+    def __init__(self, outcome: Outcome, source: Limited, key: str, cost: int) -> None:
+        self.facts = outcome
         self.source = source
         self.key = key
         self.cost = cost
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kept = {name: value for name, value in vars(self).items() if name in ("rule", "aside", "given_back")}
-        return Decision, (self.facts, Unbound(self.limit), self.key, self.cost), kept
+        state = {name: value for name, value in vars(self).items() if name in ("rule", "aside", "given_back")}
+        return Decision, (self.facts, Unbound(self.limit), self.key, self.cost), state
 
     def __bool__(self) -> bool:
         return self.facts[ALLOWED]
@@ -213,17 +213,17 @@ class Decision:
     def retry_after(self) -> float | None:
         """Seconds until the same call would pass if nothing else came; 0 if it passed, None if never."""
         wait_us = self.facts[RETRY_AFTER_US]
-        return None if wait_us is None else wait_us / _SECOND
+        return None if wait_us is None else wait_us / _MICROSECONDS_PER_SECOND
 
     @property
     def reset_after(self) -> float:
         """Seconds until the count is as if never used."""
-        return self.facts[RESET_AFTER_US] / _SECOND
+        return self.facts[RESET_AFTER_US] / _MICROSECONDS_PER_SECOND
 
     @property
     def delay(self) -> float:
         """Seconds that an allowed call must wait before it is served."""
-        return self.facts[DELAY_US] / _SECOND
+        return self.facts[DELAY_US] / _MICROSECONDS_PER_SECOND
 
     @property
     def delay_us(self) -> int:
@@ -232,39 +232,39 @@ class Decision:
 
     @property
     def lost(self) -> bool:
-        """Whether a slot that a block holds for it may be somebody else's by now."""
+        """Whether somebody else may hold a slot that a block holds for this decision."""
         return self.hold is not None and self.hold.lost
 
     @property
     def degraded(self) -> bool:
-        """Whether a fallback decided, because the engine gave no answer."""
+        """Whether a fallback decided, because the engine did not reply."""
         return any(isinstance(part.facts, DegradedOutcome) for part in self.parts)
 
     @property
     def atomic(self) -> bool:
-        """Whether all charges were decided in one place, at one instant. If not (keys of several slots of a
-        cluster), none was kept where one refused, but for a moment some were."""
+        """Whether all charges were decided at one instant. If not (keys of several slots of a cluster), all were
+        taken back where one refused, but for a moment some were charged."""
         return not any(isinstance(part.facts, CrossSlotOutcome) for part in self.parts)
 
     @property
     def limit(self) -> Limit:
-        """The limit that spoke."""
+        """The limit that decided: the one that refuses longest, or the one nearest to its end."""
         return self.source.limit
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """One for each charge, in the order in which they were asked."""
+        """One verdict for each charge, in the order of the call."""
         return (Verdict(*self.facts, self.source.limit, self.key, self.cost, self.rule, self.aside),)
 
     @property
     def parts(self) -> tuple[Decision, ...]:
-        """The decision count by count: itself, unless several were decided together. What is given back is
-        given back here, because charges on the same count were one to the engine."""
+        """One decision for each counter: itself, unless several were decided together. Refunds go by these parts,
+        because the engine saw charges on the same counter as one."""
         return (self,)
 
     @property
     def beside(self) -> tuple[Decision, ...]:
-        """Shadows and candidates of rules, count by count: decided beside the call, without refusing it."""
+        """One decision for each counter of shadow and candidate rules, which cannot refuse the call."""
         return ()
 
     def or_raise(self) -> Self:
@@ -279,25 +279,25 @@ class Decision:
 
     @property
     def told(self) -> Decision:
-        """The part that `str` tells of: one limit, with its own numbers."""
+        """The part that `str` describes: one limit, with its own numbers."""
         return self
 
     @property
     def _never(self) -> str:
-        """Why no wait can help, in words."""
+        """Why no wait can help, as text."""
         if self.cost <= self.source.limit.max_cost:
             return "no wait can help"
-        cost = self.cost if self.cost <= _EXACT else "more than 2^53"
+        cost = self.cost if self.cost <= _MAX_EXACT else "more than 2^53"
         return f"a cost of {cost} is too large, at most {self.source.limit.max_cost} can ever pass"
 
     def __str__(self) -> str:
-        told = self.told
+        part = self.told
         if self.allowed:
-            wait = f" after {told.delay:g} s" if told.delay else ""
-            return f"allowed{wait} by {told.limit}, {told.remaining} remaining"
-        if told.retry_after is None:
-            return f"refused by {told.limit}: {told._never}"
-        return f"refused by {told.limit}: retry after {told.retry_after:g} s"
+            wait = f" after {part.delay:g} s" if part.delay else ""
+            return f"allowed{wait} by {part.limit}, {part.remaining} remaining"
+        if part.retry_after is None:
+            return f"refused by {part.limit}: {part._never}"
+        return f"refused by {part.limit}: retry after {part.retry_after:g} s"
 
     def __repr__(self) -> str:
         return f"<Decision {self}>"
@@ -307,7 +307,7 @@ class JointDecision(Decision):
     """Several charges decided together: all or none.
 
     `remaining` is the least, `delay` and `reset_after` the longest, `retry_after` the longest among those that
-    refused; the limit that spoke is the one that refuses longest, or the one nearest to its end.
+    refused; the limit that decided is the one that refuses longest, or the one nearest to its end.
     """
 
     def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Outcome, Limited, str, int]]) -> None:
@@ -315,28 +315,28 @@ class JointDecision(Decision):
         self._charges = charges
         refused = [part for part in parts if not part.allowed]
         if refused:
-            spoke = max(refused, key=lambda part: _or_forever(part.facts[RETRY_AFTER_US]))
+            decisive = max(refused, key=lambda part: _or_forever(part.facts[RETRY_AFTER_US]))
         else:
-            spoke = min(parts, key=lambda part: part.facts[REMAINING])
-        self._spoke = spoke
-        facts = (
+            decisive = min(parts, key=lambda part: part.facts[REMAINING])
+        self._decisive_part = decisive
+        outcome = (
             not refused,
             min(part.facts[REMAINING] for part in parts),
-            spoke.facts[RETRY_AFTER_US],
+            decisive.facts[RETRY_AFTER_US],
             max(part.facts[RESET_AFTER_US] for part in parts),
             max(part.facts[DELAY_US] for part in parts) if not refused else 0,
-            spoke.facts[AT_US],
-            spoke.facts[MARK],
+            decisive.facts[AT_US],
+            decisive.facts[MARK],
         )
-        super().__init__(facts, spoke.source, spoke.key, spoke.cost)
+        super().__init__(outcome, decisive.source, decisive.key, decisive.cost)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        charges = [(facts, Unbound(source.limit), key, cost) for facts, source, key, cost in self._charges]
+        charges = [(outcome, Unbound(source.limit), key, cost) for outcome, source, key, cost in self._charges]
         return JointDecision, ([copy(part) for part in self._parts], charges)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(Verdict(*facts, source.limit, key, cost) for facts, source, key, cost in self._charges)
+        return tuple(Verdict(*outcome, source.limit, key, cost) for outcome, source, key, cost in self._charges)
 
     @property
     def parts(self) -> tuple[Decision, ...]:
@@ -344,11 +344,11 @@ class JointDecision(Decision):
 
     @property
     def told(self) -> Decision:
-        return longest_delay(self._parts, self._spoke) if self.allowed else self._spoke
+        return longest_delay(self._parts, self._decisive_part) if self.allowed else self._decisive_part
 
 
 def longest_delay(parts: Sequence[Decision], otherwise: Decision) -> Decision:
-    """The part for which an allowed call waits; if it need not wait, the other one."""
+    """Returns the part that an allowed call waits for longest; `otherwise` if it need not wait."""
     return max((part for part in parts if part.delay_us), key=lambda part: part.delay_us, default=otherwise)
 
 

@@ -1,4 +1,4 @@
-"""How much: an algorithm with its numbers. A Limit knows no key, no rule and no clock."""
+"""Limit, the base of all limits: an algorithm with its numbers. It knows no key, no rule and no clock."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Limit:
 
 
 class Unlimited(Limit):
-    """What speaks where no limit does. Nobody is asked about it."""
+    """The limit of a call that no rule limits. No engine decides it."""
 
     __slots__ = ()
 
@@ -76,21 +76,21 @@ class Unlimited(Limit):
         return EXACT
 
     def __reduce__(self) -> str:
-        return "UNLIMITED"  # there is one, and it is known by its identity
+        return "UNLIMITED"  # there is only one, and code compares its identity
 
 
 UNLIMITED = Unlimited()
 
 
 def whole(what: str, value: object, *, least: int = 1) -> int:
-    """`value` if it is a whole number of at least `least`; a sentence otherwise."""
+    """Returns `value` if it is a whole number of at least `least`; raises InvalidRule otherwise."""
     if type(value) is not int or value < least:
         raise InvalidRule(f"{what} must be a whole number of at least {least}, not {value!r}.")
     return value
 
 
 def microseconds(what: str, seconds: object) -> int:
-    """A length of time given in seconds, as whole microseconds; a sentence if it is not one."""
+    """Returns a length of time in whole microseconds; raises InvalidRule if `seconds` is not one."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidRule(f"{what} must be a number of seconds, not {seconds!r}.")
     us = round(seconds * SECOND) if seconds == seconds and abs(seconds) < EXACT / SECOND else 0
@@ -100,7 +100,7 @@ def microseconds(what: str, seconds: object) -> int:
 
 
 def span(us: int) -> str:
-    """A period in its shortest text form, as after a slash: 1000000 is "s", 90000000 is "90s"."""
+    """Returns a period in its shortest text form, as after a slash: 1000000 is "s", 90000000 is "90s"."""
     for length, unit in ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "s")):
         if us == length:
             return unit
@@ -108,7 +108,7 @@ def span(us: int) -> str:
 
 
 def duration(us: int) -> str:
-    """A length of time with its number: 1000000 is "1s", 90000000 is "90s", 0 is "0s"."""
+    """Returns a length of time with its number: 1000000 is "1s", 90000000 is "90s", 0 is "0s"."""
     if not us:
         return "0s"
     for length, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "m"), (SECOND, "s"), (1000, "ms")):
