@@ -171,7 +171,7 @@ def test_debt_ends_at_the_horizon() -> None:
     while key.ask(0, 10_001, FOREVER_US)[0]:
         assert key.receipt.delay_us <= HORIZON_US
     assert key.state is not None
-    assert key.state[0] + 10_001_000 > limit.most
+    assert key.state[0] + 10_001_000 > limit.max_water
     fast = Key(LeakyBucket(10**9, burst=10**12, delay=None))
     while fast.ask(0, 10**12, FOREVER_US)[0]:
         assert fast.state is not None

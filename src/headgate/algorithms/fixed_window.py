@@ -1,18 +1,17 @@
-"""The fixed window: so many units in each minute of the clock, or in each day of somebody's calendar.
+"""The fixed window: so many units in each minute of the clock, or in each day of a calendar.
 
 Picture a wall of boxes, one for every window, each holding `amount` units. Time walks along the wall. A
-charge goes into the box before which time stands; when that is full, it waits for the next one. It is the
-limit people mean when they say "1000 a day", and the cheapest there is; its price is that 2 * amount may
-pass within moments, half of them just before a boundary and half just after it (sliding_window.py is the
-remedy).
+charge goes into the box that time has reached; when that is full, it waits for the next one. It is the limit
+people mean when they say "1000 a day", and the cheapest there is; its price is that 2 * amount may pass within
+moments, half of them just before a boundary and half just after it (sliding_window.py is the remedy).
 
 Measure. Windows of seconds are cut on the epoch: a window starts where now - now % period does. Windows of
 the calendar are days, weeks from Monday, months and years of a time zone, and not all of one length. A pure
 model has no time zones, so the caller brings six boundaries in a row (calendar.resolve): the start of the
 window before the current one, of the current one, and of the four that follow. Six, because the two clocks
 may disagree by up to a whole window either way, and from each of those three windows the two that follow
-must be known. Outside of them the answer is OutsideCalendar (in Lua a reply of -2 and the time), and the
-caller asks again from there.
+must be known. Outside of them `decide` raises OutsideCalendar (in Lua it returns -2 and the time), and the caller
+decides again with the boundaries around that time.
 
 Reservations. What does not fit into the current box goes into the following ones, first come, first served:
 never before an earlier reservation, and never split. A reservation that does not fit into the rest of the
@@ -22,16 +21,16 @@ remember:
     until:used:stamp          the tail's end, the units in it, and when it was last written
     until:used:stamp:served   and from when on its units are served, if the tail lay ahead of the clock
 
-The end answers by itself, under whatever limit, when the state has lost its meaning. No reservation lies further
+The end shows by itself, under whatever limit, when the state has lost its meaning. No reservation lies further
 ahead than HORIZON_US, nor further than two windows of a calendar.
 
 Another limit. A limit with other windows counts the units in that window of its own in which the last of them was
 served, and no longer than the old window lasts. A refusal writes nothing, so a limit that is changed back finds
 all of them.
 
-The clock. The stamp tells a clock that was set back from another limit. If it lies up to MAX_CLOCK_SWING_US ahead,
-the clock swings, and the charge is judged as at the stamp. If it lies further ahead, the clock was set back: the
-tail moves along with it, and even a refusal writes that down.
+The clock. The stamp distinguishes a clock that was set back from another limit. If it lies up to
+MAX_CLOCK_SWING_US ahead, the clock swings, and the charge is decided as of the stamp. If it lies further ahead,
+the clock was set back: the tail moves along with it, and even a refusal stores that.
 
 "1000/day fixed": 1000 may pass until midnight UTC. 990 are used; a reservation of 20 is served at midnight,
 and from then on 980 are left. A take of 5 in the meantime is refused until midnight as well.
@@ -44,9 +43,9 @@ Laws (tests/algorithms/test_fixed_window.py, test_clock_laws.py, test_change_law
   - a clock that swings frees nothing; one that is set back frees at most `amount` once, and nobody waits longer
     for it than MAX_CLOCK_SWING_US;
   - a refund gives back what the charge put into the tail, and nothing once that window has ended, or once
-    later reservations lie in a window after it; a cancelled reservation gives nothing once served. A future
-    window that was emptied is left, and what lies before it counts as full, under any limit, for it is no
-    longer known how full it was;
+    later reservations lie in a window after it; a cancelled reservation gives nothing once served. If a future
+    window is emptied, the tail goes back, and the windows before it count as full, under any limit, because how
+    full they were is not stored;
   - a changed limit counts the units of a window that has not ended yet, at most `amount`, in the window of its own
     in which the last of them was served, or a reservation of them will be: a raised limit adds room, a lowered
     one bites at once. A refused charge gives nothing back, however the limit is changed; an admitted one
@@ -64,13 +63,13 @@ from headgate.errors import InvalidRule
 # The tail: its end, the units in it, when it was written, and from when on the last of them are served.
 State = tuple[int, int, int, int]
 
-UNITS = ("day", "week", "month", "year")
+CALENDAR_UNITS = ("day", "week", "month", "year")
 BOUNDARIES = 6
-AHEAD = 2  # windows of a calendar that can be booked beyond the current one
+MAX_WINDOWS_AHEAD = 2  # windows of a calendar that can be booked beyond the current one
 
-_MOST = 10**15
-_LONGEST_US = 100 * YEAR
-_UNKNOWN = (0,) * BOUNDARIES
+_MAX_AMOUNT = 10**15
+_MAX_PERIOD_US = 100 * YEAR
+_NO_BOUNDARIES = (0,) * BOUNDARIES
 
 
 class OutsideCalendar(Exception):
@@ -85,7 +84,7 @@ class FixedWindow(Limit):
     """Passes `amount` units in every window of `per` seconds, or of a "day", "week", "month" or "year" of a zone.
 
     unit, zone      the calendar's; None for windows of seconds
-    boundaries_us   around now, once calendar.resolve has brought them; equality does not look at them
+    boundaries_us   around now, set by calendar.resolve; equality ignores them
     resolved        the last result of calendar.resolve
 
     >>> FixedWindow(1000, per="day", zone="Asia/Shanghai")
@@ -103,17 +102,17 @@ class FixedWindow(Limit):
     resolved: FixedWindow | None
 
     def __init__(self, amount: int, per: float | str = 1, zone: str | None = None) -> None:
-        if whole("The amount of a fixed window", amount) > _MOST:
+        if whole("The amount of a fixed window", amount) > _MAX_AMOUNT:
             raise InvalidRule(f"The amount of a fixed window may be at most 10^15, not {amount}.")
         if isinstance(per, str):
-            period_us, unit, place = _of_calendar(per, "UTC" if zone is None else zone)
+            period_us, unit, calendar_zone = _checked_calendar(per, "UTC" if zone is None else zone)
         else:
-            period_us, unit, place = _of_seconds(per, zone), None, None
-        self.amount, self.period_us, self.unit, self.zone = amount, period_us, unit, place
-        self.boundaries_us, self.resolved = _UNKNOWN, None
-        where = "" if place in (None, "UTC") else f" in {place}"
-        self.text: str = f"{amount}/{unit or span(period_us)} fixed{where}"
-        self.args: tuple[int | float, ...] = (amount, period_us, *_UNKNOWN)
+            period_us, unit, calendar_zone = _checked_period_us(per, zone), None, None
+        self.amount, self.period_us, self.unit, self.zone = amount, period_us, unit, calendar_zone
+        self.boundaries_us, self.resolved = _NO_BOUNDARIES, None
+        suffix = "" if calendar_zone in (None, "UTC") else f" in {calendar_zone}"
+        self.text: str = f"{amount}/{unit or span(period_us)} fixed{suffix}"
+        self.args: tuple[int | float, ...] = (amount, period_us, *_NO_BOUNDARIES)
 
     @property
     def max_cost(self) -> int:
@@ -137,9 +136,9 @@ class FixedWindow(Limit):
         return hash((self.algorithm, self.text))
 
 
-def _of_seconds(per: float, zone: str | None) -> int:
+def _checked_period_us(per: float, zone: str | None) -> int:
     period_us = microseconds("The period of a fixed window", per)
-    if period_us > _LONGEST_US:
+    if period_us > _MAX_PERIOD_US:
         raise InvalidRule(f"The period of a fixed window may be at most 100 years, not {per!r} seconds.")
     if zone is not None:
         raise InvalidRule(
@@ -149,68 +148,68 @@ def _of_seconds(per: float, zone: str | None) -> int:
     return period_us
 
 
-def _of_calendar(unit: str, zone: str) -> tuple[int, str | None, str | None]:
-    if unit not in UNITS:
+def _checked_calendar(unit: str, zone: str) -> tuple[int, str | None, str | None]:
+    if unit not in CALENDAR_UNITS:
         raise InvalidRule(
             'The period of a fixed window is a number of seconds, or "day", "week", "month" or "year", '
             f"not {unit!r}."
         )
     if not re.fullmatch(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*", zone):
         raise InvalidRule(f'A time zone is a name such as "Asia/Shanghai", not {zone!r}.')
-    # Days of UTC are windows of the epoch, and need nobody to bring their boundaries.
+    # Days of UTC are windows of the epoch, and need no boundaries.
     return (DAY, None, None) if (unit, zone) == ("day", "UTC") else (0, unit, zone)
 
 
 def decide(
     limit: FixedWindow, state: State | None, now_us: int, cost: int, patience_us: int | None = None
 ) -> tuple[Outcome, State | None]:
-    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of up to it is allowed."""
+    """Decides one charge. Pure: same arguments, same result. With patience, a wait of at most that is allowed."""
     period_us, at_us = limit.period_us, now_us
     if state is not None and now_us < state[2] <= now_us + MAX_CLOCK_SWING_US:
         at_us = state[2]
-    start_us = at_us - at_us % period_us if period_us else limit.boundaries_us[_place(limit, at_us)]
+    start_us = at_us - at_us % period_us if period_us else limit.boundaries_us[_current_index(limit, at_us)]
     end_us = start_us + period_us if period_us else _end_us(limit, at_us, 0)
     if state is None or state[0] <= at_us:
-        room = limit.amount - cost
+        remaining = limit.amount - cost
     elif state[0] == end_us and start_us <= state[3] <= at_us:
-        room = limit.amount - state[1] - cost
+        remaining = limit.amount - state[1] - cost
     else:
-        room = -1
-    if room >= 0 and cost:
-        facts = True, room, 0, end_us - now_us, 0, now_us, end_us
-        return facts, (end_us, limit.amount - room, at_us, at_us)
-    return _wait(limit, state, now_us, at_us, cost, patience_us)
+        remaining = -1
+    if remaining >= 0 and cost:
+        outcome = True, remaining, 0, end_us - now_us, 0, now_us, end_us
+        return outcome, (end_us, limit.amount - remaining, at_us, at_us)
+    return _decide_general(limit, state, now_us, at_us, cost, patience_us)
 
 
-def _wait(
+def _decide_general(
     limit: FixedWindow, state: State | None, now_us: int, at_us: int, cost: int, patience_us: int | None
 ) -> tuple[Outcome, State | None]:
-    """What is not simply allowed: a peek, a refusal, a reservation, a tail that is not the current window."""
+    """Decides all that is not simply allowed: a peek, a refusal, a reservation, a tail in another window."""
     amount = limit.amount
-    state = _moved(limit, state, at_us)
-    window, used, served_us, over_us = _tail(limit, state, at_us)
+    state = _follow_clock(limit, state, at_us)
+    window, used, served_us, expires_us = _tail(limit, state, at_us)
     remaining = 0 if served_us > at_us else amount - used
     after = used + (cost or 1)
     if after > amount:
         # The next window, or the rest of this one if the units are another limit's, whose window ends in it.
-        window, after, served_us = window + (over_us == _end_us(limit, at_us, window)), cost, over_us
+        window, after, served_us = window + (expires_us == _end_us(limit, at_us, window)), cost, expires_us
     wait_us = served_us - now_us if served_us > at_us else 0
     if (
         0 < cost <= amount
         and (not wait_us or wait_us <= (-1 if patience_us is None else min(patience_us, HORIZON_US)))
-        and (limit.period_us or window <= AHEAD)
+        and (limit.period_us or window <= MAX_WINDOWS_AHEAD)
     ):
         end_us = _end_us(limit, at_us, window)
         remaining = 0 if wait_us else amount - after
-        facts = True, remaining, 0, end_us - now_us, wait_us, now_us, end_us
-        return facts, (end_us, after, at_us, served_us)
+        outcome = True, remaining, 0, end_us - now_us, wait_us, now_us, end_us
+        return outcome, (end_us, after, at_us, served_us)
     retry_us = wait_us if cost <= amount else None
-    reset_us = over_us - now_us if used else 0
-    return (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, over_us), state
+    reset_us = expires_us - now_us if used else 0
+    return (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, expires_us), state
 
 
-def _place(limit: FixedWindow, now_us: int) -> int:
-    """Which of a calendar's boundaries the current window starts at."""
+def _current_index(limit: FixedWindow, now_us: int) -> int:
+    """Returns the index of the boundary that the current window of a calendar starts at."""
     previous, current, following, after_that, *_ = limit.boundaries_us
     if current <= now_us < following:
         return 1
@@ -222,15 +221,17 @@ def _place(limit: FixedWindow, now_us: int) -> int:
 
 
 def _end_us(limit: FixedWindow, at_us: int, ahead: int) -> int:
-    """The end of the window that lies so many windows ahead of the current one; -1: of the one before it."""
+    """Returns the end of the window that lies so many windows ahead of the current one; -1: of the one before
+    it."""
     period_us = limit.period_us
     if period_us:
         return at_us - at_us % period_us + (ahead + 1) * period_us
-    return limit.boundaries_us[_place(limit, at_us) + 1 + ahead]
+    return limit.boundaries_us[_current_index(limit, at_us) + 1 + ahead]
 
 
-def _moved(limit: FixedWindow, state: State | None, at_us: int) -> State | None:
-    """The state, moved along with a clock that was set back: into the window that is as far ahead as it was."""
+def _follow_clock(limit: FixedWindow, state: State | None, at_us: int) -> State | None:
+    """Returns the state, moved along with a clock that was set back: into the window that is as far ahead as it
+    was."""
     if state is None or state[2] <= at_us:
         return state
     _, used, stamp_us, served_us = state
@@ -242,8 +243,8 @@ def _moved(limit: FixedWindow, state: State | None, at_us: int) -> State | None:
 
 
 def _tail(limit: FixedWindow, state: State | None, at_us: int) -> tuple[int, int, int, int]:
-    """The tail among this limit's windows, also of another limit: how many windows ahead it is, its units, from
-    when on the last of them are served, and from when on they count no more."""
+    """Returns the tail among this limit's windows, also of a state of another limit: how many windows ahead it is,
+    its units, when the last of them are served, and when they stop counting."""
     if state is None or state[0] <= at_us or state[3] < _end_us(limit, at_us, -1):
         return 0, 0, at_us, _end_us(limit, at_us, 0)
     until_us, used, _, served_us = state
@@ -251,7 +252,7 @@ def _tail(limit: FixedWindow, state: State | None, at_us: int) -> tuple[int, int
     if limit.period_us:
         ahead = served_us // limit.period_us - at_us // limit.period_us
     else:
-        while ahead < AHEAD and _end_us(limit, at_us, ahead) <= served_us:
+        while ahead < MAX_WINDOWS_AHEAD and _end_us(limit, at_us, ahead) <= served_us:
             ahead += 1
     return ahead, min(used, limit.amount), max(at_us, served_us), min(until_us, _end_us(limit, at_us, ahead))
 
@@ -259,33 +260,34 @@ def _tail(limit: FixedWindow, state: State | None, at_us: int) -> tuple[int, int
 def refund(
     limit: FixedWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
-    given = min(units, receipt.cost - receipt.returned)
-    if state is None or given <= 0 or receipt.mark != state[0] or receipt.mark <= now_us:
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
+    more."""
+    refunded = min(units, receipt.cost - receipt.returned)
+    if state is None or refunded <= 0 or receipt.mark != state[0] or receipt.mark <= now_us:
         return None
     if cancel and receipt.served_us < now_us:
         return None
     at_us = state[2] if now_us < state[2] <= now_us + MAX_CLOCK_SWING_US else now_us
-    moved = _moved(limit, state, at_us) or state
-    ahead, *_ = _tail(limit, moved, at_us)
+    followed = _follow_clock(limit, state, at_us) or state
+    ahead, *_ = _tail(limit, followed, at_us)
     # Another limit's window may end with this one, but a charge of it was served before this one began.
     if receipt.served_us + MAX_CLOCK_SWING_US < _end_us(limit, at_us, ahead - 1):
         return None
-    until_us, used, stamp_us, served_us = moved
-    # Not the tail's own count: what a lowered limit does not see is still there to be given back first.
+    until_us, used, stamp_us, served_us = followed
+    # The stored count, not what this limit sees of it: units beyond a lowered limit are given back first.
     # (But of a window that counts as full, what this limit sees.)
-    used = (limit.amount if used == _MOST else used) - given
+    used = (limit.amount if used == _MAX_AMOUNT else used) - refunded
     if used <= 0 and ahead:
         start_us = _end_us(limit, at_us, ahead - 1)
-        if served_us > start_us:  # A window of another limit: what lies before it in this one counts as full.
-            return served_us, _MOST, at_us, start_us
+        if served_us > start_us:  # A window of another limit: the part of this one before it counts as full.
+            return served_us, _MAX_AMOUNT, at_us, start_us
         served_us = _end_us(limit, at_us, ahead - 2) if ahead > 1 else at_us
-        return start_us, _MOST, at_us, served_us
+        return start_us, _MAX_AMOUNT, at_us, served_us
     return until_us, max(0, used), stamp_us, served_us
 
 
 def dead_at_us(limit: FixedWindow, state: State) -> int:
-    """From when on the state says no more than None does."""
+    """Returns the instant from which on the state means the same as None."""
     return state[0] + MAX_CLOCK_SWING_US
 
 

@@ -1,9 +1,9 @@
 """The leaky bucket: nginx's limit_req, to the millisecond.
 
 Picture a queue in front of a gate that lets one unit through at a steady pace. The first unit passes at once;
-up to `burst` more may stand in the queue, each told how long to wait; a unit that finds the queue full is
-refused. With a `delay` of n, the first n in the queue are waved through and only those behind them wait; with
-no delay at all (None, nginx's nodelay) the queue merely counts.
+up to `burst` more may queue, and each learns how long to wait; a unit that finds the queue full is refused. With
+a `delay` of n, the first n in the queue are waved through and only those behind them wait; with no delay at all
+(None, nginx's nodelay) the queue merely counts.
 
 Measure. Water is counted in thousandths of a unit and time in whole milliseconds, because nginx does. A
 millisecond drains rate/1000 thousandths, and the rate is a whole number of thousandths per second, rounded
@@ -11,25 +11,25 @@ down: 10/minute is 166, one per 6.024 s. nginx's excess, which it logs and which
 less one unit: its first unit is free. A refused charge reports the excess it would have made; so does a peek,
 and a charge of more than the queue can hold, as if it were of one unit.
 
-"6/minute queue 5": six arrive at once. One passes, five wait 10 s, 20 s ... 50 s, a seventh is refused and
-told to come back in 10 s. With nodelay the six pass at once, and the next one 10 s later.
+"6/minute queue 5": six arrive at once. One passes, five wait 10 s, 20 s ... 50 s, a seventh is refused with a
+retry_after of 10 s. With nodelay the six pass at once, and the next one 10 s later.
 
-What is nginx's own is kept, though other limits here do better: an admitted charge rounds down what has
-drained since the last one (never in the caller's favour), and a clock that is set back by up to 60 s stops the
-drain until it has caught up. Further back than that one millisecond is taken to have passed, and the next
-admitted charge restarts the drain. In nginx a refusal never does, so a full queue stays full until the clock has
-caught up, be it for an hour; here a refusal restarts the drain too, once the clock is more than 120 s back. So
-nobody is locked out for longer than 120 s.
+Two habits of nginx are kept, though other limits here do better: an admitted charge rounds down what has drained
+since the last one (never in the caller's favour), and a clock that is set back by up to 60 s stops the drain until
+it has caught up. If it is set back further, one millisecond counts as passed, and the next admitted charge
+restarts the drain. In nginx a refusal never does, so a full queue stays full until the clock has caught up, be it
+for an hour; here a refusal restarts the drain too, once the clock is more than 120 s back. So nobody is locked out
+for longer than 120 s.
 
 Debt. nginx knows no reservations. Here one may pour more than the queue holds: it is served when there is
 room for it, or after nginx's own delay if that is longer, and until then nothing else passes. Debt is at most
 366 days or 2^52 thousandths (52 days at 1,000,000/s). A reservation refused for want of patience says in
 retry_after how long it would have waited.
 
-Refunds are the token bucket's, where their story is told: `given` counts the thousandths that were given back from
-below other charges, `claims_ms` is until when that matters, and a charge takes the count along in its mark, above
-the excess. (A reservation of more than a second queue on top of the first has no room there; to be safe all that
-was given back counts against it.)
+Refunds work as in token_bucket.py, which tells their story: `refunded_total` counts the thousandths that were
+given back from below other charges, `claims_ms` is until when that matters, and a charge takes the count along in
+its mark, above the excess. (A reservation of more than a second queue on top of the first has no room there; to be
+safe all that was given back counts against it.)
 
 Laws (tests/algorithms/test_leaky_bucket.py, test_clock_laws.py, test_refund_laws.py):
   - taking 3 is the same as taking 1 three times at the same instant;
@@ -66,11 +66,11 @@ from headgate.errors import InvalidRule
 State = tuple[int, int, int, int]
 
 _UNIT = 1000
-_FASTEST = 10**12
-_LARGEST = 10**12
-_DEEPEST = EXACT // 2
+_MAX_RATE = 10**12
+_MAX_QUEUE = 10**12
+_MAX_WATER = EXACT // 2
 _STEP_BACK_MS = -60_000
-_LONGEST_LOCKOUT_MS = 120_000
+_MAX_LOCKOUT_MS = 120_000
 
 
 class LeakyBucket(Limit):
@@ -80,7 +80,7 @@ class LeakyBucket(Limit):
     <LeakyBucket 6/minute queue 5>
     """
 
-    __slots__ = ("burst", "capacity", "delay", "most", "prompt", "rate")
+    __slots__ = ("burst", "capacity", "delay", "max_water", "rate", "undelayed_water")
     algorithm = "leaky_bucket"
 
     def __init__(self, amount: int, per: float = 1, burst: int = 0, delay: int | None = 0) -> None:
@@ -101,14 +101,14 @@ class LeakyBucket(Limit):
             )
         self.capacity: int = (burst + 1) * _UNIT
         too_long = self.capacity * SECOND > 100 * YEAR * self.rate
-        if self.rate > _FASTEST or too_long or burst > _LARGEST or (delay or 0) > _LARGEST:
+        if self.rate > _MAX_RATE or too_long or burst > _MAX_QUEUE or (delay or 0) > _MAX_QUEUE:
             raise InvalidRule(
                 f'"{self.text}" cannot be exact: a leaky bucket drains at most 10^9 units a second, holds '
                 "and delays at most 10^12, and must run dry within 100 years. Lower the amount or the queue."
             )
-        # Up to here water makes nobody wait; up to there a reservation may pour.
-        self.prompt: int = EXACT if delay is None else (delay + 1) * _UNIT
-        self.most: int = min(_DEEPEST, self.capacity + self.rate * (HORIZON_US // SECOND))
+        # Up to the first, water delays nobody; up to the second, a reservation may pour.
+        self.undelayed_water: int = EXACT if delay is None else (delay + 1) * _UNIT
+        self.max_water: int = min(_MAX_WATER, self.capacity + self.rate * (HORIZON_US // SECOND))
         self.args: tuple[int | float, ...] = (self.rate, burst * _UNIT, -1 if delay is None else delay * _UNIT)
 
     @property
@@ -119,12 +119,12 @@ class LeakyBucket(Limit):
 def decide(
     limit: LeakyBucket, state: State | None, now_us: int, cost: int, patience_us: int | None = None
 ) -> tuple[Outcome, State | None]:
-    """Judge one charge. Pure: same arguments, same answer. With patience, a wait up to that is allowed."""
+    """Decides one charge. Pure: same arguments, same result. With patience, a wait of at most that is allowed."""
     rate = limit.rate
     now_ms = now_us // 1000
-    water, last_ms, given, claims_ms = state or (0, now_ms, 0, 0)
-    if water > limit.most:
-        water = limit.most
+    water, last_ms, refunded_total, claims_ms = state or (0, now_ms, 0, 0)
+    if water > limit.max_water:
+        water = limit.max_water
     ms = now_ms - last_ms
     if ms > 0:
         water -= rate * ms // 1000
@@ -135,117 +135,131 @@ def decide(
     if water < 0:
         water = 0
     if claims_ms <= now_ms:
-        given = claims_ms = 0
+        refunded_total = claims_ms = 0
     after = water + cost * _UNIT
     if after > limit.capacity or patience_us is not None or not cost:
-        return _wait(limit, state, (water, last_ms, given, claims_ms), now_us, cost, patience_us)
+        return _decide_general(
+            limit, state, (water, last_ms, refunded_total, claims_ms), now_us, cost, patience_us
+        )
     reset_us = (last_ms - (-after * 1000 // rate)) * 1000 - now_us
-    delay_us = (after - limit.prompt) * 1000 // rate * 1000 if after > limit.prompt else 0
+    delay_us = (after - limit.undelayed_water) * 1000 // rate * 1000 if after > limit.undelayed_water else 0
     remaining = (limit.capacity - after) // _UNIT
-    if not given:
+    if not refunded_total:
         return (True, remaining, 0, reset_us, delay_us, now_us, after - _UNIT), (after, last_ms, 0, 0)
-    # This charge knows what was given back before: so that is kept as long as the charge holds water.
+    # The mark of this charge refers to what was given back before: so that is kept as long as the charge holds
+    # water.
     claims_ms = max(claims_ms, (now_us + reset_us) // 1000 + 1)
-    mark = _mark(limit, after - _UNIT, given)
-    return (True, remaining, 0, reset_us, delay_us, now_us, mark), (after, last_ms, given, claims_ms)
+    mark = _pack_mark(limit, after - _UNIT, refunded_total)
+    return (True, remaining, 0, reset_us, delay_us, now_us, mark), (after, last_ms, refunded_total, claims_ms)
 
 
-def _wait(
-    limit: LeakyBucket, state: State | None, drained: State, now_us: int, cost: int, patience_us: int | None
+def _decide_general(
+    limit: LeakyBucket, state: State | None, current: State, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Outcome, State | None]:
-    """What is not simply taken: a peek, a refusal, a reservation. `state` as stored, `drained` as of now."""
-    if state is not None and state[1] - now_us // 1000 > _LONGEST_LOCKOUT_MS:
-        state = drained
-    stored, stored_ms, *_ = state or drained
-    stored = min(stored, limit.most)
+    """Decides all that is not simply allowed: a peek, a refusal, a reservation. `state` as stored, `current` as of
+    now."""
+    if state is not None and state[1] - now_us // 1000 > _MAX_LOCKOUT_MS:
+        state = current
+    stored, stored_ms, *_ = state or current
+    stored = min(stored, limit.max_water)
     rate, capacity = limit.rate, limit.capacity
-    water, last_ms, given, claims_ms = drained
-    never = cost * _UNIT > capacity
-    pour = _UNIT if never else (cost or 1) * _UNIT
+    water, last_ms, refunded_total, claims_ms = current
+    too_large = cost * _UNIT > capacity
+    pour = _UNIT if too_large else (cost or 1) * _UNIT
     after = water + pour
     wait_us = 0
     if after > capacity:
         # From the state as stored: a charge that waits loses nothing to rounding on the way.
         wait_us = (stored_ms - (-(stored + pour - capacity) * 1000 // rate)) * 1000 - now_us
     allowed = not cost and not wait_us
-    mark = _mark(limit, after - _UNIT, given)
-    if cost and not never and patience_us is not None:
-        if after > limit.prompt:
-            wait_us = max(wait_us, (after - limit.prompt) * 1000 // rate * 1000)
-        if wait_us <= min(patience_us, HORIZON_US) and after <= limit.most:
+    mark = _pack_mark(limit, after - _UNIT, refunded_total)
+    if cost and not too_large and patience_us is not None:
+        if after > limit.undelayed_water:
+            wait_us = max(wait_us, (after - limit.undelayed_water) * 1000 // rate * 1000)
+        if wait_us <= min(patience_us, HORIZON_US) and after <= limit.max_water:
             reset_us = (last_ms - (-after * 1000 // rate)) * 1000 - now_us
             remaining = max(0, (capacity - after) // _UNIT)
-            claims_ms = max(claims_ms, (now_us + reset_us) // 1000 + 1) if given else 0
-            return (True, remaining, 0, reset_us, wait_us, now_us, mark), (after, last_ms, given, claims_ms)
+            claims_ms = max(claims_ms, (now_us + reset_us) // 1000 + 1) if refunded_total else 0
+            return (True, remaining, 0, reset_us, wait_us, now_us, mark), (
+                after,
+                last_ms,
+                refunded_total,
+                claims_ms,
+            )
     reset_us = max(0, (stored_ms - (-stored * 1000 // rate)) * 1000 - now_us)
     remaining = max(0, (capacity - water) // _UNIT)
-    retry_us = None if never else wait_us
+    retry_us = None if too_large else wait_us
     return (allowed, remaining, retry_us, reset_us, 0, now_us, after - _UNIT if cost else mark), state
 
 
-def _mark(limit: LeakyBucket, excess: int, given: int) -> int:
-    """The excess, and above it what was given back before."""
-    mark = excess + given * 2 * limit.capacity
-    return mark if excess < 2 * limit.capacity and mark < _DEEPEST else excess + _DEEPEST
+def _pack_mark(limit: LeakyBucket, excess: int, refunded_total: int) -> int:
+    """Returns the mark of a charge: the excess, and above it what was given back before."""
+    mark = excess + refunded_total * 2 * limit.capacity
+    return mark if excess < 2 * limit.capacity and mark < _MAX_WATER else excess + _MAX_WATER
 
 
-def _unmarked(limit: LeakyBucket, mark: int) -> tuple[int, int]:
-    """Takes a mark apart: the thousandths given back before, and the excess."""
-    return (0, mark - _DEEPEST) if mark >= _DEEPEST else divmod(mark, 2 * limit.capacity)
+def _unpack_mark(limit: LeakyBucket, mark: int) -> tuple[int, int]:
+    """Splits a mark: the thousandths given back before, and the excess."""
+    return (0, mark - _MAX_WATER) if mark >= _MAX_WATER else divmod(mark, 2 * limit.capacity)
 
 
 def refund(
     limit: LeakyBucket, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
+    more."""
     if state is None or (cancel and receipt.served_us < now_us):
         return None
-    stored, last_ms, given, claims_ms = state
-    given_before, excess = _unmarked(limit, receipt.mark)
-    if given_before > given:
+    stored, last_ms, refunded_total, claims_ms = state
+    refunded_before, excess = _unpack_mark(limit, receipt.mark)
+    if refunded_before > refunded_total:
         return None
-    water, now_ms = min(stored, limit.most), now_us // 1000
+    water, now_ms = min(stored, limit.max_water), now_us // 1000
     ms = now_ms - last_ms
     level = water - limit.rate * (1 if ms < _STEP_BACK_MS else max(0, ms)) // 1000
-    # Where the charge's own water ends: where it was poured to, less what was given back since and all that can
-    # have drained.
+    # Where the charge's own water ends: the level it was poured to, less what was given back since and all that
+    # can have drained.
     since_ms = max(0, max(now_ms, last_ms) - receipt.at_us // 1000)
-    given_since = max(given - given_before, receipt.returned * _UNIT)
-    end = excess + _UNIT - given_since - limit.rate * since_ms // 1000
-    held = (receipt.cost - receipt.returned) * _UNIT
-    back = min(units * _UNIT, held)
+    refunded_since = max(refunded_total - refunded_before, receipt.returned * _UNIT)
+    end = excess + _UNIT - refunded_since - limit.rate * since_ms // 1000
+    outstanding = (receipt.cost - receipt.returned) * _UNIT
+    refunded = min(units * _UNIT, outstanding)
     # No reservation was promised for later than a bucketful below the highest water that there was.
     highest = max(level, -(-limit.rate * (claims_ms - now_ms) // 1000))
     # Whatever was given back, no more can have drained of it than drained in all since it was charged.
-    holds = max(end, held + (-limit.rate * since_ms // 1000))
+    undrained = max(end, outstanding + (-limit.rate * since_ms // 1000))
     if not cancel:
-        back = min(back, holds - max(0, highest - limit.capacity))
+        refunded = min(refunded, undrained - max(0, highest - limit.capacity))
     elif end != level:
-        back = min(back, held - max(0, highest - max(min(limit.prompt, limit.capacity), holds)))
-    back = min(back, holds, level)
-    if back <= 0:
+        promised = max(min(limit.undelayed_water, limit.capacity), undrained)
+        refunded = min(refunded, outstanding - max(0, highest - promised))
+    refunded = min(refunded, undrained, level)
+    if refunded <= 0:
         return None
-    in_part = receipt.returned + units < receipt.cost
-    if end != level or in_part or back < min(held, end):  # Something is left above the gap, or of the charge.
-        given += back
+    is_partial = receipt.returned + units < receipt.cost
+    # Something remains above the gap, or of the charge.
+    if end != level or is_partial or refunded < min(outstanding, end):
+        refunded_total += refunded
         claims_ms = max(claims_ms, max(now_ms, last_ms) - (-level * 1000 // limit.rate))
-        if (given + 1) * 2 * limit.capacity > _DEEPEST:
+        if (refunded_total + 1) * 2 * limit.capacity > _MAX_WATER:
             return None
-    return water - back, last_ms, given, claims_ms
+    return water - refunded, last_ms, refunded_total, claims_ms
 
 
 def dead_at_us(limit: LeakyBucket, state: State) -> int:
-    """From when on the state says no more than None does."""
+    """Returns the instant from which on the state means the same as None."""
     water, last_ms, _, claims_ms = state
-    dry_ms = last_ms - (-min(water, limit.most) * 1000 // limit.rate)
+    dry_ms = last_ms - (-min(water, limit.max_water) * 1000 // limit.rate)
     return max(dry_ms, claims_ms) * 1000 + MAX_CLOCK_SWING_US
 
 
 def pack(state: State) -> str:
-    water, last_ms, given, claims_ms = state
-    return f"{water}:{last_ms}:{given}:{claims_ms}" if given else f"{water}:{last_ms}"
+    water, last_ms, refunded_total, claims_ms = state
+    return f"{water}:{last_ms}:{refunded_total}:{claims_ms}" if refunded_total else f"{water}:{last_ms}"
 
 
 def unpack(text: str) -> State:
-    water, last_ms, given, claims_ms = map(int, (text if text.count(":") == 3 else f"{text}:0:0").split(":"))
-    return water, last_ms, given, claims_ms
+    water, last_ms, refunded_total, claims_ms = map(
+        int, (text if text.count(":") == 3 else f"{text}:0:0").split(":")
+    )
+    return water, last_ms, refunded_total, claims_ms

@@ -1,19 +1,18 @@
-"""The lockout: who is refused too often is refused for longer.
+"""The lockout: a caller that is refused too often is refused for longer.
 
 Picture a doorkeeper with a slate. He turns somebody away, makes a mark, and turns the hourglass with the first
 mark of the slate. If the sand has run out, the slate is wiped. If the marks reach `after` before that, he wipes
-it too, bolts the door and looks at nothing until `for` has passed; who knocks meanwhile hears how long it still
-is, and is not marked. Then everything begins anew.
+it too, bolts the door and looks at nothing until `for` has passed; a caller that knocks meanwhile learns how long
+it still is, and is not marked. Then everything begins anew.
 
-Measure. A state is two whole numbers, and stands for one of two things:
+Measure. A state is two whole numbers, and means one of two things:
 
-    until:counted       refusals counted, and when their span ends
+    until:refusals      refusals counted, and when their span ends
     until:0             locked, and until when
 
-Only the end is kept, because it answers by itself, under whatever numbers, when the state has lost its meaning.
+Only the end is stored, because it shows by itself, under whatever numbers, when the state has lost its meaning.
 
-"after 5, within 10m, for 1h": the fifth refusal of ten minutes locks for an hour, and is itself answered as
-locked.
+"after 5, within 10m, for 1h": the fifth refusal of ten minutes locks for an hour, and itself reports the lock.
 
 Laws (tests/algorithms/test_lockout.py):
   - the `after`-th refusal within `within` of the first locks for `for` from that instant, and no earlier one does;
@@ -33,62 +32,63 @@ from headgate.errors import InvalidRule
 # An end, and the refusals counted until then; 0: locked until then.
 State = tuple[int, int]
 
-_LONGEST_US = 100 * YEAR
-_MOST = 10**15
+_MAX_SPAN_US = 100 * YEAR
+_MAX_REFUSALS = 10**15
 
 
-class _Numbers(NamedTuple):
+class _LockoutFields(NamedTuple):
     after: int
     within_us: int
     for_us: int
 
 
-class Lockout(_Numbers):
-    """After so many refusals within a span, refused for another."""
+class Lockout(_LockoutFields):
+    """After `after` refusals within one span, calls are refused for another span."""
 
     __slots__ = ()
 
     def __new__(cls, after: int, within_us: int, for_us: int) -> Lockout:
-        if whole('A lockout\'s "after", its number of refusals,', after) > _MOST:
+        if whole('A lockout\'s "after", its number of refusals,', after) > _MAX_REFUSALS:
             raise InvalidRule(f'A lockout\'s "after" may be at most 10^15 refusals, not {after}.')
         for name, span_us in (("within", within_us), ("for", for_us)):
-            if whole(f'A lockout\'s "{name}", in microseconds,', span_us) > _LONGEST_US:
+            if whole(f'A lockout\'s "{name}", in microseconds,', span_us) > _MAX_SPAN_US:
                 raise InvalidRule(f'A lockout\'s "{name}" may be at most 100 years, not {span_us} microseconds.')
         return super().__new__(cls, after, within_us, for_us)
 
 
 def settled(lockout: Lockout, state: State | None, now_us: int) -> State | None:
-    """The state as it counts now: None once it is over, the very one that was given unless it had to be moved."""
+    """Returns the state as it counts now: None once it is over, else the same object unless its end had to
+    move."""
     if state is None or state[0] <= now_us:
         return None
-    until_us, counted = state
-    furthest_us = now_us + (lockout.within_us if counted else lockout.for_us)
-    return state if until_us <= furthest_us else (furthest_us, counted)
+    until_us, refusals = state
+    furthest_us = now_us + (lockout.within_us if refusals else lockout.for_us)
+    return state if until_us <= furthest_us else (furthest_us, refusals)
 
 
 def left_us(state: State | None, now_us: int) -> int:
-    """How long a settled state still locks; 0: it does not."""
+    """Returns how long a settled state still locks; 0: it does not."""
     return 0 if state is None or state[1] else state[0] - now_us
 
 
 def refused(lockout: Lockout, state: State | None, now_us: int) -> State:
-    """A settled state that does not lock, after one more refusal."""
-    until_us, counted = (now_us + lockout.within_us, 0) if state is None else state
-    if counted + 1 >= lockout.after:
+    """Returns the state after one more refusal, of a settled state that does not lock."""
+    until_us, refusals = (now_us + lockout.within_us, 0) if state is None else state
+    if refusals + 1 >= lockout.after:
         return now_us + lockout.for_us, 0
-    return until_us, counted + 1
+    return until_us, refusals + 1
 
 
 def dead_at_us(state: State) -> int:
-    """From when on the state says no more than None does."""
+    """Returns the instant from which on the state means the same as None."""
     return state[0]
 
 
 def pack(state: State) -> str:
-    until_us, counted = state
-    return f"{until_us}:{counted}"
+    until_us, refusals = state
+    return f"{until_us}:{refusals}"
 
 
 def unpack(text: str) -> State:
-    until_us, counted = text.split(":")
-    return int(until_us), int(counted)
+    until_us, refusals = text.split(":")
+    return int(until_us), int(refusals)

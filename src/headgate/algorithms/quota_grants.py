@@ -224,12 +224,12 @@ def _level(needs: list[int]) -> tuple[int, int, int]:
 
 
 def dead_at_us(state: State) -> int:
-    """From when on the state says no more than None does."""
+    """Returns the instant from which on the state means the same as None."""
     return max([state.listens_us, *(holder.parts[-1][1] for holder in state.holders)])
 
 
 def _as_at(state: State, now_us: int) -> int:
-    """The instant that a ledger is judged as at: now, or that of its last writing if the clock swings."""
+    """Returns the instant that a ledger is decided as of: now, or that of its last writing if the clock swings."""
     return state.stamp_us if now_us < state.stamp_us <= now_us + MAX_CLOCK_SWING_US else now_us
 
 

@@ -16,7 +16,7 @@ write, and gallops on from there (1, 2, 4 ... units ahead, then by halves): what
 
 The log's own time. Instants are written in a time that never steps back. It is the clock, until the clock is
 set back by more than MAX_CLOCK_SWING_US; from then on it is `ahead_us` ahead of the clock, so every unit keeps the
-age it had. A clock that reads up to that much less than at the last write only swings: the charge is judged as at
+age it had. A clock that reads up to that much less than at the last write only swings: the charge is decided as of
 the last write. A log whose last unit has left the window, or was given back, starts with the clock again; if the
 clock swings, with the instant of the last write.
 
@@ -108,7 +108,7 @@ class SlidingLog(Limit):
 def decide(
     limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None = None
 ) -> tuple[Outcome, State | None]:
-    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of at most that is allowed."""
+    """Decides one charge. Pure: same arguments, same result. With patience, a wait of at most that is allowed."""
     if state is not None and 0 < cost <= limit.amount:
         head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
         time_us = now_us + ahead_us
@@ -267,7 +267,7 @@ def refund(
 
 
 def dead_at_us(limit: SlidingLog, state: State) -> int:
-    """From when on the state says no more than None does."""
+    """Returns the instant from which on the state means the same as None."""
     _, _, newest_us, stamp_us, ahead_us, *_ = state
     return max(newest_us + limit.period_us, stamp_us) - ahead_us % PUSHED_OUT + MAX_CLOCK_SWING_US
 

@@ -24,8 +24,8 @@ from if its reservations are cancelled. At most MAX_CELLS_BEFORE are kept before
 earlier ones is not known any more, and the tail does not go back to where its frame would show them.
 
 The clock. A state proves the start of the cell in which it was written: `ahead` cells before its tail. If that
-lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is judged as in that cell. If it
-lies further ahead, the clock was set back: the frame moves along with it, and even a refusal writes that down.
+lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is decided as in that cell. If
+it lies further ahead, the clock was set back: the frame moves along with it, and even a refusal writes that down.
 
 A changed limit. Counts of another cut stay as they are until a charge passes. Each leaves at the earlier of two
 instants: when its old cell leaves the frame of the limit that wrote it, and when the cell that holds the end of
@@ -124,7 +124,7 @@ def _nearest_divisor(period_us: int, cells: int) -> int:
 def decide(
     limit: SlidingWindow, state: State | None, now_us: int, cost: int, patience_us: int | None = None
 ) -> tuple[Outcome, State | None]:
-    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of up to it is allowed."""
+    """Decides one charge. Pure: same arguments, same result. With patience, a wait of at most that is allowed."""
     cut = limit.cut
     cell_us, cells = cut
     current = now_us // cell_us
@@ -250,7 +250,7 @@ def _stamp_us(state: State) -> int:
 
 
 def _as_at(state: State, now_us: int) -> int:
-    """The instant that a charge is judged as at: now, or what the state proves if the clock swings."""
+    """Returns the instant that a charge is decided as of: now, or what the state proves if the clock swings."""
     stamp_us = _stamp_us(state)
     return stamp_us if now_us < stamp_us <= now_us + MAX_CLOCK_SWING_US else now_us
 
@@ -296,7 +296,8 @@ def _over(cells: int, tail: int, counts: tuple[int, ...]) -> int:
 def refund(
     limit: SlidingWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
+    more."""
     given = min(units, receipt.cost - receipt.returned)
     if state is None or given <= 0 or (cancel and receipt.served_us < now_us):
         return None
@@ -320,7 +321,7 @@ def refund(
 
 
 def dead_at_us(limit: SlidingWindow, state: State) -> int:
-    """From when on the state says no more than None does."""
+    """Returns the instant from which on the state means the same as None."""
     (cell_us, cells), tail, counts, _ = state
     return _over(cells, tail, counts) * cell_us + MAX_CLOCK_SWING_US
 

@@ -17,7 +17,7 @@ remembered beyond the last lease: in memory and on a shared dict for as long as 
 FENCE_MEMORY_US with each key.
 
 The clock. A key proves the instant at which a lease or ticket was last written. If that lies up to
-MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and all is judged as at that instant. If it lies further
+MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and all is decided as of that instant. If it lies further
 ahead, the clock was set back, and all ends move along with it.
 
 What a key holds is a collection, and the keeper's (engines/memory/slot_table.py; a sorted set in Redis). The model
@@ -106,7 +106,7 @@ def turn(limit: Slots, alive: int) -> int | None:
 
 
 def as_at(stamp_us: int, now_us: int) -> int:
-    """The instant that a key is judged as at: now, or that of its last writing if the clock swings."""
+    """Returns the instant that a key is decided as of: now, or that of its last writing if the clock swings."""
     return stamp_us if now_us < stamp_us <= now_us + MAX_CLOCK_SWING_US else now_us
 
 

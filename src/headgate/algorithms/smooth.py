@@ -175,7 +175,7 @@ def _numbers(args: _Args) -> tuple[float, float, float, float, float]:
 def decide(
     limit: Smooth, state: State | None, now_us: int, cost: int, patience_us: int | None = None
 ) -> tuple[Outcome, State | None]:
-    """Judge one charge. Pure: same arguments, same answer. With patience, a wait up to that is allowed."""
+    """Decides one charge. Pure: same arguments, same result. With patience, a wait of at most that is allowed."""
     args, store, at_us = limit.args, limit.store, now_us
     given_us = claims_us = 0
     if state is None:
@@ -264,7 +264,7 @@ def _settled(limit: Smooth, state: State, at_us: int) -> tuple[float, int]:
 
 
 def _as_at(state: State, now_us: int) -> int:
-    """The instant that a state is judged as at: now, or that of its writing if the clock swings."""
+    """Returns the instant that a state is decided as of: now, or that of its writing if the clock swings."""
     return state[2] if now_us < state[2] <= now_us + MAX_CLOCK_SWING_US else now_us
 
 
@@ -280,7 +280,8 @@ def retune(limit: Smooth, state: State | None, now_us: int) -> State:
 def refund(
     limit: Smooth, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
+    more."""
     if state is None or (cancel and receipt.served_us < now_us):
         return None
     at_us = _as_at(state, now_us)

@@ -24,7 +24,7 @@ does the state also remember when it was stamped.
 
 The clock. A state proves an instant: it was written no earlier than a full bucket before it runs dry, and a debt
 not before its stamp. If the clock reads up to MAX_CLOCK_SWING_US less, it swings (two processes never read the
-same time), and a charge or refund is judged as at that instant: the water is what it is, and the wait includes
+same time), and a charge or refund is decided as of that instant: the water is what it is, and the wait includes
 the difference. If it reads less than that, the clock was set back or the burst was lowered. Then the bucket is
 full of water from now on, and even a refusal writes down since when (`note`); the instant of running dry and its
 pace stay as they were, so a limit that is changed back finds all that was used. The note says whose it is, by the
@@ -162,7 +162,7 @@ class TokenBucket(Limit):
 def decide(
     limit: TokenBucket, state: State | None, now_us: int, cost: int, patience_us: int | None = None
 ) -> tuple[Outcome, State | None]:
-    """Judge one charge. Pure: same arguments, same answer. With patience, a wait of at most that is allowed."""
+    """Decides one charge. Pure: same arguments, same result. With patience, a wait of at most that is allowed."""
     amount, period_us, capacity = limit.measure
     if amount == 1 and (state is None or state.__class__ is int):
         after_us = cost * period_us
@@ -259,7 +259,8 @@ def _level(limit: TokenBucket, full: Full, now_us: int) -> int:
 
 
 def _proven_us(limit: TokenBucket, full: Full, level: int, now_us: int) -> int:
-    """The instant that a charge is judged as at: now, or later if the state proves that and the clock swings."""
+    """Returns the instant that a charge is decided as of: now, or later if the state proves that and the clock
+    swings."""
     return max(now_us, full.stamp_us or now_us - (limit.capacity - level) // limit.amount)
 
 
@@ -271,7 +272,8 @@ def _grains(limit: TokenBucket, us: int, grains: int) -> int:
 def refund(
     limit: TokenBucket, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """The state with up to `units` of the receipt's charge given back; None if it holds nothing any more."""
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
+    more."""
     full = Full(now_us) if state is None else _moved(_full(state), now_us)
     after, grains = divmod(receipt.mark, limit.amount)
     if full.pace is not None or _since_us(limit, full, now_us) is not None or after > full.last_return:
@@ -329,7 +331,7 @@ def _with_return(limit: TokenBucket, returns: tuple[Return, ...], new: Return) -
 
 
 def dead_at_us(limit: TokenBucket, state: State) -> int:
-    """From when on the state says no more than None does."""
+    """Returns the instant from which on the state means the same as None."""
     full = _full(state)
     dry_us = full.tat_us + (full.grains > 0)
     if full.note is not None and _since_us(limit, full, full.note.since_us) is not None:

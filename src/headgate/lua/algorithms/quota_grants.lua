@@ -1,4 +1,4 @@
--- Assignments: the twin of algorithms/quota_grants.py, where their story and their laws are told.
+-- Assignments: the twin of algorithms/quota_grants.py, which tells their story and their laws.
 --
 -- A ledger stays the text that is stored: of most holders three numbers are read, and their lines are not touched.
 
@@ -9,7 +9,7 @@ local M = { width = 1 }
 local WHOLE, HOLDERS, PARTS, LEFT = 1081080000, 1000, 4, -1
 local SWING_US = 100000
 
--- The instant that a ledger is judged as at: now, or that of its last writing if the clock swings.
+-- Returns the instant that a ledger is decided as of: now, or that of its last writing if the clock swings.
 local function as_at(text, now_us)
   local stamp_us = tonumber(text and match(text, "^%d+")) or now_us
   return stamp_us > now_us and stamp_us <= now_us + SWING_US and stamp_us or now_us

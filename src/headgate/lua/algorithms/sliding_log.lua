@@ -1,4 +1,4 @@
--- The sliding log: the twin of algorithms/sliding_log.py, where its story and its laws are told.
+-- The sliding log: the twin of algorithms/sliding_log.py, which tells its story and its laws.
 --
 -- The ring itself is the keeper's. A state is the numbers about it and entry(number), which gives the instant of
 -- a unit; what decide and refund want written stands in the state they return, and is done when it is saved:

@@ -1,4 +1,4 @@
--- The sliding window: the twin of algorithms/sliding_window.py, where its story and its laws are told.
+-- The sliding window: the twin of algorithms/sliding_window.py, which tells its story and its laws.
 --
 -- A state is one table: the counts from the oldest at 1 to the tail's at n, beside the names below. Numbers of
 -- cells and lengths of time are whole; fmod makes the quotients exact.
@@ -54,7 +54,7 @@ local SWING_US = 100000
 -- The latest instant that the state proves.
 local function stamp_of(state) return (state.tail - state.ahead) * state.cell_us end
 
--- The instant that a charge is judged as at: now, or what the state proves if the clock swings.
+-- Returns the instant that a charge is decided as of: now, or what the state proves if the clock swings.
 local function as_at(state, now_us)
   if not state then return now_us end
   local stamp_us = stamp_of(state)
@@ -205,7 +205,7 @@ function M.refund(_, state, now_us, units, receipt, cancel)
   local served_us, mark = receipt.at_us + receipt.delay_us, receipt.mark
   if not state or given <= 0 or (cancel and served_us < now_us) then return nil end
   local cell_us, place = state.cell_us, mark - state.tail + state.n
-  -- A charge that was judged as at a later instant carries a later cell, and so does a reservation that found a state
+  -- A charge that was decided as of a later instant carries a later cell, and so does a reservation that found a state
   -- of another cut.
   if served_us < (mark - 1) * cell_us - SWING_US or served_us >= (mark + 1) * cell_us then return nil end
   if mark + state.cells <= over(now_us, cell_us) then return nil end

@@ -1,4 +1,4 @@
--- Slots: the twin of algorithms/slots.py, where its story and its laws are told.
+-- Slots: the twin of algorithms/slots.py, which tells its story and its laws.
 
 local max = math.max
 local M = { width = 2 }
@@ -48,7 +48,7 @@ function M.stepped_us(stamp_us, now_us)
   return stamp_us - now_us > SWING_US and stamp_us - now_us or 0
 end
 
--- The instant that a key is judged as at: now, or that of its last writing if the clock swings.
+-- Returns the instant that a key is decided as of: now, or that of its last writing if the clock swings.
 function M.as_at(stamp_us, now_us)
   return stamp_us > now_us and stamp_us <= now_us + SWING_US and stamp_us or now_us
 end

@@ -1,4 +1,4 @@
--- Smooth pacing: the twin of algorithms/smooth.py, where its story and its laws are told.
+-- Smooth pacing: the twin of algorithms/smooth.py, which tells its story and its laws.
 --
 -- Every expression is spelled as there, in the same order, so that all bits of the doubles agree.
 
@@ -73,7 +73,7 @@ local function under(limit, state)
   return state.rate == limit.rate and state.warmup_us == limit.warmup_us and state.shape == limit.shape
 end
 
--- The instant that a state is judged as at: now, or that of its writing if the clock swings.
+-- Returns the instant that a state is decided as of: now, or that of its writing if the clock swings.
 local function as_at(state, now_us)
   if state and state.stamp_us > now_us and state.stamp_us <= now_us + SWING_US then return state.stamp_us end
   return now_us

@@ -1,4 +1,4 @@
--- The token bucket: the twin of algorithms/token_bucket.py, where its story and its laws are told.
+-- The token bucket: the twin of algorithms/token_bucket.py, which tells its story and its laws.
 --
 -- A double holds whole numbers to 2^53 only, so lengths of time are pairs here: whole microseconds, and grains
 -- (1/amount of a microsecond) beyond them. math.fmod is exact where % is not.
@@ -164,7 +164,7 @@ function exactly()
     return us, grains
   end
 
-  -- The instant that a charge is judged as at: now, or later if the state proves that and the clock swings.
+  -- Returns the instant that a charge is decided as of: now, or later if the state proves that and the clock swings.
   local function proven(limit, full, now_us, us, grains)
     local drain, minus = exact(limit)
     local full_us, beyond = drain(limit.burst)
