@@ -152,14 +152,17 @@ def _sliding_log(limit: SlidingLog) -> Description:
 
 
 def _smooth(limit: Smooth) -> Description:
-    rate, warmup_us, last = limit.args
+    rate, warmup_us, shape = limit.args
     yield "algorithm", "smooth pacing: Guava's RateLimiter"
     yield "passes", f"one every {long(limit.interval_us)}; the next one waits for what the last one took"
     if warmup_us:
-        yield "cold", f"starts {last:g} times slower, and is at full rate after {long(warmup_us)} of steady demand"
+        yield (
+            "cold",
+            f"starts {shape:g} times slower, and is at full rate after {long(warmup_us)} of steady demand",
+        )
         yield "idle keys", f"are forgotten when they have gone cold: {long(warmup_us)} after they were paid for"
     else:
-        saved_us = last * SECOND
+        saved_us = shape * SECOND
         yield (
             "burst",
             f"saves up to {long(saved_us)} of idle time, {limit.store:g} units; a new key has saved nothing",

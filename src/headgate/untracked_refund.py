@@ -61,6 +61,7 @@ def _receipt(limit: Limit, outcome: Outcome, units: int) -> Receipt | None:
             # Half of a charge that began that much earlier: so that a warm-up prices the units itself.
             return Receipt(2 * units, at_us - shut_us, reset_us, 0, 2 * shut_us)
         price_us = min(shut_us, int(units * limit.interval_us))
-        refunded_us, _ = smooth.unmarked(limit, outcome[MARK])
-        return Receipt(units, at_us, reset_us, 0, smooth.marked(limit, price_us, refunded_us)) if shut_us else None
+        refunded_us, _ = smooth.unpack_mark(limit, outcome[MARK])
+        mark = smooth.pack_mark(limit, price_us, refunded_us)
+        return Receipt(units, at_us, reset_us, 0, mark) if shut_us else None
     return Receipt.of(outcome, units)

@@ -261,8 +261,9 @@ def test_a_changed_limit_keeps_the_queue() -> None:
     slow = LeakyBucket(1, per=1000)
     state = (2**52, T0 // 1000, 0, 0)
     facts, _ = decide(slow, state, T0, 1)
-    assert (facts[RETRY_AFTER_US], facts[MARK]) == ((slow.most + 1000 - slow.capacity) * 1_000_000, slow.most)
-    assert dead_at_us(slow, state) - T0 - MAX_CLOCK_SWING_US == facts[RESET_AFTER_US] == slow.most * 1_000_000
+    assert facts[RETRY_AFTER_US] == (slow.max_water + 1000 - slow.capacity) * 1_000_000
+    assert facts[MARK] == slow.max_water
+    assert dead_at_us(slow, state) - T0 - MAX_CLOCK_SWING_US == facts[RESET_AFTER_US] == slow.max_water * 1_000_000
 
 
 def test_a_limit_prints_its_text_form() -> None:

@@ -154,7 +154,7 @@ def test_the_clock_steps_back_and_debt_and_store_are_kept() -> None:
 
 def test_debt_ends_at_the_horizon() -> None:
     key = Key(Smooth(1))
-    most = key.limit.most
+    most = key.limit.max_units
     assert most == HORIZON_US // 1_000_000
     assert key.ask(0, most + 1) == key.ask(0, most + 1, 1e9) == (False, None)
     assert key.ask(0, most) == (True, 0)
@@ -352,7 +352,7 @@ def test_a_clock_that_steps_back_keeps_debt_and_store(limit: Smooth, steps: Step
 def test_a_changed_limit_keeps_debt_and_saves_no_fresh_burst(
     limit: Smooth, other: Smooth, steps: Steps, later_us: int
 ) -> None:
-    state, now_us = walk(limit, [*steps, (later_us / limit.interval_us, limit.most + 1, None)])
+    state, now_us = walk(limit, [*steps, (later_us / limit.interval_us, limit.max_units + 1, None)])
     after = retune(other, state, now_us)
     assert after[1] == max(state[1], now_us)
     if not other.warmup_us:

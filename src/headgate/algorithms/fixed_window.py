@@ -260,8 +260,7 @@ def _tail(limit: FixedWindow, state: State | None, at_us: int) -> tuple[int, int
 def refund(
     limit: FixedWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
-    more."""
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds none any more."""
     refunded = min(units, receipt.cost - receipt.returned)
     if state is None or refunded <= 0 or receipt.mark != state[0] or receipt.mark <= now_us:
         return None

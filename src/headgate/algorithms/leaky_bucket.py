@@ -206,8 +206,7 @@ def _unpack_mark(limit: LeakyBucket, mark: int) -> tuple[int, int]:
 def refund(
     limit: LeakyBucket, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
-    more."""
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds none any more."""
     if state is None or (cancel and receipt.served_us < now_us):
         return None
     stored, last_ms, refunded_total, claims_ms = state

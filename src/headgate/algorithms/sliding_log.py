@@ -2,17 +2,17 @@
 
 Picture a roll of paper on which each unit writes the instant at which it is served, oldest first. A charge of
 `cost` units may pass if the roll holds at most `amount - cost` instants of the last period; one that is exactly
-a period old has left. To know that, nobody counts: as the roll is in order, it is enough to look at a single
-line, the one that must have left before the charge can be served. That is the (amount - cost + 1)-th newest.
-No other unit is ever looked at to decide, and none older than the `amount` newest is needed for it, so the roll
-is a ring, and a decision costs the same at 10/s and at 1000000/day.
+a period old has left. That takes no counting: as the roll is in order, it is enough to look at a single entry,
+the one that must have left before the charge can be served. That is the (amount - cost + 1)-th newest. No other
+unit decides, and none older than the `amount` newest is needed, so the roll is a ring, and a decision costs the
+same at 10/s and at 1000000/day.
 
 "3/minute log" with units at 0, 10 and 50 s: one more passes at 60 s, when the first has left, and not before;
 two more pass at 70 s. A token bucket would let the fourth pass at 20 s; a window that starts on the minute
 would let three pass at 59 s and three more at 60 s.
 
-Remaining is the ring's room. The ring remembers its tail, the oldest unit that was in the window at the last
-write, and gallops on from there (1, 2, 4 ... units ahead, then by halves): what left since is mostly little.
+Remaining is the free part of the ring. The ring stores its tail, the oldest unit that was in the window at the
+last write, and gallops on from there (1, 2, 4 ... units ahead, then by halves): mostly few have left since.
 
 The log's own time. Instants are written in a time that never steps back. It is the clock, until the clock is
 set back by more than MAX_CLOCK_SWING_US; from then on it is `ahead_us` ahead of the clock, so every unit keeps the
@@ -25,12 +25,12 @@ period after the unit that must have left. It writes that instant at once, even 
 newest unit lies ahead nothing remains and nothing can be taken.
 
 Refunds. The mark of a charge is the instant that its units carry. Units that carry the same instant are
-alike, so giving back a charge erases so many units of its instant, wherever in the ring they are by now. So
-while reservations lie ahead, the ring also holds what the `amount` newest units would push out, as long as it is
-in its window: up to MAX_UNITS_BEFORE of them. If it had to push out more, `ahead_us` says so (PUSHED_OUT is added
-to it), whatever the limit is by then. All of those were served no later than the oldest unit that is held, so that
-is where they are written in again, one for each unit erased: what is booked next can then be no earlier than the
-law allows, and no later than without the refund.
+alike, so giving back a charge erases so many units of its instant, wherever in the ring they are. So while
+reservations lie ahead, the ring also holds what the `amount` newest units would push out, as long as it is in its
+window: up to MAX_UNITS_BEFORE of them. If it had to push out more, `ahead_us` records that (PUSHED_OUT is added to
+it), whatever the limit is by then. All of those were served no later than the oldest unit in the ring, so they are
+written in again at that instant, one for each unit erased: the next booking is then no earlier than the law
+allows, and no later than without the refund.
 
 Laws (tests/algorithms/test_sliding_log.py, and test_sliding_log_laws.py, test_clock_laws.py,
 test_swing_refund_laws.py, test_change_laws.py beside it):
@@ -63,14 +63,14 @@ from headgate.errors import InvalidRule
 
 # head and tail: units are numbered in the order of writing, the log holds tail <= number < head;
 # newest_us; stamp_us, the log's time at the last write; ahead_us, by how much it is ahead of the clock, and
-# PUSHED_OUT more if units were pushed out that a refund would bring back (the plain path never sees those);
+# PUSHED_OUT more if units were pushed out that a refund would bring back (the fast path never sees those);
 # the ring, in which a unit's slot is its number modulo the slots; and how many of the last units, all of
-# them served at newest_us, are still to be written into it: settle() does that, when the state is kept.
+# them served at newest_us, are still to be written into it: settle() does that, when the state is saved.
 State = tuple[int, int, int, int, int, "array[int]", int]
 
-_MOST_UNITS = 1_000_000
-_LONGEST_PERIOD_US = 100 * YEAR
-_FEWEST_SLOTS = 8
+_MAX_UNITS = 1_000_000
+_MAX_PERIOD_US = 100 * YEAR
+_MIN_SLOTS = 8
 MAX_UNITS_BEFORE = 10_000  # the `amount` newest, kept while reservations lie ahead
 PUSHED_OUT = 2**52  # us, more than any log is ahead of the clock
 _NO_RING = array("q")
@@ -91,12 +91,12 @@ class SlidingLog(Limit):
         self.amount: int = whole("The amount of a sliding log", amount)
         self.period_us: int = microseconds("The period of a sliding log", per)
         self.text: str = f"{amount}/{span(self.period_us)} log"
-        if amount > _MOST_UNITS:
+        if amount > _MAX_UNITS:
             raise InvalidRule(
                 f'"{self.text}" is too much to remember: a sliding log keeps every unit, at most 1000000 of them. '
                 f'"{amount}/{span(self.period_us)} sliding" keeps two counts instead.'
             )
-        if self.period_us > _LONGEST_PERIOD_US:
+        if self.period_us > _MAX_PERIOD_US:
             raise InvalidRule(f'"{self.text}" is too long: a sliding log looks back at most 100 years.')
         self.args: tuple[int | float, ...] = (self.amount, self.period_us)
 
@@ -112,39 +112,39 @@ def decide(
     if state is not None and 0 < cost <= limit.amount:
         head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
         time_us = now_us + ahead_us
-        gone_us = time_us - limit.period_us
-        if gone_us < newest_us <= time_us >= stamp_us:
+        cutoff_us = time_us - limit.period_us
+        if cutoff_us < newest_us <= time_us >= stamp_us:
             head += cost
             first = head - limit.amount
             slots = len(ring)
             if first > tail:
                 last_us = ring[(first - 1) % slots]
-                if last_us > gone_us:
+                if last_us > cutoff_us:
                     if cost > 1 or patience_us is not None:
-                        return _wait(limit, state, now_us, cost, patience_us)
-                    return (False, 0, last_us - gone_us, newest_us - gone_us, 0, now_us, 0), state
+                        return _decide_general(limit, state, now_us, cost, patience_us)
+                    return (False, 0, last_us - cutoff_us, newest_us - cutoff_us, 0, now_us, 0), state
                 tail = first
-            if ring[tail % slots] <= gone_us:
-                tail = _first_after(gone_us, ring, tail + 1, head - cost)
+            if ring[tail % slots] <= cutoff_us:
+                tail = _first_after(cutoff_us, ring, tail + 1, head - cost)
             return (
                 (True, tail - first, 0, limit.period_us, 0, now_us, time_us),
                 (head, tail, time_us, time_us, ahead_us, ring, cost),
             )
-    return _wait(limit, state, now_us, cost, patience_us)
+    return _decide_general(limit, state, now_us, cost, patience_us)
 
 
-def _wait(
+def _decide_general(
     limit: SlidingLog, state: State | None, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Outcome, State | None]:
-    """The whole law: also the first charge, a peek, a refusal, a reservation, a clock that reads less."""
+    """Decides every case: also the first charge, a peek, a refusal, a reservation, a clock that was set back."""
     amount, period_us = limit.amount, limit.period_us
-    head, tail, newest_us, time_us, ahead_us, pushed_out, ring = _opened(limit, state, now_us)
+    head, tail, newest_us, time_us, ahead_us, pushed_out, ring = _current_log(limit, state, now_us)
     due_us = max(time_us, newest_us)
     last = head - amount + (cost or 1) - 1
     if tail <= last < head:
-        left_us = ring[last % len(ring)] + period_us
-        due_us = max(due_us, left_us)
-        tail = last + 1 if left_us <= time_us else tail
+        leaves_us = ring[last % len(ring)] + period_us
+        due_us = max(due_us, leaves_us)
+        tail = last + 1 if leaves_us <= time_us else tail
     wait_us = due_us - now_us - ahead_us if due_us > time_us else 0
     passes = 0 < cost <= amount and (
         not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
@@ -160,23 +160,23 @@ def _wait(
             tail, pushed_out = first, PUSHED_OUT
         pushed_out = pushed_out if wait_us else 0
         reset_us = due_us + period_us - now_us - ahead_us
-        facts = (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, due_us)
-        return facts, (head, tail, due_us, time_us, ahead_us + pushed_out, ring, cost)
+        outcome = (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, due_us)
+        return outcome, (head, tail, due_us, time_us, ahead_us + pushed_out, ring, cost)
     retry_us = wait_us if cost <= amount else None
     reset_us = newest_us + period_us - now_us - ahead_us if head else 0
-    denied = not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, 0
+    refusal = not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, 0
     if state is None or not head or ahead_us + pushed_out == state[4]:
-        return denied, state
+        return refusal, state
     # The clock was set back behind the log: from here on its time goes on. It forgets no unit, for another limit
     # may count it.
-    return denied, (head, state[1], newest_us, time_us, ahead_us + pushed_out, ring, 0)
+    return refusal, (head, state[1], newest_us, time_us, ahead_us + pushed_out, ring, 0)
 
 
-def _opened(
+def _current_log(
     limit: SlidingLog, state: State | None, now_us: int
 ) -> tuple[int, int, int, int, int, int, array[int]]:
-    """head, tail, newest_us, the log's time, how far it is ahead, PUSHED_OUT or 0, the ring; empty once the last
-    unit has left."""
+    """Returns the log as of now: head, tail, newest_us, its time, how far that is ahead, PUSHED_OUT or 0, and the
+    ring; empty once the last unit has left."""
     start_us = now_us
     if state is not None:
         head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
@@ -193,7 +193,7 @@ def _opened(
 
 
 def _first_after(instant_us: int, ring: array[int], low: int, high: int) -> int:
-    """The first of the units low <= number < high that is later than the instant; high if none is."""
+    """Returns the first of the units low <= number < high that is later than the instant; high if none is."""
     slots, probe, step = len(ring), low, 1
     while probe < high and ring[probe % slots] <= instant_us:
         low = probe + 1
@@ -210,33 +210,33 @@ def _first_after(instant_us: int, ring: array[int], low: int, high: int) -> int:
 
 
 def settle(limit: SlidingLog, state: State) -> State:
-    """What is to be kept of a state that decide() gave: its units are written into the ring, in place.
+    """Returns the state to save of one that decide() returned: writes its new units into the ring, in place.
 
-    The ring has room for twice the units it held when it was laid, at most for the limit's amount unless it held
-    more: a log that is hardly used stays small, and laying it anew costs nothing in the long run.
+    A new ring has space for twice its units, but for no more than the limit's amount unless it holds more: a log
+    that is hardly used stays small, and growing costs nothing in the long run.
     """
     head, tail, newest_us, stamp_us, ahead_us, ring, count = state
     if not count:
         return state
-    held = head - tail
+    unit_count = head - tail
     slots = len(ring)
-    if held > slots or slots > max(limit.amount, 2 * held) or held * 8 < slots:
-        slots = 2 * held if held > limit.amount else min(limit.amount, max(_FEWEST_SLOTS, 2 * held))
-        kept = _unrolled(ring, tail, head - count)
-        ring = kept + array("q", [0]) * (slots - len(kept))
-        head, tail = held, 0
+    if unit_count > slots or slots > max(limit.amount, 2 * unit_count) or unit_count * 8 < slots:
+        slots = 2 * unit_count if unit_count > limit.amount else min(limit.amount, max(_MIN_SLOTS, 2 * unit_count))
+        units_in_row = _unrolled(ring, tail, head - count)
+        ring = units_in_row + array("q", [0]) * (slots - len(units_in_row))
+        head, tail = unit_count, 0
     if count == 1:
         ring[(head - 1) % slots] = newest_us
     else:
         start = (head - count) % slots
-        until_end = min(count, slots - start)
-        ring[start : start + until_end] = array("q", [newest_us]) * until_end
-        ring[: count - until_end] = array("q", [newest_us]) * (count - until_end)
+        before_wrap = min(count, slots - start)
+        ring[start : start + before_wrap] = array("q", [newest_us]) * before_wrap
+        ring[: count - before_wrap] = array("q", [newest_us]) * (count - before_wrap)
     return head, tail, newest_us, stamp_us, ahead_us, ring, 0
 
 
 def _unrolled(ring: array[int], low: int, high: int) -> array[int]:
-    """The units low <= number < high, in a row."""
+    """Returns the units low <= number < high, in a row."""
     if low >= high:
         return array("q")
     start, stop = low % len(ring), (high - 1) % len(ring) + 1
@@ -246,11 +246,12 @@ def _unrolled(ring: array[int], low: int, high: int) -> array[int]:
 def refund(
     limit: SlidingLog, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """The state with up to `units` of the receipt's charge erased; None if it holds nothing any more."""
-    head, tail, newest_us, time_us, ahead_us, pushed_out, ring = _opened(limit, state, now_us)
+    """Returns the state with up to `units` of the receipt's charge erased; None if it holds none any more."""
+    head, tail, newest_us, time_us, ahead_us, pushed_out, ring = _current_log(limit, state, now_us)
     if receipt.mark + limit.period_us <= time_us or (cancel and receipt.mark < time_us):
         return None
-    # A log is never less ahead of the clock than it was, but for a swing: this charge stood in an earlier one.
+    # A log is never less ahead of the clock than it was, but for a swing: this charge was written in an earlier
+    # log.
     if receipt.mark - receipt.served_us > ahead_us + MAX_CLOCK_SWING_US:
         return None
     log = _unrolled(ring, tail, head)
@@ -273,7 +274,7 @@ def dead_at_us(limit: SlidingLog, state: State) -> int:
 
 
 def pack(state: State) -> str:
-    """stamp:ahead:newest: and the units held, as instant*count. Only for a settled state."""
+    """Returns stamp:ahead:newest: and the units in the ring, as instant*count. Only for a settled state."""
     head, tail, newest_us, stamp_us, ahead_us, ring, _ = state
     runs = (f"{instant_us}*{len(list(run))}" for instant_us, run in groupby(_unrolled(ring, tail, head)))
     return f"{stamp_us}:{ahead_us}:{newest_us}:" + ",".join(runs)

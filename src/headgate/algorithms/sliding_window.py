@@ -5,9 +5,9 @@ ends with the current one. A charge is written into the current cell and is allo
 does not exceed the amount. The frame moves one cell at a time, so nothing piles up around a boundary as it
 does with fixed windows. This is Sentinel's LeapArray, decision for decision.
 
-Measure. Cells are cut on the epoch and counted by number: the current one is now // cell_us. A unit is
-given free when its cell leaves the frame, between nine and ten tenths of the period after it was charged.
-More cells cost more to keep, and come closer to the truth; sliding_log.py is the truth itself.
+Measure. Cells are cut on the epoch and counted by number: the current one is now // cell_us. A unit comes
+back when its cell leaves the frame, between nine and ten tenths of the period after it was charged. More cells
+cost more memory, and come closer to the truth; sliding_log.py is the truth itself.
 
 "600/minute sliding": ten cells of 6 s. 400 units at 0:05 and 200 at 0:20 fill the frame. The 400 lie in the
 first cell, which leaves the frame at 1:00; from then on 400 more may pass, and the rest from 1:18 on.
@@ -20,19 +20,20 @@ needs, however far ahead the tail lies:
     cell_us:cells:tail:c,c,c:ahead    and how many cells it lay ahead of the clock when written, if any
 
 While the tail lies ahead, the counts begin with the frame of the clock, so that the tail can go back where it came
-from if its reservations are cancelled. At most MAX_CELLS_BEFORE are kept before the tail's own frame; what lay in
-earlier ones is not known any more, and the tail does not go back to where its frame would show them.
+from if its reservations are cancelled. At most MAX_CELLS_BEFORE are stored before the tail's own frame; earlier
+counts are lost, and the tail does not go back to where its frame would show them.
 
 The clock. A state proves the start of the cell in which it was written: `ahead` cells before its tail. If that
 lies up to MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and the charge is decided as in that cell. If
-it lies further ahead, the clock was set back: the frame moves along with it, and even a refusal writes that down.
+it lies further ahead, the clock was set back: the frame moves along with it, and even a refusal stores that.
 
 A changed limit. Counts of another cut stay as they are until a charge passes. Each leaves at the earlier of two
 instants: when its old cell leaves the frame of the limit that wrote it, and when the cell that holds the end of
-its old one (of a reservation, the start) leaves the frame of the limit that asks. Both are fixed, so the wait is
-known: until the first instant, not before the tail's start, at which what has not left leaves room. A charge that
-passes moves what has not left into cells of its own limit, none later than the charge's. A reservation is served
-at that very instant, and written into the first cell that begins then or later, so that nobody passes before it.
+its old one (of a reservation, the start) leaves the frame of the limit that decides. Both are fixed, so the wait
+is known: until the first instant, not before the tail's start, at which the counts that have not left leave room.
+A charge that passes moves those counts into cells of its own limit, none later than the charge's. A reservation is
+served at that very instant, and written into the first cell that begins then or later, so that nobody passes
+before it.
 
 Laws (tests/algorithms/test_sliding_window.py, and test_clock_laws.py, test_swing_refund_laws.py,
 test_change_laws.py beside it):
@@ -76,9 +77,9 @@ State = tuple[tuple[int, int], int, tuple[int, ...], int]
 CELLS = 10
 MAX_CELLS_BEFORE = 1000  # the tail's own frame, kept while it lies ahead
 
-_MOST = 10**13
-_MOST_CELLS = 1000
-_LONGEST_US = 100 * YEAR
+_MAX_AMOUNT = 10**13
+_MAX_CELLS = 1000
+_MAX_PERIOD_US = 100 * YEAR
 
 
 class SlidingWindow(Limit):
@@ -92,13 +93,13 @@ class SlidingWindow(Limit):
     algorithm = "sliding_window"
 
     def __init__(self, amount: int, per: float = 1, cells: int = CELLS) -> None:
-        if whole("The amount of a sliding window", amount) > _MOST:
+        if whole("The amount of a sliding window", amount) > _MAX_AMOUNT:
             raise InvalidRule(f"The amount of a sliding window may be at most 10^13, not {amount}.")
         period_us = microseconds("The period of a sliding window", per)
-        if period_us > _LONGEST_US:
+        if period_us > _MAX_PERIOD_US:
             raise InvalidRule(f"The period of a sliding window may be at most 100 years, not {per!r} seconds.")
-        if whole("The number of cells of a sliding window", cells) > _MOST_CELLS:
-            raise InvalidRule(f"A sliding window may have at most {_MOST_CELLS} cells, not {cells}.")
+        if whole("The number of cells of a sliding window", cells) > _MAX_CELLS:
+            raise InvalidRule(f"A sliding window may have at most {_MAX_CELLS} cells, not {cells}.")
         if period_us % cells:
             raise InvalidRule(
                 f"{cells} cells do not divide {duration(period_us)} into whole microseconds. "
@@ -117,7 +118,7 @@ class SlidingWindow(Limit):
 
 
 def _nearest_divisor(period_us: int, cells: int) -> int:
-    divisors = (count for count in range(1, _MOST_CELLS + 1) if period_us % count == 0)
+    divisors = (count for count in range(1, _MAX_CELLS + 1) if period_us % count == 0)
     return min(divisors, key=lambda count: abs(count - cells))
 
 
@@ -131,28 +132,28 @@ def decide(
     if state is None:
         counts: tuple[int, ...] = (0,)
     elif state[0] != cut:
-        return _changed(limit, state, now_us, cost, patience_us)
+        return _decide_changed(limit, state, now_us, cost, patience_us)
     elif state[1] > current:
         current = _as_at(state, now_us) // cell_us
         tail, counts = min(state[1], current + state[3]), state[2]
         if tail > current:
-            return _wait(limit, state, tail, counts, now_us, current, cost, patience_us)
+            return _decide_general(limit, state, tail, counts, now_us, current, cost, patience_us)
     elif state[1] == current:
         counts = state[2]
     else:
-        counts = _slid(cells, state[1], state[2], current)
+        counts = _slide(cells, state[1], state[2], current)
     if len(counts) > cells:
-        counts = _slid(cells, current, counts, current)
-    room = limit.amount - sum(counts) - cost
-    if room >= 0 and cost:
+        counts = _slide(cells, current, counts, current)
+    free = limit.amount - sum(counts) - cost
+    if free >= 0 and cost:
         return (
-            (True, room, 0, (current + cells) * cell_us - now_us, 0, now_us, current),
+            (True, free, 0, (current + cells) * cell_us - now_us, 0, now_us, current),
             (cut, current, (*counts[:-1], counts[-1] + cost), 0),
         )
-    return _wait(limit, state, current, counts, now_us, current, cost, patience_us)
+    return _decide_general(limit, state, current, counts, now_us, current, cost, patience_us)
 
 
-def _wait(
+def _decide_general(
     limit: SlidingWindow,
     state: State | None,
     tail: int,
@@ -162,12 +163,12 @@ def _wait(
     cost: int,
     patience_us: int | None,
 ) -> tuple[Outcome, State | None]:
-    """What is not simply allowed: a peek, a refusal, a reservation."""
+    """Decides all that is not simply allowed: a peek, a refusal, a reservation."""
     cell_us, cells = limit.cut
-    cell = _grant(limit, tail, counts[-cells:], cost or 1)
+    cell = _first_fitting_cell(limit, tail, counts[-cells:], cost or 1)
     wait_us = cell * cell_us - now_us if cell > current else 0
     if 0 < cost <= limit.amount and patience_us is not None and wait_us <= min(patience_us, HORIZON_US):
-        counts = _ahead(cells, tail, counts, cell, current)
+        counts = _put_ahead(cells, tail, counts, cell, current)
         reset_us = (cell + cells) * cell_us - now_us
         return (True, 0, 0, reset_us, wait_us, now_us, cell), (
             limit.cut,
@@ -177,75 +178,77 @@ def _wait(
         )
     remaining = max(0, limit.amount - sum(counts)) if tail == current else 0
     retry_us = wait_us if cost <= limit.amount else None
-    reset_us = max(0, _over(cells, tail, counts) * cell_us - now_us)
-    facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, tail)
-    return facts, state if state is None or not reset_us else _refused(state, now_us)
+    reset_us = max(0, _end_cell(cells, tail, counts) * cell_us - now_us)
+    outcome = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, tail)
+    return outcome, state if state is None or not reset_us else _after_refusal(state, now_us)
 
 
-def _refused(state: State, now_us: int) -> State:
-    """The state as it came, unless the clock was set back behind it."""
+def _after_refusal(state: State, now_us: int) -> State:
+    """Returns the same state, unless the clock was set back behind it: then it moves along with the clock."""
     if _as_at(state, now_us) >= _stamp_us(state):
         return state
     cut, _, counts, ahead = state
     return cut, now_us // cut[0] + ahead, counts, ahead
 
 
-def _changed(
+def _decide_changed(
     limit: SlidingWindow, state: State, now_us: int, cost: int, patience_us: int | None
 ) -> tuple[Outcome, State | None]:
-    """The whole law for a state of another cut."""
+    """Decides every case for a state of another cut."""
     (old_us, old_cells), tail, counts, ahead = state
     cell_us, cells = limit.cut
     at_us = _as_at(state, now_us)
     current = at_us // cell_us
     tail = min(tail, at_us // old_us + ahead)
-    held = []  # when it leaves, its cell under this limit, none later than now if it was served, and the count
-    over_us = tail * old_us
+    # When each count leaves, its cell under this limit (none later than now if it was served), and the count.
+    entries = []
+    empty_us = tail * old_us
     for old, count in enumerate(counts, tail - len(counts) + 1):
-        # Served by the end of its old cell; what lies after the last write is a reservation, served at its start.
+        # Served by the end of its old cell; a count after the last write is a reservation, served at its start.
         served = old <= tail - ahead
         cell = ((old + 1) * old_us - 1 if served else old * old_us) // cell_us
-        left_us = min((old + old_cells) * old_us, (cell + cells) * cell_us)
-        if count and left_us > at_us:
-            held.append((left_us, min(cell, current) if served else cell, count))
-            over_us = max(over_us, left_us)
+        leaves_us = min((old + old_cells) * old_us, (cell + cells) * cell_us)
+        if count and leaves_us > at_us:
+            entries.append((leaves_us, min(cell, current) if served else cell, count))
+            empty_us = max(empty_us, leaves_us)
 
     due_us = max(at_us, tail * old_us)
-    room = limit.amount - sum(count for left_us, _, count in held if left_us > due_us)
-    remaining = max(0, room) if due_us == at_us else 0
-    for left_us, _, count in held:
-        if room >= (cost or 1):
+    free = limit.amount - sum(count for leaves_us, _, count in entries if leaves_us > due_us)
+    remaining = max(0, free) if due_us == at_us else 0
+    for leaves_us, _, count in entries:
+        if free >= (cost or 1):
             break
-        if left_us > due_us:
-            room, due_us = room + count, left_us
+        if leaves_us > due_us:
+            free, due_us = free + count, leaves_us
     wait_us = due_us - now_us if due_us > at_us else 0
 
     if 0 < cost <= limit.amount and (
         not wait_us or (patience_us is not None and wait_us <= min(patience_us, HORIZON_US))
     ):
-        to = -(-due_us // cell_us) if wait_us else current
-        # As _ahead() does: what leaves before `to` is put before its frame, and leaves no earlier than it did.
-        frame = [0] * (cells + min(MAX_CELLS_BEFORE, to - current))
-        for left_us, cell, count in held:
-            place = min(cell, to if left_us > to * cell_us else -(-left_us // cell_us) - cells)
-            if to - place < len(frame):
-                frame[place - to - 1] += count
+        target = -(-due_us // cell_us) if wait_us else current
+        # As in _put_ahead(): counts that leave before `target` go before its frame, and leave no earlier than they
+        # did.
+        frame = [0] * (cells + min(MAX_CELLS_BEFORE, target - current))
+        for leaves_us, cell, count in entries:
+            index = min(cell, target if leaves_us > target * cell_us else -(-leaves_us // cell_us) - cells)
+            if target - index < len(frame):
+                frame[index - target - 1] += count
         frame[-1] += cost
-        reset_us = (to + cells) * cell_us - now_us
-        return (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, to), (
+        reset_us = (target + cells) * cell_us - now_us
+        return (True, max(0, remaining - cost), 0, reset_us, wait_us, now_us, target), (
             limit.cut,
-            to,
-            tuple(frame) if to > current else _slid(cells, to, tuple(frame), to),
-            to - current,
+            target,
+            tuple(frame) if target > current else _slide(cells, target, tuple(frame), target),
+            target - current,
         )
     retry_us = wait_us if cost <= limit.amount else None
-    reset_us = over_us - now_us if over_us > at_us else 0
-    facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, current)
-    return facts, _refused(state, now_us) if reset_us else state
+    reset_us = empty_us - now_us if empty_us > at_us else 0
+    outcome = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, current)
+    return outcome, _after_refusal(state, now_us) if reset_us else state
 
 
 def _stamp_us(state: State) -> int:
-    """The latest instant that the state proves."""
+    """Returns the latest instant that the state proves."""
     return (state[1] - state[3]) * state[0][0]
 
 
@@ -255,8 +258,8 @@ def _as_at(state: State, now_us: int) -> int:
     return stamp_us if now_us < stamp_us <= now_us + MAX_CLOCK_SWING_US else now_us
 
 
-def _grant(limit: SlidingWindow, tail: int, counts: tuple[int, ...], cost: int) -> int:
-    """The first cell, not before the tail, whose frame has room for the cost."""
+def _first_fitting_cell(limit: SlidingWindow, tail: int, counts: tuple[int, ...], cost: int) -> int:
+    """Returns the first cell, not before the tail, whose frame has room for the cost."""
     excess = sum(counts) + cost - limit.amount
     cell = tail
     for leaving, count in enumerate(counts, tail - len(counts) + 1 + limit.cells):
@@ -267,26 +270,26 @@ def _grant(limit: SlidingWindow, tail: int, counts: tuple[int, ...], cost: int) 
     return cell
 
 
-def _slid(cells: int, tail: int, counts: tuple[int, ...], to: int) -> tuple[int, ...]:
-    """The counts of the frame that ends with `to`, which is the tail or later, from the first one in use."""
-    shift = to - tail
+def _slide(cells: int, tail: int, counts: tuple[int, ...], target: int) -> tuple[int, ...]:
+    """Returns the counts of the frame that ends with `target`, the tail or later, from the first one in use."""
+    shift = target - tail
     for first in range(max(0, len(counts) + shift - cells), len(counts)):
         if counts[first]:
             return counts[first:] + (0,) * shift
     return (0,)
 
 
-def _ahead(cells: int, tail: int, counts: tuple[int, ...], to: int, current: int) -> tuple[int, ...]:
-    """The counts of the frame that ends with `to`, and before it those of all known cells from the current frame
-    on."""
-    known = (0,) * (cells - len(counts)) + counts + (0,) * (to - tail)
-    if to == current or len(known) <= cells:
-        return _slid(cells, tail, counts, to)
-    return known[-cells - min(MAX_CELLS_BEFORE, to - current) :]
+def _put_ahead(cells: int, tail: int, counts: tuple[int, ...], target: int, current: int) -> tuple[int, ...]:
+    """Returns the counts of the frame that ends with `target`, and before it those of all stored cells from the
+    current frame on."""
+    padded = (0,) * (cells - len(counts)) + counts + (0,) * (target - tail)
+    if target == current or len(padded) <= cells:
+        return _slide(cells, tail, counts, target)
+    return padded[-cells - min(MAX_CELLS_BEFORE, target - current) :]
 
 
-def _over(cells: int, tail: int, counts: tuple[int, ...]) -> int:
-    """The cell from which on nothing counts any more, not even the tail's place in the queue."""
+def _end_cell(cells: int, tail: int, counts: tuple[int, ...]) -> int:
+    """Returns the cell from which on nothing counts any more, not even the tail's place in the queue."""
     for back, count in enumerate(reversed(counts)):
         if count:
             return tail - back + cells
@@ -296,34 +299,33 @@ def _over(cells: int, tail: int, counts: tuple[int, ...]) -> int:
 def refund(
     limit: SlidingWindow, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
-    more."""
-    given = min(units, receipt.cost - receipt.returned)
-    if state is None or given <= 0 or (cancel and receipt.served_us < now_us):
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds none any more."""
+    refunded = min(units, receipt.cost - receipt.returned)
+    if state is None or refunded <= 0 or (cancel and receipt.served_us < now_us):
         return None
     (cell_us, cells), tail, counts, ahead = state
-    mark, place = receipt.mark, receipt.mark - tail + len(counts) - 1
-    # A mark is a number of a cell; under another cut the same number is another time. (A charge that was judged as
-    # at a later instant carries a later cell, and so does a reservation that found a state of another cut.)
+    mark, index = receipt.mark, receipt.mark - tail + len(counts) - 1
+    # A mark is a number of a cell; under another cut the same number is another time. (A charge that was decided
+    # as of a later instant carries a later cell, and so does a reservation that found a state of another cut.)
     if not (mark - 1) * cell_us - MAX_CLOCK_SWING_US <= receipt.served_us < (mark + 1) * cell_us:
         return None
     if mark + cells <= now_us // cell_us:
         return None
-    if not 0 <= place < len(counts) or not counts[place]:
+    if not 0 <= index < len(counts) or not counts[index]:
         return None
-    left = (*counts[:place], max(0, counts[place] - given), *counts[place + 1 :])
-    before = max(0, min(ahead, len(left) - cells))  # so many cells can the tail go back
-    back = next((back for back in range(before) if left[-1 - back]), before)
-    left = left[: len(left) - back]
-    if len(left) <= cells:
-        left = _slid(cells, tail, left, tail)
-    return state[0], tail - back, left, ahead - back
+    after = (*counts[:index], max(0, counts[index] - refunded), *counts[index + 1 :])
+    max_back = max(0, min(ahead, len(after) - cells))  # cells that the tail can go back
+    back = next((back for back in range(max_back) if after[-1 - back]), max_back)
+    after = after[: len(after) - back]
+    if len(after) <= cells:
+        after = _slide(cells, tail, after, tail)
+    return state[0], tail - back, after, ahead - back
 
 
 def dead_at_us(limit: SlidingWindow, state: State) -> int:
     """Returns the instant from which on the state means the same as None."""
     (cell_us, cells), tail, counts, _ = state
-    return _over(cells, tail, counts) * cell_us + MAX_CLOCK_SWING_US
+    return _end_cell(cells, tail, counts) * cell_us + MAX_CLOCK_SWING_US
 
 
 def pack(state: State) -> str:

@@ -1,9 +1,8 @@
 """Smooth pacing: Guava's RateLimiter, to the microsecond, with a burst saved up or a warm-up.
 
-Picture a ticket window that never asks anyone to wait for their own request. Whoever comes when it is free is
-served at once, whatever they ask for, and the window then stays shut for as long as that was worth; the next
-one waits. All there is to remember is the instant at which it is free again, and what idleness has left
-behind.
+Picture a ticket window that never makes anyone wait for their own request. A caller that comes when it is free is
+served at once, however much they want, and the window then stays shut for as long as that was worth; the next
+one waits. All there is to remember is the instant at which it is free again, and what idleness has saved.
 
 Idle time is stored as permits. What they mean is the choice between two limits:
   bursty    idle time was unused capacity. Up to `burst` seconds' worth is saved and later spent for nothing:
@@ -27,12 +26,12 @@ instants are whole microseconds, and a price is rounded down to them, as in Guav
 us instead of 10/7, which is why nothing faster than 1,000,000/s can be paced. `mark` is what the charge cost,
 in microseconds: those the window stays shut, and for a burst those that its saved permits took to save.
 
-The clock. If a state was written up to MAX_CLOCK_SWING_US after now, the clock swings, and the charge is judged as
-at that instant. If it was written later still, the clock was set back: the state moves along with it, and even a
-refusal writes that down.
+The clock. If a state was written up to MAX_CLOCK_SWING_US after now, the clock swings, and the charge is decided
+as of that instant. If it was written later still, the clock was set back: the state moves along with it, and even
+a refusal stores that.
 
-Refunds of a burst are the token bucket's, where their story is told: `given_us` is what was given back from below
-other charges, `claims_us` is until when that matters, and a charge takes the count along in its mark,
+Refunds of a burst work as in token_bucket.py, which tells their story: `refunded_total_us` is what was given back
+from below other charges, `claims_us` is until when that matters, and a charge takes the count along in its mark,
 above the price. (A charge of more than twice the store has no room for it there; to be safe all that was given
 back counts against it.)
 
@@ -41,13 +40,13 @@ cost that could do so alone is never allowed. `remaining` counts the units that 
 instant: one more than the whole permits saved, just one in a warm-up, none while the window is shut. The
 count is "reset" when the store is full again.
 
-Forgetting. A warm-up that has gone cold is as if never seen, and is forgotten then. A forgotten burst starts
+Forgetting. A warm-up that has gone cold is as if never used, and is forgotten then. A forgotten burst starts
 with nothing saved, which is less than Guava's idle limiter has; so its state is kept until it is full, and
 for at least a day. After that the first unit passes and the burst is saved up anew: forgetting never gives
 more.
 
 Laws (tests/algorithms/test_smooth.py, test_clock_laws.py, test_refund_laws.py):
-  - whoever comes while the window is free is served at once; the price is paid by the next;
+  - a charge that comes while the window is free is served at once; the next one pays the price;
   - nobody is served before an earlier reservation; a denied charge leaves no trace (unless the clock was set back)
     and passes exactly retry_after later;
   - over any span of t at most  max stored + rate * t  units pass, besides the last charge, those that passed
@@ -90,7 +89,7 @@ _Args = tuple[float, int, float]
 # given back from below other charges, and until when those may hold any.
 State = tuple[float, int, int, _Args, int, int]
 
-_DEEPEST = EXACT // 2
+_MARK_LIMIT = EXACT // 2
 
 
 class Smooth(Limit):
@@ -100,7 +99,17 @@ class Smooth(Limit):
     <Smooth 10/s smooth warmup 5s>
     """
 
-    __slots__ = ("cool_us", "fresh", "interval_us", "most", "prices", "slope", "store", "threshold", "warmup_us")
+    __slots__ = (
+        "cool_us",
+        "initial",
+        "interval_us",
+        "max_units",
+        "price_range",
+        "slope",
+        "store",
+        "threshold",
+        "warmup_us",
+    )
     algorithm = "smooth"
     args: _Args
     interval_us: float
@@ -112,8 +121,8 @@ class Smooth(Limit):
     def __init__(
         self, amount: float, per: float = 1, warmup: float = 0, cold: float = 3.0, burst: float = 1.0
     ) -> None:
-        _number("The amount of a smooth limit", amount, 0.0001, 1e15)
-        _number("The cold factor of a smooth limit", cold, 1, 1000)
+        _check_number("The amount of a smooth limit", amount, 0.0001, 1e15)
+        _check_number("The cold factor of a smooth limit", cold, 1, 1000)
         period_us = microseconds("The period of a smooth limit", per)
         warmup_us = 0 if warmup == 0 else microseconds("The warm-up of a smooth limit", warmup)
         burst_us = 0 if burst == 0 else microseconds("The burst of a smooth limit", burst)
@@ -134,13 +143,13 @@ class Smooth(Limit):
             )
         self.args = (rate, warmup_us, float(cold) if warmup_us else burst_us / SECOND)
         self.warmup_us: int = warmup_us
-        self.interval_us, self.store, self.cool_us, self.threshold, self.slope = _numbers(self.args)
-        self.fresh: float = self.store if warmup_us else 0.0
-        dearest_us = self.interval_us * cold if warmup_us else self.interval_us
-        self.most: int = int(HORIZON_US / dearest_us)
-        # Above the prices of charges that a mark has room for stands what was given back before.
-        self.prices: int = EXACT if warmup_us else 2 * int(max(self.store, 1.0) * self.interval_us) + 2
-        if self.most < 1:
+        self.interval_us, self.store, self.cool_us, self.threshold, self.slope = _derived_fields(self.args)
+        self.initial: float = self.store if warmup_us else 0.0
+        coldest_unit_us = self.interval_us * cold if warmup_us else self.interval_us
+        self.max_units: int = int(HORIZON_US / coldest_unit_us)
+        # A mark holds a price below this, and above it what was given back before.
+        self.price_range: int = EXACT if warmup_us else 2 * int(max(self.store, 1.0) * self.interval_us) + 2
+        if self.max_units < 1:
             raise InvalidRule(
                 f'"{self.text}" cannot be paced: when cold, one unit would take more than 366 days. '
                 "Raise the amount, or lower the cold factor."
@@ -148,20 +157,21 @@ class Smooth(Limit):
 
     @property
     def max_cost(self) -> int:
-        return self.most
+        return self.max_units
 
 
-def _number(what: str, value: object, least: float, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise InvalidRule(f"{what} must be a number between {least:g} and {most:g}, not {value!r}.")
+def _check_number(what: str, value: object, minimum: float, maximum: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+        raise InvalidRule(f"{what} must be a number between {minimum:g} and {maximum:g}, not {value!r}.")
 
 
 def _decimal(value: float) -> str:
     return repr(int(value)) if value == int(value) else repr(value)
 
 
-def _numbers(args: _Args) -> tuple[float, float, float, float, float]:
-    """Guava's fields: a unit's interval, the store's size, how fast it fills, where it gets steep, slope."""
+def _derived_fields(args: _Args) -> tuple[float, float, float, float, float]:
+    """Returns Guava's fields: a unit's interval, the store's size, how fast it fills, where it gets steep,
+    slope."""
     rate, warmup_us, shape = args
     interval_us = SECOND / rate
     if not warmup_us:
@@ -177,24 +187,24 @@ def decide(
 ) -> tuple[Outcome, State | None]:
     """Decides one charge. Pure: same arguments, same result. With patience, a wait of at most that is allowed."""
     args, store, at_us = limit.args, limit.store, now_us
-    given_us = claims_us = 0
+    refunded_total_us = claims_us = 0
     if state is None:
-        stored, free_us = limit.fresh, now_us
+        stored, free_us = limit.initial, now_us
     else:
-        stored, free_us, stamp_us, under, given_us, claims_us = state
+        stored, free_us, stamp_us, written_args, refunded_total_us, claims_us = state
         if now_us < stamp_us <= now_us + MAX_CLOCK_SWING_US:
             at_us = stamp_us
         if claims_us <= now_us or limit.warmup_us:
-            given_us = claims_us = 0
-        if stamp_us > at_us or (under is not args and under != args):
-            stored, free_us = _settled(limit, state, at_us)
+            refunded_total_us = claims_us = 0
+        if stamp_us > at_us or (written_args is not args and written_args != args):
+            stored, free_us = _settle(limit, state, at_us)
         elif at_us > free_us:
             stored += (at_us - free_us) / limit.cool_us
             free_us = at_us
             if stored > store:
                 stored = store
     wait_us = free_us - now_us if free_us > at_us else 0
-    if cost and cost <= limit.most and (not wait_us or (patience_us is not None and wait_us <= patience_us)):
+    if cost and cost <= limit.max_units and (not wait_us or (patience_us is not None and wait_us <= patience_us)):
         spent = stored if stored < cost else cost
         if limit.warmup_us:
             paid_us = price_us = _price_us(limit, stored, spent, cost)
@@ -206,58 +216,67 @@ def decide(
             stored -= spent
             remaining = 0 if shut_us else 1 if limit.warmup_us else int(stored) + 1
             reset_us = free_us + price_us - now_us + int((store - stored) * limit.cool_us) + 1
-            verdict = (True, remaining, 0, reset_us, wait_us, now_us, marked(limit, paid_us, given_us))
-            if given_us:  # This charge knows what was given back before: kept as long as the charge holds any.
+            outcome = (True, remaining, 0, reset_us, wait_us, now_us, pack_mark(limit, paid_us, refunded_total_us))
+            # The mark of this charge refers to what was given back before: kept as long as the charge holds any.
+            if refunded_total_us:
                 claims_us = max(claims_us, now_us + reset_us + 1)
-            return verdict, (stored, free_us + price_us, at_us, args, given_us, claims_us)
+            return outcome, (stored, free_us + price_us, at_us, args, refunded_total_us, claims_us)
     reset_us = free_us - now_us + int((store - stored) * limit.cool_us) + 1
     remaining = 0 if wait_us else 1 if limit.warmup_us else int(stored) + 1
-    retry_us = wait_us if cost <= limit.most else None
-    facts = (not cost and not wait_us, remaining, retry_us, reset_us, 0, now_us, marked(limit, 0, given_us))
+    retry_us = wait_us if cost <= limit.max_units else None
+    outcome = (
+        not cost and not wait_us,
+        remaining,
+        retry_us,
+        reset_us,
+        0,
+        now_us,
+        pack_mark(limit, 0, refunded_total_us),
+    )
     if state is None or state[2] <= at_us:
-        return facts, state
+        return outcome, state
     # The clock was set back behind the state, which moves along with it.
-    back_us = state[2] - now_us
-    return facts, (state[0], state[1] - back_us, now_us, *state[3:])
+    step_us = state[2] - now_us
+    return outcome, (state[0], state[1] - step_us, now_us, *state[3:])
 
 
-def marked(limit: Smooth, price_us: int, given_us: int) -> int:
-    """The price of a charge, and above it what was given back before."""
-    mark = price_us + given_us * limit.prices
-    return mark if price_us < limit.prices and mark < _DEEPEST else price_us + _DEEPEST
+def pack_mark(limit: Smooth, price_us: int, refunded_total_us: int) -> int:
+    """Returns the mark of a charge: its price, and above it what was given back before."""
+    mark = price_us + refunded_total_us * limit.price_range
+    return mark if price_us < limit.price_range and mark < _MARK_LIMIT else price_us + _MARK_LIMIT
 
 
-def unmarked(limit: Smooth, mark: int) -> tuple[int, int]:
-    """Takes a mark apart: the time given back before, and the price."""
-    return (0, mark - _DEEPEST) if mark >= _DEEPEST else divmod(mark, limit.prices)
+def unpack_mark(limit: Smooth, mark: int) -> tuple[int, int]:
+    """Splits a mark: the time given back before, and the price."""
+    return (0, mark - _MARK_LIMIT) if mark >= _MARK_LIMIT else divmod(mark, limit.price_range)
 
 
 def _price_us(limit: Smooth, stored: float, spent: float, cost: int) -> int:
-    """What a charge of a warm-up costs, `spent` of it out of the store: the area below the slope."""
+    """Returns the price of a charge of a warm-up, `spent` of it out of the store: the area below the slope."""
     interval_us = limit.interval_us
     price_us = int((cost - spent) * interval_us)
-    above = stored - limit.threshold
-    if above > 0.0:
-        steep = above if above < spent else spent
-        first_us = interval_us + above * limit.slope
-        last_us = interval_us + (above - steep) * limit.slope
-        price_us += int(steep * (first_us + last_us) / 2.0)
-        spent -= steep
+    steep_stored = stored - limit.threshold
+    if steep_stored > 0.0:
+        steep_spent = steep_stored if steep_stored < spent else spent
+        first_us = interval_us + steep_stored * limit.slope
+        last_us = interval_us + (steep_stored - steep_spent) * limit.slope
+        price_us += int(steep_spent * (first_us + last_us) / 2.0)
+        spent -= steep_spent
     return price_us + int(interval_us * spent)
 
 
-def _settled(limit: Smooth, state: State, at_us: int) -> tuple[float, int]:
-    """The stored permits and when it is free, also after the clock was set back or under another limit."""
+def _settle(limit: Smooth, state: State, at_us: int) -> tuple[float, int]:
+    """Returns the stored permits and when it is free, also after the clock was set back or under another limit."""
     stored, free_us, stamp_us, args, _, _ = state
     if stamp_us > at_us:
         free_us -= stamp_us - at_us
-    _, store, cool_us, _, _ = _numbers(args)
+    _, store, cool_us, _, _ = _derived_fields(args)
     if at_us > free_us:
         stored = min(store, stored + (at_us - free_us) / cool_us)
         free_us = at_us
     if args != limit.args:
         if (args[1] > 0) != (limit.warmup_us > 0):
-            stored = limit.fresh
+            stored = limit.initial
         else:
             stored = stored * limit.store / store if store else 0.0
     return stored, free_us
@@ -269,39 +288,38 @@ def _as_at(state: State, now_us: int) -> int:
 
 
 def retune(limit: Smooth, state: State | None, now_us: int) -> State:
-    """The state under this limit from now on: Guava's setRate, or a new limiter if there was none."""
+    """Returns the state under this limit from now on: Guava's setRate, or a new limiter if there was none."""
     if state is None:
-        return limit.fresh, now_us, now_us, limit.args, 0, 0
+        return limit.initial, now_us, now_us, limit.args, 0, 0
     at_us = _as_at(state, now_us)
-    stored, free_us = _settled(limit, state, at_us)
+    stored, free_us = _settle(limit, state, at_us)
     return stored, free_us, at_us, limit.args, state[4], state[5]
 
 
 def refund(
     limit: Smooth, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
-    more."""
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds none any more."""
     if state is None or (cancel and receipt.served_us < now_us):
         return None
     at_us = _as_at(state, now_us)
-    stored, free_us = _settled(limit, state, at_us)
+    stored, free_us = _settle(limit, state, at_us)
     cost, returned = receipt.cost, receipt.returned
     units = min(units, cost - returned)
     if not limit.warmup_us:
         return _refund_of_burst(limit, state, stored, free_us, at_us, units, receipt, cancel)
     paid_us = receipt.mark
     returned_us = int(paid_us * (returned / cost))
-    back_us = int(paid_us * ((returned + units) / cost)) - returned_us
-    # Up to where the charge itself has shut the window.
+    refunded_us = int(paid_us * ((returned + units) / cost)) - returned_us
+    # Until when the charge itself has shut the window.
     shut_until_us = receipt.served_us + paid_us - returned_us
     if free_us != shut_until_us:  # Others came after it, and a reservation of theirs may lie ahead.
         return None
     cooled = min(limit.store, stored + units)
-    back_us = min(back_us, free_us - at_us, shut_until_us - at_us)
+    refunded_us = min(refunded_us, free_us - at_us, shut_until_us - at_us)
     if units < cost:
-        back_us = min(back_us, _price_us(limit, cooled, min(units, cooled), units))
-    return None if back_us <= 0 else (cooled, free_us - back_us, at_us, limit.args, 0, 0)
+        refunded_us = min(refunded_us, _price_us(limit, cooled, min(units, cooled), units))
+    return None if refunded_us <= 0 else (cooled, free_us - refunded_us, at_us, limit.args, 0, 0)
 
 
 def _refund_of_burst(
@@ -314,48 +332,48 @@ def _refund_of_burst(
     receipt: Receipt,
     cancel: bool,
 ) -> State | None:
-    """A charge's time, given back as permits; that of the last charge first as time that the window is shut."""
-    given_us, claims_us = state[4:]
-    given_before_us, paid_us = unmarked(limit, receipt.mark)
-    if state[3] != limit.args or given_before_us > given_us:
+    """Gives a charge's time back as permits; that of the last charge first as time that the window is shut."""
+    refunded_total_us, claims_us = state[4:]
+    refunded_before_us, paid_us = unpack_mark(limit, receipt.mark)
+    if state[3] != limit.args or refunded_before_us > refunded_total_us:
         return None
     cost, returned = receipt.cost, receipt.returned
     returned_us = int(paid_us * (returned / cost))
-    back_us = int(paid_us * ((returned + units) / cost)) - returned_us
+    refunded_us = int(paid_us * ((returned + units) / cost)) - returned_us
     # Until when the charge delays a full store, less what was given back since; and until when all of them do.
-    since_us = max(given_us - given_before_us, ceil(returned * limit.interval_us))
+    since_us = max(refunded_total_us - refunded_before_us, ceil(returned * limit.interval_us))
     end_us = receipt.at_us + receipt.reset_after_us - since_us
     full_us = free_us + int((limit.store - stored) * limit.cool_us) + 1
-    last = full_us == end_us
-    if cancel and not last:
+    is_last = full_us == end_us
+    if cancel and not is_last:
         return None
     # The reset is counted one microsecond late, for doubles round; the charge does not hold that one. And whatever
     # was given back, no more can have drained of it than drained in all since it was charged.
-    holds_us = max(end_us - 1 - at_us, paid_us - returned_us - max(0, at_us - receipt.at_us))
-    back_us = min(back_us, holds_us)
-    if not last:
+    undrained_us = max(end_us - 1 - at_us, paid_us - returned_us - max(0, at_us - receipt.at_us))
+    refunded_us = min(refunded_us, undrained_us)
+    if not is_last:
         # No charge is served later than a full store before the highest there was.
         ahead_us = max(full_us, claims_us) - int(limit.store * limit.interval_us) - at_us
-        back_us = min(back_us, holds_us - max(0, ahead_us), full_us - at_us)
-    if back_us <= 0:
+        refunded_us = min(refunded_us, undrained_us - max(0, ahead_us), full_us - at_us)
+    if refunded_us <= 0:
         return None
-    if not last or returned + units < cost:  # Something is left above the gap, or of the charge itself.
-        given_us += back_us
+    if not is_last or returned + units < cost:  # Something remains above the gap, or of the charge itself.
+        refunded_total_us += refunded_us
         claims_us = max(claims_us, full_us)
-        if (given_us + 1) * limit.prices > _DEEPEST:
+        if (refunded_total_us + 1) * limit.price_range > _MARK_LIMIT:
             return None
     # Only the last charge's own time opens the window earlier: another one may be promised for when it opens.
-    shut_us = min(back_us, free_us - max(at_us, receipt.served_us)) if last else 0
-    stored = min(limit.store, stored + (back_us - shut_us) / limit.interval_us)
-    return stored, free_us - shut_us, at_us, limit.args, given_us, claims_us
+    shut_us = min(refunded_us, free_us - max(at_us, receipt.served_us)) if is_last else 0
+    stored = min(limit.store, stored + (refunded_us - shut_us) / limit.interval_us)
+    return stored, free_us - shut_us, at_us, limit.args, refunded_total_us, claims_us
 
 
 def dead_at_us(limit: Smooth, state: State) -> int:
-    """From when on the state says no more than None does; for a burst, when it is kept no longer."""
+    """Returns the instant from which on the state means the same as None; for a burst, when it is deleted."""
     stored, free_us, _, args, _, claims_us = state
     store, cool_us = limit.store, limit.cool_us
     if args != limit.args:
-        _, store, cool_us, _, _ = _numbers(args)  # under which it goes on until it is next judged
+        _, store, cool_us, _, _ = _derived_fields(args)  # these apply until its next charge
     fill_us = int((store - stored) * cool_us) + 1
     if not args[1]:
         fill_us = max(fill_us, DAY) if store else 0
@@ -363,13 +381,13 @@ def dead_at_us(limit: Smooth, state: State) -> int:
 
 
 def pack(state: State) -> str:
-    stored, free_us, stamp_us, (rate, warmup_us, shape), given_us, claims_us = state
+    stored, free_us, stamp_us, (rate, warmup_us, shape), refunded_total_us, claims_us = state
     text = f"{stored:.17g}:{free_us}:{stamp_us}:{rate:.17g}:{warmup_us}:{shape:.17g}"
-    return f"{text}:{given_us}:{claims_us}" if given_us else text
+    return f"{text}:{refunded_total_us}:{claims_us}" if refunded_total_us else text
 
 
 def unpack(text: str) -> State:
     stored, free_us, stamp_us, rate, warmup_us, shape, *rest = text.split(":")
-    given_us, claims_us = map(int, rest or (0, 0))
+    refunded_total_us, claims_us = map(int, rest or (0, 0))
     args = float(rate), int(warmup_us), float(shape)
-    return float(stored), int(free_us), int(stamp_us), args, given_us, claims_us
+    return float(stored), int(free_us), int(stamp_us), args, refunded_total_us, claims_us

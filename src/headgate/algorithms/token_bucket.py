@@ -272,8 +272,7 @@ def _grains(limit: TokenBucket, us: int, grains: int) -> int:
 def refund(
     limit: TokenBucket, state: State | None, now_us: int, units: int, receipt: Receipt, cancel: bool
 ) -> State | None:
-    """Returns the state with up to `units` of the receipt's charge given back; None if it holds nothing any
-    more."""
+    """Returns the state with up to `units` of the receipt's charge given back; None if it holds none any more."""
     full = Full(now_us) if state is None else _moved(_full(state), now_us)
     after, grains = divmod(receipt.mark, limit.amount)
     if full.pace is not None or _since_us(limit, full, now_us) is not None or after > full.last_return:

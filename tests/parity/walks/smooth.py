@@ -37,4 +37,6 @@ def gaps(rng: random.Random, limit: Smooth) -> int:
 
 def costs(rng: random.Random, limit: Smooth) -> int:
     store = int(limit.store)
-    return rng.choice([0, 1, 1, 1, 2, 3, store + 1, store // 2 + 1, limit.most, limit.most + 1, 2**53 - 1])
+    return rng.choice(
+        [0, 1, 1, 1, 2, 3, store + 1, store // 2 + 1, limit.max_units, limit.max_units + 1, 2**53 - 1]
+    )

@@ -1,7 +1,7 @@
 -- The sliding log: the twin of algorithms/sliding_log.py, which tells its story and its laws.
 --
--- The ring itself is the keeper's. A state is the numbers about it and entry(number), which gives the instant of
--- a unit; what decide and refund want written stands in the state they return, and is done when it is saved:
+-- The storage keeps the ring itself. A state is the numbers about it and entry(number), which returns the instant of
+-- a unit; decide and refund put into the state what is to be written, and the storage writes it when it saves:
 --   append                  so many units at newest_us, the last ones before head
 --   cut, cut_count          these units are erased and the newer ones move down,
 --   cut, cut_count, fill_us      or the older ones move up and as many at fill_us come in at the tail
@@ -10,7 +10,7 @@ local floor, max, min = math.floor, math.max, math.min
 local M = { width = 2, keep = "log" }
 
 local HORIZON_US = 366 * 86400 * 1000000
-local BEFORE = 10000 -- MAX_UNITS_BEFORE
+local MAX_UNITS_BEFORE = 10000
 local PUSHED_OUT = 4503599627370496 -- is added to ahead_us if units were pushed out that a refund would bring back
 local NEVER_US = -9007199254740992
 local SWING_US = 100000
@@ -24,7 +24,7 @@ function M.ttl_ms(limit, state, now_us)
   return math.ceil((last_us - state.ahead_us % PUSHED_OUT - now_us) / 1000) + SWING_US / 1000
 end
 
--- The first of the units low <= number < high that is later than the instant; high if none is.
+-- Returns the first of the units low <= number < high that is later than the instant; high if none is.
 local function first_after(instant_us, entry, low, high)
   local probe, step = low, 1
   while probe < high and entry(probe) <= instant_us do
@@ -40,14 +40,14 @@ local function first_after(instant_us, entry, low, high)
   return low
 end
 
--- The log's time, and by how much it is ahead of the clock: more than it was if the clock was set back; by how much
--- it was, and PUSHED_OUT or 0.
-local function times(state, now_us)
+-- Returns the log's time, by how much it is ahead of the clock (more than stored if the clock was set back), by how
+-- much it was when stored, and PUSHED_OUT or 0.
+local function log_times(state, now_us)
   local pushed_out = state.ahead_us >= PUSHED_OUT and PUSHED_OUT or 0
-  local was_us = state.ahead_us - pushed_out
-  local time_us, ahead_us = max(now_us + was_us, state.stamp_us), was_us
+  local stored_ahead_us = state.ahead_us - pushed_out
+  local time_us, ahead_us = max(now_us + stored_ahead_us, state.stamp_us), stored_ahead_us
   if time_us - now_us - ahead_us > SWING_US then ahead_us = time_us - now_us end
-  return time_us, ahead_us, was_us, pushed_out
+  return time_us, ahead_us, stored_ahead_us, pushed_out
 end
 
 function M.decide(limit, state, now_us, cost, patience_us)
@@ -55,20 +55,20 @@ function M.decide(limit, state, now_us, cost, patience_us)
   local head, tail, newest_us, time_us, ahead_us, size, entry = 0, 0, 0, now_us, 0, nil, nil
   local pushed_out = 0
   if state then
-    local log_us, log_ahead_us, was_us, pushed = times(state, now_us)
+    local log_us, log_ahead_us, stored_ahead_us, log_pushed_out = log_times(state, now_us)
     if state.newest_us + period_us > log_us then
       head, tail, newest_us, time_us, ahead_us = state.head, state.tail, state.newest_us, log_us, log_ahead_us
-      size, entry, pushed_out = state.size, state.entry, pushed
-    elseif log_us - now_us - was_us <= SWING_US then
-      time_us = log_us - was_us
+      size, entry, pushed_out = state.size, state.entry, log_pushed_out
+    elseif log_us - now_us - stored_ahead_us <= SWING_US then
+      time_us = log_us - stored_ahead_us
     end
   end
   local due_us = newest_us > time_us and newest_us or time_us
   local last = head - amount + (cost > 0 and cost or 1) - 1
   if last >= tail and last < head then
-    local left_us = entry(last) + period_us
-    if left_us > due_us then due_us = left_us end
-    if left_us <= time_us then tail = last + 1 end
+    local leaves_us = entry(last) + period_us
+    if leaves_us > due_us then due_us = leaves_us end
+    if leaves_us <= time_us then tail = last + 1 end
   end
   local wait_us = due_us > time_us and due_us - now_us - ahead_us or 0
   local passes = cost > 0 and cost <= amount
@@ -80,8 +80,8 @@ function M.decide(limit, state, now_us, cost, patience_us)
   end
   if passes then
     head = head + cost
-    if wait_us > 0 and head - amount - BEFORE > tail then
-      tail, pushed_out = head - amount - BEFORE, PUSHED_OUT
+    if wait_us > 0 and head - amount - MAX_UNITS_BEFORE > tail then
+      tail, pushed_out = head - amount - MAX_UNITS_BEFORE, PUSHED_OUT
     elseif wait_us == 0 then
       pushed_out = 0
     end
@@ -92,11 +92,11 @@ function M.decide(limit, state, now_us, cost, patience_us)
   end
   local allowed = (cost == 0 and wait_us == 0) and 1 or 0
   local reset_us = head > 0 and newest_us + period_us - now_us - ahead_us or 0
-  local verdict = { allowed, remaining, cost > amount and -1 or wait_us, reset_us, 0, now_us, 0 }
-  if not state or head == 0 or ahead_us + pushed_out == state.ahead_us then return verdict, state end
+  local outcome = { allowed, remaining, cost > amount and -1 or wait_us, reset_us, 0, now_us, 0 }
+  if not state or head == 0 or ahead_us + pushed_out == state.ahead_us then return outcome, state end
   -- The clock was set back behind the log: from here on its time goes on. It forgets no unit, for another limit may
   -- count it.
-  return verdict, { size = size, entry = entry, head = head, tail = state.tail, newest_us = newest_us,
+  return outcome, { size = size, entry = entry, head = head, tail = state.tail, newest_us = newest_us,
     stamp_us = time_us, ahead_us = ahead_us + pushed_out }
 end
 
@@ -105,7 +105,7 @@ end
 function M.refund(limit, state, now_us, units, receipt, cancel)
   if not state then return nil end
   local period_us, mark_us, entry = limit.period_us, receipt.mark, state.entry
-  local time_us, ahead_us, _, pushed_out = times(state, now_us)
+  local time_us, ahead_us, _, pushed_out = log_times(state, now_us)
   if mark_us + period_us <= time_us or (cancel and mark_us < time_us) then return nil end
   if state.newest_us + period_us <= time_us then return nil end
   if mark_us - receipt.at_us - receipt.delay_us > ahead_us + SWING_US then return nil end
@@ -125,14 +125,14 @@ function M.refund(limit, state, now_us, units, receipt, cancel)
 end
 
 --@parity
--- stamp:ahead:newest: and the units held, as instant*count.
+-- Returns stamp:ahead:newest: and the units in the ring, as instant*count.
 function M.pack(state)
   local runs, instant_us, count = {}, nil, 0
   for number = state.tail, state.head do
-    local this_us = number < state.head and state.entry(number) or nil
-    if this_us ~= instant_us then
+    local unit_us = number < state.head and state.entry(number) or nil
+    if unit_us ~= instant_us then
       if count > 0 then runs[#runs + 1] = string.format("%.0f*%.0f", instant_us, count) end
-      instant_us, count = this_us, 0
+      instant_us, count = unit_us, 0
     end
     count = count + 1
   end

@@ -5,9 +5,9 @@
 
 local M = { width = 3 }
 
-local BEFORE = 1000 -- MAX_CELLS_BEFORE
+local MAX_CELLS_BEFORE = 1000
 
-local function over(a, b) return (a - math.fmod(a, b)) / b end
+local function quotient(a, b) return (a - math.fmod(a, b)) / b end
 
 function M.limit(argv, i)
   return { amount = tonumber(argv[i]), cell_us = tonumber(argv[i + 1]), cells = tonumber(argv[i + 2]) }
@@ -25,7 +25,7 @@ function M.unpack(text)
     state[n] = tonumber(count)
   end
   state.n = n
-  return n > 0 and n <= state.cells + BEFORE and state.tail * state.cell_us < 1e16 and state or nil
+  return n > 0 and n <= state.cells + MAX_CELLS_BEFORE and state.tail * state.cell_us < 1e16 and state or nil
 end
 
 -- concat writes numbers with 14 digits, and counts have at most that many.
@@ -37,8 +37,8 @@ function M.pack(state)
   return string.format("%.0f:%.0f:%.0f:%s:%.0f", state.cell_us, state.cells, state.tail, counts, state.ahead)
 end
 
--- The cell from which on nothing counts any more, not even the tail's place in the queue.
-local function ended(state)
+-- Returns the cell from which on nothing counts any more, not even the tail's place in the queue.
+local function end_cell(state)
   for i = state.n, 1, -1 do
     if state[i] > 0 then return state.tail - state.n + i + state.cells end
   end
@@ -46,27 +46,28 @@ local function ended(state)
 end
 
 function M.ttl_ms(_, state, now_us)
-  return math.max(0, math.ceil((ended(state) * state.cell_us - now_us) / 1000) + 100)
+  return math.max(0, math.ceil((end_cell(state) * state.cell_us - now_us) / 1000) + 100)
 end
 
 local SWING_US = 100000
 
--- The latest instant that the state proves.
-local function stamp_of(state) return (state.tail - state.ahead) * state.cell_us end
+-- Returns the latest instant that the state proves.
+local function stamp_us_of(state) return (state.tail - state.ahead) * state.cell_us end
 
 -- Returns the instant that a charge is decided as of: now, or what the state proves if the clock swings.
 local function as_at(state, now_us)
   if not state then return now_us end
-  local stamp_us = stamp_of(state)
+  local stamp_us = stamp_us_of(state)
   return stamp_us > now_us and stamp_us <= now_us + SWING_US and stamp_us or now_us
 end
 
--- A copy whose frame, of the limit's cut, ends with `to`, from the first count in use; and the sum of its counts.
-local function slid(limit, state, tail, to)
-  local copy = { cell_us = limit.cell_us, cells = limit.cells, tail = to, ahead = 0, n = 0 }
+-- Returns a copy whose frame, of the limit's cut, ends with `target`, from the first count in use; and the sum of its
+-- counts.
+local function slide(limit, state, tail, target)
+  local copy = { cell_us = limit.cell_us, cells = limit.cells, tail = target, ahead = 0, n = 0 }
   local n, sum = 0, 0
   if state then
-    local first = state.n + to - tail - limit.cells + 1
+    local first = state.n + target - tail - limit.cells + 1
     for i = first > 1 and first or 1, state.n do
       local count = state[i]
       if count > 0 or n > 0 then
@@ -78,7 +79,7 @@ local function slid(limit, state, tail, to)
   if n == 0 then
     n, copy[1] = 1, 0
   else
-    for _ = 1, to - tail do
+    for _ = 1, target - tail do
       n = n + 1
       copy[n] = 0
     end
@@ -87,93 +88,93 @@ local function slid(limit, state, tail, to)
   return copy, sum
 end
 
--- The frame as one that ends with `cell`, ahead of the current one, after all known cells that are in the current
--- frame or ahead of it. The state's tail is where the frame's is, if that lies ahead.
+-- Returns the frame as one that ends with `cell`, ahead of the current one, after all stored cells that are in the
+-- current frame or ahead of it. The state's tail is where the frame's is, if that lies ahead.
 local function put_ahead(limit, state, frame, cell, current)
   local tail, cells = frame.tail, limit.cells
-  local known, n = state, math.max(state.n, cells)
-  if tail == current then known, n = frame, cells end
+  local counts, n = state, math.max(state.n, cells)
+  if tail == current then counts, n = frame, cells end
   local length = n + cell - tail
-  if length <= cells then return slid(limit, frame, tail, cell) end
-  local width = math.min(length, cells + math.min(BEFORE, cell - current))
+  if length <= cells then return slide(limit, frame, tail, cell) end
+  local width = math.min(length, cells + math.min(MAX_CELLS_BEFORE, cell - current))
   local after = { cell_us = limit.cell_us, cells = cells, tail = cell, ahead = cell - current, n = width }
-  local shift = known.n - n + length - width
-  for i = 1, width do after[i] = known[i + shift] or 0 end
+  local shift = counts.n - n + length - width
+  for i = 1, width do after[i] = counts[i + shift] or 0 end
   return after
 end
 
--- The state as it came, unless the clock was set back behind it: then it moves along with the clock.
-local function refused(state, now_us)
-  if as_at(state, now_us) >= stamp_of(state) then return state end
+-- Returns the same state, unless the clock was set back behind it: then it moves along with the clock.
+local function after_refusal(state, now_us)
+  if as_at(state, now_us) >= stamp_us_of(state) then return state end
   local after = { cell_us = state.cell_us, cells = state.cells, ahead = state.ahead, n = state.n }
   for i = 1, state.n do after[i] = state[i] end
-  after.tail = over(now_us, state.cell_us) + state.ahead
+  after.tail = quotient(now_us, state.cell_us) + state.ahead
   return after
 end
 
 local HORIZON_US = 366 * 86400 * 1000000
 
--- The whole law for a state of another cut.
-local function changed(limit, state, now_us, cost, patience_us)
+-- Decides every case for a state of another cut.
+local function decide_changed(limit, state, now_us, cost, patience_us)
   local amount, cell_us, cells, old_us = limit.amount, limit.cell_us, limit.cells, state.cell_us
   local at_us = as_at(state, now_us)
-  local current = over(at_us, cell_us)
-  local tail = math.min(state.tail, over(at_us, old_us) + state.ahead)
-  local due_us, over_us = math.max(at_us, tail * old_us), tail * old_us
-  local held, n, room = {}, 0, amount
+  local current = quotient(at_us, cell_us)
+  local tail = math.min(state.tail, quotient(at_us, old_us) + state.ahead)
+  local due_us, empty_us = math.max(at_us, tail * old_us), tail * old_us
+  local entries, n, free = {}, 0, amount
   for i = 1, state.n do
-    -- Served by the end of its old cell; what lies after the last write is a reservation, served at its start.
+    -- Served by the end of its old cell; a count after the last write is a reservation, served at its start.
     local old = tail - state.n + i
     local served = old <= tail - state.ahead
-    local cell = over(served and (old + 1) * old_us - 1 or old * old_us, cell_us)
-    local left_us = math.min((old + state.cells) * old_us, (cell + cells) * cell_us)
-    if state[i] > 0 and left_us > at_us then
+    local cell = quotient(served and (old + 1) * old_us - 1 or old * old_us, cell_us)
+    local leaves_us = math.min((old + state.cells) * old_us, (cell + cells) * cell_us)
+    if state[i] > 0 and leaves_us > at_us then
       n = n + 1
-      -- What was served lies in no later cell than now.
-      held[n] = { left_us = left_us, cell = served and math.min(cell, current) or cell, count = state[i] }
-      over_us = math.max(over_us, left_us)
-      if left_us > due_us then room = room - state[i] end
+      -- Served units lie in no later cell than now.
+      entries[n] = { leaves_us = leaves_us, cell = served and math.min(cell, current) or cell, count = state[i] }
+      empty_us = math.max(empty_us, leaves_us)
+      if leaves_us > due_us then free = free - state[i] end
     end
   end
 
-  local remaining = due_us == at_us and math.max(0, room) or 0
+  local remaining = due_us == at_us and math.max(0, free) or 0
   for i = 1, n do
-    if room >= math.max(1, cost) then break end
-    if held[i].left_us > due_us then room, due_us = room + held[i].count, held[i].left_us end
+    if free >= math.max(1, cost) then break end
+    if entries[i].leaves_us > due_us then free, due_us = free + entries[i].count, entries[i].leaves_us end
   end
   local wait_us = due_us > at_us and due_us - now_us or 0
 
   if cost > 0 and cost <= amount and (wait_us == 0 or (wait_us <= patience_us and wait_us <= HORIZON_US)) then
-    local to = wait_us > 0 and over(due_us + cell_us - 1, cell_us) or current
-    -- As put_ahead does: what leaves before `to` is put before its frame, where it leaves no earlier than it did.
-    local width = cells + math.min(BEFORE, to - current)
-    local after = { cell_us = cell_us, cells = cells, tail = to, n = width }
+    local target = wait_us > 0 and quotient(due_us + cell_us - 1, cell_us) or current
+    -- As in put_ahead: counts that leave before `target` go before its frame, and leave no earlier than they did.
+    local width = cells + math.min(MAX_CELLS_BEFORE, target - current)
+    local after = { cell_us = cell_us, cells = cells, tail = target, n = width }
     for i = 1, width do after[i] = 0 end
     for i = 1, n do
-      local left_us = held[i].left_us
-      local last = left_us > to * cell_us and to or over(left_us + cell_us - 1, cell_us) - cells
-      local place = math.min(held[i].cell, last) - to + width
-      if place > 0 then after[place] = after[place] + held[i].count end
+      local leaves_us = entries[i].leaves_us
+      local last = leaves_us > target * cell_us and target or quotient(leaves_us + cell_us - 1, cell_us) - cells
+      local index = math.min(entries[i].cell, last) - target + width
+      if index > 0 then after[index] = after[index] + entries[i].count end
     end
     after[width] = after[width] + cost
-    if to == current then after = slid(limit, after, to, to) end
-    after.ahead = to - current
-    return { 1, math.max(0, remaining - cost), 0, (to + cells) * cell_us - now_us, wait_us, now_us, to }, after
+    if target == current then after = slide(limit, after, target, target) end
+    after.ahead = target - current
+    return { 1, math.max(0, remaining - cost), 0, (target + cells) * cell_us - now_us, wait_us, now_us, target }, after
   end
-  local reset_us = over_us > at_us and over_us - now_us or 0
+  local reset_us = empty_us > at_us and empty_us - now_us or 0
   local allowed = (cost == 0 and wait_us == 0) and 1 or 0
-  local reply = { allowed, remaining, cost <= amount and wait_us or -1, reset_us, 0, now_us, current }
-  return reply, reset_us > 0 and refused(state, now_us) or state
+  local outcome = { allowed, remaining, cost <= amount and wait_us or -1, reset_us, 0, now_us, current }
+  return outcome, reset_us > 0 and after_refusal(state, now_us) or state
 end
 
 function M.decide(limit, state, now_us, cost, patience_us)
   local amount, cell_us, cells = limit.amount, limit.cell_us, limit.cells
   if state and (state.cell_us ~= cell_us or state.cells ~= cells) then
-    return changed(limit, state, now_us, cost, patience_us)
+    return decide_changed(limit, state, now_us, cost, patience_us)
   end
-  local current = over(as_at(state, now_us), cell_us)
+  local current = quotient(as_at(state, now_us), cell_us)
   local tail = state and math.min(state.tail, current + state.ahead) or current
-  local frame, sum = slid(limit, state, tail, math.max(tail, current))
+  local frame, sum = slide(limit, state, tail, math.max(tail, current))
   tail = frame.tail
   local cell, excess = tail, sum + (cost > 0 and cost or 1) - amount
   for i = 1, frame.n do
@@ -191,34 +192,34 @@ function M.decide(limit, state, now_us, cost, patience_us)
     return { 1, remaining, 0, (cell + cells) * cell_us - now_us, wait_us, now_us, cell }, frame
   end
   local remaining = tail == current and math.max(0, amount - sum) or 0
-  local reset_us = math.max(0, ended(frame) * cell_us - now_us)
-  local reply = {
+  local reset_us = math.max(0, end_cell(frame) * cell_us - now_us)
+  local outcome = {
     (cost == 0 and wait_us == 0) and 1 or 0, remaining, cost <= amount and wait_us or -1, reset_us, 0, now_us, tail,
   }
-  return reply, state and reset_us > 0 and refused(state, now_us) or state
+  return outcome, state and reset_us > 0 and after_refusal(state, now_us) or state
 end
 
 --@refund
 -- receipt: cost, at_us, reset_after_us, delay_us, mark, returned
 function M.refund(_, state, now_us, units, receipt, cancel)
-  local given = math.min(units, receipt.cost - receipt.returned)
+  local refunded = math.min(units, receipt.cost - receipt.returned)
   local served_us, mark = receipt.at_us + receipt.delay_us, receipt.mark
-  if not state or given <= 0 or (cancel and served_us < now_us) then return nil end
-  local cell_us, place = state.cell_us, mark - state.tail + state.n
+  if not state or refunded <= 0 or (cancel and served_us < now_us) then return nil end
+  local cell_us, index = state.cell_us, mark - state.tail + state.n
   -- A charge that was decided as of a later instant carries a later cell, and so does a reservation that found a state
   -- of another cut.
   if served_us < (mark - 1) * cell_us - SWING_US or served_us >= (mark + 1) * cell_us then return nil end
-  if mark + state.cells <= over(now_us, cell_us) then return nil end
-  if place < 1 or place > state.n or state[place] == 0 then return nil end
+  if mark + state.cells <= quotient(now_us, cell_us) then return nil end
+  if index < 1 or index > state.n or state[index] == 0 then return nil end
   local after = { cell_us = cell_us, cells = state.cells, tail = state.tail, n = state.n }
   for i = 1, state.n do after[i] = state[i] end
-  after[place] = math.max(0, after[place] - given)
-  local before, back = math.max(0, math.min(state.ahead, state.n - state.cells)), 0
-  while back < before and after[after.n] == 0 do
+  after[index] = math.max(0, after[index] - refunded)
+  local max_back, back = math.max(0, math.min(state.ahead, state.n - state.cells)), 0
+  while back < max_back and after[after.n] == 0 do
     after[after.n] = nil
     after.n, after.tail, back = after.n - 1, after.tail - 1, back + 1
   end
-  if after.n <= after.cells then after = slid(state, after, after.tail, after.tail) end
+  if after.n <= after.cells then after = slide(state, after, after.tail, after.tail) end
   after.ahead = state.ahead - back
   return after
 end
