@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import HORIZON_US, SECOND, YEAR
-from headgate.algorithms.token_bucket import Full, State, TokenBucket, carried, decide, pack, refund, unpack
+from headgate.algorithms.token_bucket import (
+    DetailedState,
+    State,
+    TokenBucket,
+    carried,
+    decide,
+    pack,
+    refund,
+    unpack,
+)
 from headgate.errors import InvalidRule
 
 BASE_US = 1_700_000_000_000_000
@@ -331,7 +340,7 @@ def test_the_pace_is_kept_with_the_state() -> None:
     assert pack(state, "522") == f"{BASE_US + 60 * SECOND}522"
     assert unpack(pack(state, "522"), minute, "522") == state
     assert decide(hour, unpack(pack(state, "522"), hour, "617"), BASE_US, 1)[0][0] is False
-    in_debt = Full(BASE_US + 90 * SECOND, 3, BASE_US)
+    in_debt = DetailedState(BASE_US + 90 * SECOND, 3, BASE_US)
     assert unpack(pack(in_debt, "522"), minute, "522") == in_debt
     carried_over = unpack(pack(in_debt, "522"), hour, "617")
     for now_us in (BASE_US, BASE_US - 40 * SECOND):

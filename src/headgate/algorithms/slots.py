@@ -1,13 +1,13 @@
-"""Slots: how many may be at it at once.
+"""Slots: how many callers may work at the same time (concurrency).
 
-Picture a cloakroom with `amount` hooks. Whoever finds a free hook gets a lease: a numbered hook that is
+Picture a cloakroom with `amount` hooks. A caller that finds a free hook gets a lease: a numbered hook that is
 theirs until they release it, or until the lease expires because nobody renewed it. So a holder that crashed
 gives its slot back by itself, after at most `ttl` on the engine's clock, and one that works long keeps it by
 renewing.
 
-Who finds no hook may draw a ticket and ask again; the first in line is served first, and a newcomer passes
-only if a slot is left for everybody in line. A ticket lives for TICKET_US and asking renews it, so a waiter
-that died drops out by itself and holds the line up no longer than that.
+A caller that finds no hook may draw a ticket and try again; the first in the queue is served first, and a newcomer
+passes only if there is a slot for everybody in the queue. A ticket lives for TICKET_US and each try renews it, so
+a waiter that died drops out by itself and delays the queue no longer than that.
 
 The numbers of leases and tickets come from one sequence that never repeats for a key: the next one is at
 least the clock's microseconds, so it is beyond all earlier ones even when the key was long forgotten. A
@@ -20,25 +20,25 @@ The clock. A key proves the instant at which a lease or ticket was last written.
 MAX_CLOCK_SWING_US ahead of the clock, the clock swings, and all is decided as of that instant. If it lies further
 ahead, the clock was set back, and all ends move along with it.
 
-What a key holds is a collection, and the keeper's (engines/memory/slot_table.py; a sorted set in Redis). The model
-sees five numbers of it and judges by those, and it alone knows what they mean.
+A key holds a collection, which the engine stores (engines/memory/slot_table.py; a sorted set in Redis). The model
+sees five numbers of it and decides by those, and it alone knows what they mean.
 
 "3 slots": three are held, until 12:00:10, :20 and :30. At :05 a newcomer is refused: a slot comes free in 5 s
-at the latest. A waiter draws a ticket. At :07 a holder releases: the waiter, asking again, gets the slot; a
+at the latest. A waiter draws a ticket. At :07 a holder releases: the waiter, trying again, gets the slot; a
 newcomer that came in between did not.
 
-Laws (tests/algorithms/test_slots.py; of the keepers, tests/engines/slot_stories.py and test_slot_table.py):
+Laws (tests/algorithms/test_slots.py; of the engines, tests/engines/slot_stories.py and test_slot_table.py):
   - at no instant are more than `amount` leases alive;
   - fences strictly increase for a key, also across its death, and whatever the clock does (in Redis: unless it is
     set back by more than a day after nobody used the key for a day);
   - a lease that expired or was released can be neither renewed nor released, whoever has its slot now;
   - waiters are served in the order of their tickets, and nobody is served before a live waiter;
   - a denied attempt leaves no trace but a waiter's own ticket, and passes exactly retry_after later if
-    nothing else came: no release, no renewal, and nobody in line asked again. (With waiters behind, it may
+    nothing else came: no release, no renewal, and nobody in the queue tried again. (With waiters behind, it may
     pass earlier.)
   - a clock that swings shortens no lease. One that is set back leaves every lease the time that it had left when
     one was last given or renewed (also one that expired since, if nothing was given since: nobody had its slot; a
-    waiter that gives up gives nothing). The first question after the step writes that down, even if it is denied:
+    waiter that gives up gives nothing). The first request after the step stores that, even if it is denied:
     otherwise the clock would have to catch up before any lease of a crashed holder could end;
   - a lowered amount gives no new lease until fewer are held, a raised one at once; a changed ttl applies to a
     lease from its next renewal.
@@ -60,12 +60,12 @@ from headgate.algorithms.limit import (
 )
 from headgate.errors import InvalidRule
 
-# What the keeper counted, for one who asks:
+# What the engine counted, for the caller that it decides about:
 #   alive     leases and tickets of others that are alive
-#   behind    how many of those are tickets behind one's own; 0 for a newcomer, who is last in line
-#   opens_us  when the one ends that `turn` named; anything if it named none
+#   behind    how many of those are tickets behind the caller's; 0 for a newcomer, who is last in the queue
+#   opens_us  when the one ends that `turn` chose; anything if it chose none
 #   last_us   when the last of them ends; anything up to now if there is none
-#   fresh     the least number that was never given; 0 at first
+#   fresh     the least number that was never used; 0 at first
 State = tuple[int, int, int, int, int]
 
 # A lease: its fence, and when it expires.
@@ -74,7 +74,7 @@ Held = tuple[int, int]
 TICKET_US = SECOND
 FENCE_MEMORY_US = DAY
 
-_TTL_US = 30 * SECOND
+_DEFAULT_TTL_US = 30 * SECOND
 
 
 class Slots(Limit):
@@ -90,7 +90,9 @@ class Slots(Limit):
     def __init__(self, amount: int, ttl: float = 30.0) -> None:
         self.amount: int = whole("The number of slots", amount)
         self.ttl_us: int = microseconds("The ttl of slots", ttl)
-        self.text: str = f"{amount} slots" + ("" if self.ttl_us == _TTL_US else f" ttl {duration(self.ttl_us)}")
+        self.text: str = f"{amount} slots" + (
+            "" if self.ttl_us == _DEFAULT_TTL_US else f" ttl {duration(self.ttl_us)}"
+        )
         if amount > EXACT or self.ttl_us > HORIZON_US:
             raise InvalidRule(f'"{self.text}" cannot be: a ttl is at most 366 days, an amount at most 2^53.')
         self.args: tuple[int | float, ...] = (amount, self.ttl_us)
@@ -101,7 +103,8 @@ class Slots(Limit):
 
 
 def turn(limit: Slots, alive: int) -> int | None:
-    """Which of the `alive`, counted from 0 as they end, lets a newcomer in; None if nobody need end."""
+    """Returns which of the `alive`, counted from 0 as they end, must end before a newcomer passes; None if
+    none."""
     return alive - limit.amount if alive >= limit.amount else None
 
 
@@ -113,17 +116,17 @@ def as_at(stamp_us: int, now_us: int) -> int:
 def decide(
     limit: Slots, state: State | None, now_us: int, cost: int, at_us: int | None = None
 ) -> tuple[Outcome, Held | None]:
-    """Judge one who asks for a slot (cost 1) or just looks (cost 0), as at `at_us`. Pure.
+    """Decides whether a caller gets a slot (cost 1), or peeks (cost 0), as of `at_us`. Pure.
 
-    The facts' mark is the fence of a lease; of one refused, how many have to go first: 1 is next in line.
+    The mark of the outcome is the fence of a lease; of a refusal, the place in the queue: 1 is next.
     """
     alive, behind, opens_us, last_us, fresh = state or (0, 0, 0, 0, 0)
     at_us = now_us if at_us is None else at_us
     free = limit.amount - alive
     if cost and free + behind > 0:
         fence, expires_us = max(fresh, at_us), at_us + limit.ttl_us
-        facts = (True, max(0, free - 1), 0, max(last_us, expires_us) - now_us, 0, now_us, fence)
-        return facts, (fence, expires_us)
+        outcome = (True, max(0, free - 1), 0, max(last_us, expires_us) - now_us, 0, now_us, fence)
+        return outcome, (fence, expires_us)
     reset_us = max(0, last_us - now_us)
     if free > 0:
         return (True, free, 0, reset_us, 0, now_us, 0), None
@@ -131,20 +134,21 @@ def decide(
 
 
 def draw(fresh: int, now_us: int) -> Held:
-    """A new ticket: its number, and when it expires unless its waiter asks again."""
+    """Returns a new ticket: its number, and when it expires unless its waiter tries again."""
     return max(fresh, now_us), now_us + TICKET_US
 
 
 def renewed_us(limit: Slots, now_us: int) -> int:
-    """When a lease that is renewed now expires."""
+    """Returns when a lease that is renewed now expires."""
     return now_us + limit.ttl_us
 
 
 def stepped_us(stamp_us: int, now_us: int) -> int:
-    """How far the clock was set back behind the last lease or ticket written: so much earlier all of them end."""
+    """Returns how far the clock was set back behind the last lease or ticket written: all of them end that much
+    earlier."""
     return stamp_us - now_us if stamp_us - now_us > MAX_CLOCK_SWING_US else 0
 
 
 def dead_at_us(last_us: int, fresh: int) -> int:
-    """From when on the key says no more than None does, whatever way the clock swings."""
+    """Returns the instant from which on the key means the same as None, whichever way the clock swings."""
     return max(last_us + MAX_CLOCK_SWING_US, fresh)

@@ -15,13 +15,13 @@ function M.alive(expires_us, now_us)
   return expires_us > now_us
 end
 
--- Which of the `alive`, counted from 0 as they end, lets a newcomer in; nil if nobody need end.
+-- Returns which of the `alive`, counted from 0 as they end, must end before a newcomer passes; nil if none.
 function M.turn(limit, alive)
   if alive >= limit.amount then return alive - limit.amount end
 end
 
--- state: alive, behind, opens_us, last_us, fresh. Answers the seven facts (mark: the fence, or how many have to
--- go first); then, of a lease: fence, expires_us.
+-- state: alive, behind, opens_us, last_us, fresh. Returns the outcome (mark: the fence, or the place in the queue);
+-- then, of a lease: fence, expires_us.
 function M.decide(limit, state, now_us, cost, at_us)
   local free = limit.amount - state.alive
   if cost > 0 and free + state.behind > 0 then
@@ -34,7 +34,7 @@ function M.decide(limit, state, now_us, cost, at_us)
   return { 0, 0, state.opens_us - now_us, reset_us, 0, now_us, 1 - free - state.behind }
 end
 
--- A new ticket: its number, and when it expires unless its waiter asks again.
+-- Returns a new ticket: its number, and when it expires unless its waiter tries again.
 function M.draw(fresh, now_us)
   return max(fresh, now_us), now_us + TICKET_US
 end
@@ -43,7 +43,7 @@ function M.renewed_us(limit, now_us)
   return now_us + limit.ttl_us
 end
 
--- How far the clock was set back behind the last lease or ticket written: so much earlier all of them end.
+-- Returns how far the clock was set back behind the last lease or ticket written: all of them end that much earlier.
 function M.stepped_us(stamp_us, now_us)
   return stamp_us - now_us > SWING_US and stamp_us - now_us or 0
 end
@@ -53,7 +53,7 @@ function M.as_at(stamp_us, now_us)
   return stamp_us > now_us and stamp_us <= now_us + SWING_US and stamp_us or now_us
 end
 
--- The sequence of numbers as it is stored: the least one that was never given, below zero (command/slots.lua).
+-- The sequence of numbers as it is stored: the least one that was never used, below zero (commands/slots.lua).
 function M.unpack_fresh(score)
   return score and -tonumber(score) or 0
 end
@@ -62,8 +62,8 @@ function M.pack_fresh(number)
   return -(number + 1)
 end
 
--- In whole milliseconds, which is as finely as keys die; nil if that is not ahead. `remembers`: nobody but the key
--- remembers its last number.
+-- Returns when the key dies, in whole milliseconds, as Redis counts; nil if that is not ahead. `remembers`: nothing
+-- but the key stores its last number.
 function M.dead_at_ms(last_us, fresh, now_us, remembers)
   local dead_us = max(last_us + SWING_US, remembers and fresh + FENCE_MEMORY_US or fresh)
   if dead_us > now_us then return math.ceil(dead_us / 1000) end
