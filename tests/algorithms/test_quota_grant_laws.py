@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.algorithms.limit import SECOND
-from headgate.algorithms.quota_grants import HOLDERS, LEFT, PARTS, State, assign, dead_at_us, leave, spans, target
+from headgate.algorithms.quota_grants import (
+    DEPARTED,
+    MAX_GRANTS_PER_HOLDER,
+    MAX_HOLDERS,
+    State,
+    assign,
+    dead_at_us,
+    leave,
+    spans,
+    target,
+)
 from headgate.algorithms.quota_units import WHOLE, Division, division
 from headgate.limit_syntax import parse
 
@@ -77,8 +87,8 @@ class World:
         told, self.state = assign(
             self.division, self.state, now_us, self.name(step.holder), wants, TTL_US, GRACE_US, unknown_us
         )
-        assert len(self.state.holders) <= HOLDERS
-        assert all(0 < len(holder.parts) <= PARTS for holder in self.state.holders)
+        assert len(self.state.holders) <= MAX_HOLDERS
+        assert all(0 < len(holder.grants) <= MAX_GRANTS_PER_HOLDER for holder in self.state.holders)
         assert dead_at_us(self.state) <= max(now_us, self.state.stamp_us) + LIVE_US
         if told is None:
             return
@@ -204,7 +214,9 @@ def fair(least: int, noted: list[int]) -> list[int]:
 
 
 LEAST = st.sampled_from([1, 1000, WHOLE // 100, WHOLE // 7 + 1, WHOLE // 3, WHOLE // 2 + 1, WHOLE])
-NOTED = st.sampled_from([LEFT, 0, 0, 1, WHOLE // 4, WHOLE]) | st.integers(0, WHOLE) | st.integers(0, WHOLE // 50)
+NOTED = (
+    st.sampled_from([DEPARTED, 0, 0, 1, WHOLE // 4, WHOLE]) | st.integers(0, WHOLE) | st.integers(0, WHOLE // 50)
+)
 
 
 @settings(max_examples=300)
@@ -253,7 +265,7 @@ class Rounds:
 
     def noted(self) -> dict[int, int]:
         assert self.state is not None
-        noted = {int(holder.name): holder.noted for holder in self.state.holders}
+        noted = {int(holder.name): holder.demand for holder in self.state.holders}
         for holder, each in noted.items():
             assert self.wants[holder] <= each <= self.wants[holder] * 4 // 3 + 1
         return noted

@@ -4,7 +4,7 @@ import pytest
 
 from headgate.algorithms import quota_grants
 from headgate.algorithms.limit import SECOND
-from headgate.algorithms.quota_grants import HOLDERS, Holder, State, note, spans
+from headgate.algorithms.quota_grants import MAX_HOLDERS, Holder, State, damped_demand, spans
 from headgate.algorithms.quota_units import WHOLE, division
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
@@ -110,8 +110,15 @@ def test_a_demand_that_trembles_changes_nothing() -> None:
     told = {ledger.tells(at, "a", wants) for at, wants in enumerate([40, 44, 36, 45, 34, 41])}
     assert told == {72.5}
     assert ledger.tells(6, "a", 33) != 72.5
-    assert [note(0, 0), note(0, 8), note(9, 9), note(9, 7), note(9, 6), note(9, 10)] == [0, 9, 9, 9, 7, 12]
-    assert note(0, WHOLE) == note(WHOLE, WHOLE) == WHOLE
+    assert [
+        damped_demand(0, 0),
+        damped_demand(0, 8),
+        damped_demand(9, 9),
+        damped_demand(9, 7),
+        damped_demand(9, 6),
+        damped_demand(9, 10),
+    ] == [0, 9, 9, 9, 7, 12]
+    assert damped_demand(0, WHOLE) == damped_demand(WHOLE, WHOLE) == WHOLE
 
 
 def test_who_cannot_know_is_taken_to_want_an_equal_part() -> None:
@@ -172,12 +179,12 @@ def test_many_falling_parts_are_merged_never_shortened() -> None:
         ledger.tells(second, "a", wants)
         assert ledger.state is not None
         (holder,) = ledger.state.holders
-        told.append(holder.parts[-1])
-        assert len(holder.parts) == min(len(told), quota_grants.PARTS)
+        told.append(holder.grants[-1])
+        assert len(holder.grants) == min(len(told), quota_grants.MAX_GRANTS_PER_HOLDER)
         for _, end_us in told:
             at_us = end_us - 1
             most = max(grains for grains, until_us in told if until_us > at_us)
-            assert max(grains for grains, until_us in holder.parts if until_us > at_us) >= most
+            assert max(grains for grains, until_us in holder.grants if until_us > at_us) >= most
 
 
 def test_a_limit_may_change_while_its_parts_are_out() -> None:
@@ -190,7 +197,7 @@ def test_a_limit_may_change_while_its_parts_are_out() -> None:
 
 
 def test_a_ledger_is_full_some_time() -> None:
-    holders = tuple(Holder(str(rank), 0, ((0, BASE_US + SECOND),)) for rank in range(HOLDERS))
+    holders = tuple(Holder(str(rank), 0, ((0, BASE_US + SECOND),)) for rank in range(MAX_HOLDERS))
     ledger = Ledger()
     ledger.state = State(BASE_US, 0, holders)
     assert ledger.tells(0, "one more", 200) == 0

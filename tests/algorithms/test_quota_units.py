@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import DAY, HOUR, SECOND, UNLIMITED
-from headgate.algorithms.quota_units import MOST, WHOLE, Division, division
+from headgate.algorithms.quota_units import MAX_UNITS, WHOLE, Division, division
 from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
@@ -71,14 +71,14 @@ def test_what_has_no_limit_is_not_divided() -> None:
 
 @given(st.integers(1, 10**9), st.integers(1, 10**13), st.integers(1, 10**6))
 def test_a_rate_is_kept_or_rounded_down(amount: int, period_us: int, burst: int) -> None:
-    assume(amount * SECOND <= MOST * period_us)
+    assume(amount * SECOND <= MAX_UNITS * period_us)
     try:
         limit = TokenBucket(amount, period_us / SECOND, burst)
     except InvalidRule:
         assume(False)
     divided = division(limit)
     true, said = Fraction(limit.amount, limit.period_us), Fraction(divided.amount, divided.period_us)
-    assert divided.amount <= MOST
+    assert divided.amount <= MAX_UNITS
     assert divided.burst == burst
     assert said <= true
     assert true - said < Fraction(1, divided.period_us)
@@ -101,7 +101,7 @@ def test_a_queue_passes_at_once(rate: int, queue: int) -> None:
     assert divided.burst == queue + 1
 
 
-@given(st.integers(1, MOST), st.integers(1, MOST))
+@given(st.integers(1, MAX_UNITS), st.integers(1, MAX_UNITS))
 def test_the_least_part_lets_something_pass(amount: int, burst: int) -> None:
     divided = Division(amount, SECOND, burst)
     assert 1 <= divided.least <= WHOLE
@@ -109,7 +109,7 @@ def test_the_least_part_lets_something_pass(amount: int, burst: int) -> None:
     assert min(amount, burst) * (divided.least - 1) // WHOLE == 0
 
 
-@given(st.integers(1, MOST), st.integers(0, 10**12), st.integers(0, 10**12))
+@given(st.integers(1, MAX_UNITS), st.integers(0, 10**12), st.integers(0, 10**12))
 def test_what_was_wanted_fits_into_its_grains(amount: int, units: int, elapsed_us: int) -> None:
     divided = Division(amount, 1000 * SECOND, 1)
     grains = divided.grains(units, elapsed_us)

@@ -105,7 +105,8 @@ def test_python_and_lua_agree_on_every_ledger(lua: str, steps: int, names: int, 
 def test_they_agree_on_a_ledger_that_is_full(lua: str, tmp_path: Path) -> None:
     rng = random.Random(8)
     parts = [
-        ((rng.randrange(WHOLE // 1000), BASE_US + 10 * SECOND + rank),) for rank in range(quota_grants.HOLDERS - 2)
+        ((rng.randrange(WHOLE // 1000), BASE_US + 10 * SECOND + rank),)
+        for rank in range(quota_grants.MAX_HOLDERS - 2)
     ]
     noted = [rng.choice([0, rng.randrange(WHOLE // 100), rng.randrange(WHOLE)]) for _ in parts]
     holders = (Holder(f"e{rank}", noted[rank], each) for rank, each in enumerate(parts))

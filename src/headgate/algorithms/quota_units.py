@@ -1,28 +1,29 @@
-"""What of a limit can be handed out in parts: so many units per period, and so many at once.
+"""Quota units: a limit as a token bucket that can be granted in parts.
 
-Who decides by itself under a part of a limit does so by a token bucket; that is what Envoy can be told. So a limit
-is first written as one: `amount` units per `period_us`, at most `burst` at once. The period is one of four: a
+A holder of a part of a limit decides by itself with a token bucket; Envoy understands nothing else. So a limit is
+first written as one: `amount` units per `period_us`, at most `burst` at once. The period is one of four: a
 second, a thousand, a million or 10^9 seconds, the shortest that makes the amount a million at least. Then even a
-small part of it is a whole number, and what is lost by rounding parts down is a millionth of the limit for each.
-(Envoy reads whole seconds only, and sees no change of the period alone. So a limit that is changed by less than a
+small part of it is a whole number, and rounding parts down loses a millionth of the limit for each. (Envoy reads
+whole seconds only, and notices no change of the period alone. So a limit that is changed by less than a
 thousandfold mostly keeps its period.)
 
     100/s burst 200         100,000,000 per 1,000,000 s, burst 200
     10/s queue 5            10,000,000 per 1,000,000 s, burst 6: what would wait in the queue passes at once
     100/minute fixed        90 of 100 as a rate, 1,500,000 per 1,000,000 s, and burst 10
-    10 slots                cannot be divided
+    10 slots                cannot be granted in parts
 
 Windows. A bucket of n units that gets n per period lets 2n pass in a period. So a tenth of a window's units,
 rounded up, is its burst and the rest is its rate: together they are the limit in any period, wherever that
-begins. Whose traffic is steady gets nine tenths; who wants all should write a token bucket. A month is taken to be
-as long as the longest, a day as long as one that ends summer time.
+begins. Steady traffic gets nine tenths; if it must get all, write a token bucket. A month counts as long as the
+longest, a day as long as one that ends summer time.
 
 Laws (tests/algorithms/test_quota_units.py):
   - in any span of t the bucket lets pass at most what the limit does: burst + amount * t / period; of a window, in
     any span of its length, n;
   - the rate is exact where it is a whole number of units per period, and else rounded down: by less than a
     millionth, unless it is less than a unit in a thousand seconds;
-  - a part of at least `least` grains has a unit per period and a unit of burst; a smaller one lets nothing pass.
+  - a part of at least `least` grant units has a unit per period and a unit of burst; a smaller one lets nothing
+    pass.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ from headgate.algorithms.sliding_window import SlidingWindow
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
 
-# All of a limit, in grains. Up to sixteen holders can have equal parts of it exactly.
+# All of a limit, in grant units. Up to sixteen holders can have equal parts of it exactly.
 WHOLE = 1_081_080_000
 
-MOST = 10**9  # units per period, and units at once
-_FINE = 10**6  # units per period that are enough
+MAX_UNITS = 10**9  # units per period, and units at once
+_MIN_FINE_AMOUNT = 10**6  # units per period: enough for fine parts
 _PERIODS_US = (SECOND, 10**3 * SECOND, 10**6 * SECOND, 10**9 * SECOND)
 
-_AT_ONCE = 10  # the part of a window's units that may pass at once: a tenth
+_BURST_DIVISOR = 10  # a tenth of a window's units may pass at once
 
-# The longest that there are.
+# The longest of each.
 _CALENDAR_US = {"day": DAY + HOUR, "week": WEEK + HOUR, "month": 31 * DAY + HOUR, "year": 366 * DAY + HOUR}
 
 
 class Division(NamedTuple):
-    """A limit as parts of it are handed out."""
+    """A limit as a token bucket that can be granted in parts."""
 
     amount: int
     period_us: int
@@ -60,27 +61,27 @@ class Division(NamedTuple):
 
     @property
     def least(self) -> int:
-        """The fewest grains that let anything pass."""
+        """The fewest grant units that let anything pass."""
         return -(-WHOLE // min(self.amount, self.burst))
 
     def grains(self, units: int, elapsed_us: int) -> int:
-        """The part of the limit that would have let so many units pass in that time, rounded up."""
+        """Returns the grant units that would have let so many units pass in that time, rounded up."""
         if units <= 0:
             return 0
         return min(WHOLE, -(-units * self.period_us * WHOLE // (max(1, elapsed_us) * self.amount)))
 
 
 def division(limit: Limit) -> Division:
-    """The limit as it is divided; a sentence if it cannot be."""
-    known = _BUCKETS.get(limit.algorithm)
-    if known is None:
+    """Returns the limit as quota units; raises InvalidRule if it cannot be granted in parts."""
+    as_bucket = _AS_BUCKETS.get(limit.algorithm)
+    if as_bucket is None:
         raise InvalidRule(
-            f'"{limit}" cannot be divided among holders: {_WHY.get(limit.algorithm, _NONE)}. Write it as a token '
-            'bucket, such as "100/s burst 200".'
+            f'"{limit}" cannot be divided among holders: {_REASONS.get(limit.algorithm, _NO_RATE)}. Write it as a '
+            'token bucket, such as "100/s burst 200".'
         )
-    rate, per_us, burst = known(limit)
-    amount, period_us = _written(rate, per_us)
-    if not 1 <= amount <= MOST or burst > MOST:
+    rate, per_us, burst = as_bucket(limit)
+    amount, period_us = _per_standard_period(rate, per_us)
+    if not 1 <= amount <= MAX_UNITS or burst > MAX_UNITS:
         raise InvalidRule(
             f'"{limit}" cannot be divided among holders: a window needs at least 2 units, and nothing may have '
             "more than 10^9 units a second or at once, or less than one in 10^9 seconds."
@@ -88,14 +89,14 @@ def division(limit: Limit) -> Division:
     return Division(amount, period_us, burst)
 
 
-def _written(amount: int, period_us: int) -> tuple[int, int]:
-    """The same rate as units per one of the periods."""
-    found = [(amount * each_us // period_us, each_us) for each_us in _PERIODS_US]
-    return next((each for each in found if each[0] >= _FINE), found[-1])
+def _per_standard_period(amount: int, period_us: int) -> tuple[int, int]:
+    """Returns the same rate as units per one of the four periods."""
+    candidates = [(amount * candidate_us // period_us, candidate_us) for candidate_us in _PERIODS_US]
+    return next((each for each in candidates if each[0] >= _MIN_FINE_AMOUNT), candidates[-1])
 
 
 def _window(amount: int, period_us: int) -> tuple[int, int, int]:
-    burst = -(-amount // _AT_ONCE)
+    burst = -(-amount // _BURST_DIVISOR)
     return amount - burst, period_us, burst
 
 
@@ -119,7 +120,7 @@ def _sliding_log(limit: SlidingLog) -> tuple[int, int, int]:
     return _window(limit.amount, limit.period_us)
 
 
-_BUCKETS: dict[str, Callable[[Any], tuple[int, int, int]]] = {
+_AS_BUCKETS: dict[str, Callable[[Any], tuple[int, int, int]]] = {
     "token_bucket": _token_bucket,
     "leaky_bucket": _leaky_bucket,
     "fixed_window": _fixed_window,
@@ -127,8 +128,8 @@ _BUCKETS: dict[str, Callable[[Any], tuple[int, int, int]]] = {
     "sliding_log": _sliding_log,
 }
 
-_NONE = "it has no rate"
-_WHY = {
+_NO_RATE = "it has no rate"
+_REASONS = {
     "slots": "slots are held, and only the engine knows who holds one",
     "smooth": "a smooth limit makes callers wait for each other, and those decide without each other",
 }
