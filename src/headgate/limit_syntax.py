@@ -66,13 +66,13 @@ _BARE_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 @lru_cache(maxsize=4096)  # take_all gets limits as text, call after call
 def parse_all(text: str) -> tuple[Limit, ...]:
     """Parses every limit in the text: "10/s; 500/hour" are two."""
-    parts = [part.strip() for part in text.split(";")]
-    limits = [part for part in parts if part]
+    pieces = [piece.strip() for piece in text.split(";")]
+    limits = [piece for piece in pieces if piece]
     if not limits:
         _fail(text, "It is empty.")
-    if len(limits) < len(parts):
+    if len(limits) < len(pieces):
         _fail(text, f"A semicolon stands between two limits. Did you mean {'; '.join(limits)}?")
-    return tuple(parse(part) for part in parts)
+    return tuple(parse(piece) for piece in pieces)
 
 
 def parse(text: str) -> Limit:

@@ -39,13 +39,13 @@ _log = logging.getLogger("headgate")
 
 
 class Hold:
-    """Until when slots are held, and whether they are lost."""
+    """The state of slots that are held: until when, and whether they are lost."""
 
-    def __init__(self, description: str, ttl: float, ends_us: int = 0) -> None:
+    def __init__(self, description: str, ttl: float, expires_us: int = 0) -> None:
         self._description = description
         self._ttl = ttl
         self._held_until = monotonic() + ttl
-        self._ends_us = ends_us  # by the engine's clock
+        self._expires_us = expires_us  # by the engine's clock
         self._reported_lost = self._lost_early = False
         self.over: bool = False
 
@@ -55,18 +55,18 @@ class Hold:
         _threads.retry_start()
         return not self.over and (self._reported_lost or monotonic() >= self._held_until)
 
-    def answered(self, requested_at: float, ends_us: int | None) -> bool:
+    def answered(self, requested_at: float, expires_us: int | None) -> bool:
         """Records the engine's reply to a renewal: when the slots end; None: they are lost. During an outage a
         fallback repeats the last end, and that renews nothing."""
-        self._reported_lost = ends_us is None
+        self._reported_lost = expires_us is None
         self._lost_early = self._reported_lost and monotonic() < self._held_until
-        if ends_us is not None and ends_us > self._ends_us:
-            self._held_until, self._ends_us = requested_at + self._ttl, ends_us
+        if expires_us is not None and expires_us > self._expires_us:
+            self._held_until, self._expires_us = requested_at + self._ttl, expires_us
         return not self._reported_lost
 
     def renewed(self, requested_at: float, held: bool) -> bool:
         """Records a reply that says whether the slots are held, but not when they end."""
-        return self.answered(requested_at, self._ends_us + 1 if held else None)
+        return self.answered(requested_at, self._expires_us + 1 if held else None)
 
     def ended(self) -> None:
         """Records that the holder has released the slots: they cannot be lost any more."""

@@ -35,7 +35,7 @@ the clock was set back: the tail moves along with it, and even a refusal stores 
 "1000/day fixed": 1000 may pass until midnight UTC. 990 are used; a reservation of 20 is served at midnight,
 and from then on 980 are left. A take of 5 in the meantime is refused until midnight as well.
 
-Laws (tests/algorithms/test_fixed_window.py, test_clock_laws.py, test_change_laws.py):
+Laws (tests/algorithms/test_fixed_window.py, test_clock_laws.py, test_changed_limit_laws.py):
   - taking 3 is the same as taking 1 three times at the same instant;
   - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
   - at most `amount` units are served in any window, reservations and refunds included;

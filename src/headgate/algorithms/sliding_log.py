@@ -33,7 +33,7 @@ written in again at that instant, one for each unit erased: the next booking is 
 allows, and no later than without the refund.
 
 Laws (tests/algorithms/test_sliding_log.py, and test_sliding_log_laws.py, test_clock_laws.py,
-test_swing_refund_laws.py, test_change_laws.py beside it):
+test_clock_swing_refund_laws.py, test_changed_limit_laws.py beside it):
   - over any span of one period at most `amount` units are served, reserved ones too, refunds and all;
   - without refunds it answers as a log would that never forgets a unit and counts them all;
   - taking 3 is the same as taking 1 three times at the same instant;
@@ -44,7 +44,7 @@ test_swing_refund_laws.py, test_change_laws.py beside it):
   - a refund erases units of its own charge's instant that are still in the window; those that left, or that
     were pushed out by later reservations, give nothing back;
   - a cancelled reservation does the same, unless it was served before now; later ones keep their instants.
-    Reservations that are all cancelled, in any order, leave nothing behind (test_leaving_laws.py), if at most
+    Reservations that are all cancelled, in any order, leave nothing behind (test_cancellation_laws.py), if at most
     MAX_UNITS_BEFORE units were reserved at a time;
   - a changed limit judges the same units by its own numbers: at most its `amount` newest, by its own period. A
     refused charge gives nothing back, however the limit is changed; an admitted one forgives those older than its

@@ -35,8 +35,8 @@ A charge that passes moves those counts into cells of its own limit, none later 
 served at that very instant, and written into the first cell that begins then or later, so that nobody passes
 before it.
 
-Laws (tests/algorithms/test_sliding_window.py, and test_clock_laws.py, test_swing_refund_laws.py,
-test_change_laws.py beside it):
+Laws (tests/algorithms/test_sliding_window.py, and test_clock_laws.py, test_clock_swing_refund_laws.py,
+test_changed_limit_laws.py beside it):
   - taking 3 is the same as taking 1 three times at the same instant;
   - a denied charge leaves no trace (unless the clock was set back) and passes exactly retry_after later;
   - at most `amount` units are served in any run of `cells` cells, reservations and refunds included;
@@ -47,7 +47,8 @@ test_change_laws.py beside it):
   - a refund lowers the count of the charge's cell while that lies in the kept frame and in the current one,
     and gives nothing after; a cancelled reservation gives nothing once served. A tail that lies ahead and is
     emptied goes back to the last cell in use, as far as all cells of the frame there are known;
-  - reservations that are all cancelled, in any order, leave nothing behind (test_leaving_laws.py), if they lay at
+  - reservations that are all cancelled, in any order, leave nothing behind (test_cancellation_laws.py), if they
+    lay at
     most MAX_CELLS_BEFORE cells ahead;
   - a changed limit counts what is still in the frame of the limit that wrote it, in the cell of its own
     that holds the end of the old one. So every unit keeps its age, to within a cell: a raised limit adds

@@ -224,7 +224,7 @@ def decide(
     reset_us = free_us - now_us + int((store - stored) * limit.cool_us) + 1
     remaining = 0 if wait_us else 1 if limit.warmup_us else int(stored) + 1
     retry_us = wait_us if cost <= limit.max_units else None
-    outcome = (
+    refusal = (
         not cost and not wait_us,
         remaining,
         retry_us,
@@ -234,10 +234,10 @@ def decide(
         pack_mark(limit, 0, refunded_total_us),
     )
     if state is None or state[2] <= at_us:
-        return outcome, state
+        return refusal, state
     # The clock was set back behind the state, which moves along with it.
     step_us = state[2] - now_us
-    return outcome, (state[0], state[1] - step_us, now_us, *state[3:])
+    return refusal, (state[0], state[1] - step_us, now_us, *state[3:])
 
 
 def pack_mark(limit: Smooth, price_us: int, refunded_total_us: int) -> int:

@@ -202,8 +202,8 @@ def _decide_exactly(
     remaining = max(0, (capacity - level) // period_us)
     retry_us = wait_us if cost <= limit.burst else None
     mark = details.last_refund * amount + grains
-    outcome = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, mark
-    return outcome, state if state is None else _note_refusal(limit, state, now_us, cost)
+    refusal = not cost and not wait_us, remaining, retry_us, us + (grains > 0), 0, now_us, mark
+    return refusal, state if state is None else _note_refusal(limit, state, now_us, cost)
 
 
 def _note_refusal(limit: TokenBucket, state: State, now_us: int, cost: int) -> State:
