@@ -1,7 +1,7 @@
 """The tree of all exceptions that headgate raises.
 
     HeadgateError
-    ├── InvalidRule         a limit or rule that cannot be: what was expected, and the nearest valid form
+    ├── InvalidRule         a limit or rule that is not valid: what was expected, and the nearest valid form
     │   └── InvalidRulebook     carries .problems: all that was found in a rulebook, each with its line
     ├── InvalidCharge       a call that cannot be decided: a cost below zero, an empty key
     ├── InvalidSetting      something that the service cannot be started with
@@ -36,7 +36,7 @@ class HeadgateError(Exception):
 
 
 class InvalidRule(HeadgateError, ValueError):
-    """A limit or rule that cannot be what it says.
+    """A limit or rule that is not valid.
 
     >>> try:
     ...     Limiter("10/minit")
@@ -97,7 +97,7 @@ class InvalidSetting(HeadgateError, ValueError):
 
 
 class MissingExtra(HeadgateError, ImportError):
-    """A package is not installed that only a part of headgate needs. ``name``: the module that was not found.
+    """A package that only a part of headgate needs is not installed. ``name``: the module that is missing.
 
     >>> issubclass(MissingExtra, ImportError)
     True
@@ -152,8 +152,9 @@ class EngineUnavailable(HeadgateError):
 
 
 class CorruptState(HeadgateError):
-    """A key of ours on the server holds a value that headgate did not write: another type, or unreadable. Nothing
-    was changed. It is no outage, and does not pass by itself: somebody has to delete or move that key.
+    """A key of headgate on the server holds a value that headgate did not write: of another type, or unreadable.
+
+    Nothing was changed. It is no outage, and does not pass by itself: somebody has to delete or move that key.
 
     >>> issubclass(CorruptState, EngineUnavailable)
     False

@@ -87,7 +87,7 @@ class _LeaseBase(Generic[K]):
 
 
 class Lease(_LeaseBase[LeaseMeter]):
-    """A slot of a key, held. A with statement renews it, and releases it in the end.
+    """A slot of a key that is held. A with statement renews it, and releases it at its end.
 
     >>> with Limiter("1 slot").acquire("exports") as lease:
     ...     bool(lease), lease.lost, lease.key
@@ -124,7 +124,7 @@ class Lease(_LeaseBase[LeaseMeter]):
 
 
 class AsyncLease(_LeaseBase[AsyncLeaseMeter]):
-    """A slot of a key, held. An async with statement renews it, and releases it in the end.
+    """A slot of a key that is held. An async with statement renews it, and releases it at its end.
 
     >>> async def main() -> bool:
     ...     async with await AsyncLimiter("1 slot").acquire("exports") as lease:

@@ -73,7 +73,7 @@ _NO_BOUNDARIES = (0,) * BOUNDARIES
 
 
 class OutsideCalendar(Exception):
-    """The limit carries no boundaries around `now_us`: ask again with calendar.resolve(limit, now_us)."""
+    """The limit carries no boundaries around `now_us`: decide again with calendar.resolve(limit, now_us)."""
 
     def __init__(self, now_us: int) -> None:
         super().__init__(f"The limit carries no calendar boundaries around {now_us}.")

@@ -79,7 +79,7 @@ function exact_functions()
     return a_us, a
   end
 
-  -- The arithmetic of pairs under one limit.
+  -- Returns the arithmetic of pairs under one limit.
   local function pair_arithmetic(limit)
     local amount, period_us = limit.amount, limit.period_us
     local unit_grains = fmod(period_us, amount)
