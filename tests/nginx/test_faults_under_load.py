@@ -298,7 +298,7 @@ def test_what_was_kept_and_is_broken_is_told(tmp_path: Path, kept: str) -> None:
         server.stop()
         with Gateway(None, server.url, options=f'keep = "{path}"') as gate:
             assert gate.get("/").status == 200
-            assert "the plate that was kept cannot be followed" in gate.log
+            assert "the saved bundle cannot be followed" in gate.log
             server.start()
             push(book(), server.url)
             until(lambda: None if "ratelimit" in gate.get("/").headers else "not followed", 5)
@@ -310,7 +310,7 @@ def test_what_cannot_be_kept_is_told_once(server: RedisServer) -> None:
         assert left(gate) == 999_999
         push(book("7/day"), server.url)
         until(lambda: None if left(gate) < 7 else "not followed", 5)
-        assert gate.log.count("the plate was not kept: /proc/nobody-writes-here") == 1
+        assert gate.log.count("the bundle was not saved: /proc/nobody-writes-here") == 1
 
 
 # Memory, connections, rules, time.

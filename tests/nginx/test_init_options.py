@@ -30,7 +30,7 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
         ),
         ('keep = "/no/such/folder/plate.json"', "the folder cannot be opened (/no/such/folder/.: No such file"),
         ('keep = "/etc/passwd/plate.json"', "the folder cannot be opened (/etc/passwd/.: Not a directory"),
-        ('keep = "/tmp/"', 'keep is a file, not a folder: write keep = "/tmp/plate.json".'),
+        ('keep = "/tmp/"', 'keep is a file, not a folder: write keep = "/tmp/bundle.json".'),
     ],
 )
 def test_a_mistake_keeps_nginx_from_starting(options: str, sentence: str) -> None:

@@ -78,7 +78,7 @@ def test_where_the_only_edition_is_broken_nothing_is_limited_and_that_is_told_on
         with Gateway(None, server.url) as gate:
             (line,) = unlimited(gate)
             assert "[warn]" in line
-            assert "edition 1 of the rulebook cannot be followed" in gate.log
+            assert "version 1 of the rulebook cannot be followed" in gate.log
 
 
 def test_a_broken_edition_is_told_once_and_the_last_one_stays() -> None:
@@ -89,11 +89,11 @@ def test_a_broken_edition_is_told_once_and_the_last_one_stays() -> None:
         server.call("HSET", "hg2:rules", "2", broken, "version", "2")
         time.sleep(1.2)
         assert policy(gate) == SMALL
-        assert gate.log.count("edition 2 of the rulebook cannot be followed") == 1
+        assert gate.log.count("version 2 of the rulebook cannot be followed") == 1
         server.call("HSET", "hg2:rules", "3", "{half a", "version", "3")
         time.sleep(1.2)
         assert policy(gate) == SMALL
-        assert gate.log.count("edition 3 of the rulebook cannot be followed: This is not JSON") == 1
+        assert gate.log.count("version 3 of the rulebook cannot be followed: This is not JSON") == 1
         server.call("DEL", "hg2:rules")
         push(LARGER, server.url)
         follows(gate, LARGE)
@@ -129,7 +129,7 @@ def test_a_file_is_watched(tmp_path: Path) -> None:
         gate.plate.write_text("{}")
         time.sleep(1)
         assert policy(gate) == LARGE
-        assert gate.log.count("This is no plate") == 1
+        assert gate.log.count("This is no bundle") == 1
         gate.plate.unlink()
         time.sleep(1)
         assert policy(gate) == LARGE

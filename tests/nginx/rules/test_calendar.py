@@ -146,6 +146,6 @@ def test_a_zone_that_the_plate_leaves_out_is_named(lua: Lua) -> None:
     limit = parse("1000/month fixed in Europe/Berlin")
     answer = lua.ask("calendar", limit=entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
     assert answer["words"][0]["error"] == (
-        'The plate does not say when the clocks of "Europe/Berlin" change, which the limit 1000/month fixed in '
+        'The bundle does not say when the clocks of "Europe/Berlin" change, which the limit 1000/month fixed in '
         "Europe/Berlin asks for. Compile or push the rulebook again."
     )

@@ -1,82 +1,87 @@
--- One request under a plate: which charges it makes, in which order they are asked, and the decision made of it. The
--- twin of enforcement/call_plan.py.
+-- Decides about one request under a bundle: which charges it makes, in which order engines decide them, and the
+-- decision that follows. The twin of enforcement/call_plan.py.
 --
--- What counts on this nginx is charged first, then slots, then what is prefetched, then all else in one question to
--- Redis; whoever was charged before one refused gets it back. If something here refuses, Redis is not asked any more,
--- except for shadows and candidates: they keep what their own verdict says, and are never in the way. What is shed, or
--- refused from memory, is so before the first question: else a flood would take slots and units, and give each
--- of them back.
+-- Limits that count on this nginx are charged first, then slots, then prefetched limits, then all others in one request
+-- to Redis. When one refuses, the charges before it are refunded. When something on this nginx refuses, Redis is not
+-- asked any more, except for shadows and candidates: they keep what their own verdict says, and never affect the
+-- request. Load shedding and the denial cache refuse before the first charge: otherwise a flood would take slots and
+-- units, and return each of them.
 --
--- A charge is { hand, key, cost, rule, limit }: a match that makes one charge becomes it, because this runs for every
--- request, and what is not made need not be thrown away.
+-- A charge is { bound_limit, key, cost, rule, limit }. A match that makes a single charge becomes that charge: this
+-- runs for every request, and a table that is not created need not be collected.
 --
--- Laws (tests/nginx/test_gateway.py): a refused request leaves no trace but what lockouts and asides count; all rules
--- are asked in one round trip where all are there; an engine that gives no answer never makes an error page.
+-- Laws (tests/nginx/test_gateway.py): a refused request leaves no trace but what lockouts and shadow verdicts count;
+-- all rules are decided in one round trip where all are in Redis; an engine that does not answer never makes an error
+-- page.
 
 local M = {}
 
--- A charge, which with its facts becomes the verdict that headers.lua tells.
-local function charge_of(hand, key, cost)
-  return { hand = hand, key = key, cost = cost, rule = hand.rule, limit = hand.limit, facts = false }
+-- Returns a charge; with its outcome it becomes the verdict that headers.lua writes.
+local function charge_of(bound_limit, key, cost)
+  return {
+    bound_limit = bound_limit, key = key, cost = cost, rule = bound_limit.rule, limit = bound_limit.limit,
+    outcome = false,
+  }
 end
 
--- Whether this match makes one charge; from now on it is that charge.
-local function is_one(plate, match)
+-- Returns whether this match makes a single charge; if so, the match becomes that charge.
+local function to_single_charge(bundle, match)
   if match.denied or match.candidate then return false end
-  local hands = plate.hands[match.limits][match.shadow and "shadow" or "live"]
-  local hand = hands[1]
-  if not hand or hands[2] then return false end
-  match.hand, match.limit = hand, hand.limit
+  local bound_limits = bundle.bound_limits[match.limits][match.shadow and "shadow" or "live"]
+  local bound_limit = bound_limits[1]
+  if not bound_limit or bound_limits[2] then return false end
+  match.bound_limit, match.limit = bound_limit, bound_limit.limit
   return true
 end
 
--- A key with a limit of its own was decided by that: the facts name it.
-local function note_own(engines, charge, facts)
-  if charge.hand.terms.overrides and facts and facts[8] then engines.own:note(charge, facts[8]) end
+-- Notes the override that decided a charge: the outcome names it.
+local function note_override(engines, charge, outcome)
+  if charge.bound_limit.options.overrides and outcome and outcome[8] then engines.overrides:note(charge, outcome[8]) end
 end
 
--- The Outcome of a request that meets one rule, if that makes one charge and no more is to be done than to ask; else nil,
--- and nobody was asked.
-function M.alone(plate, match, engines)
-  if not is_one(plate, match) or match.shadow then return nil end
-  local hand = match.hand
-  local engine = engines[hand.where]
+-- Returns the Outcome of a request that meets one rule, if that makes a single charge of a limit other than slots; else
+-- nil, and nothing was charged.
+function M.single(bundle, match, engines)
+  if not to_single_charge(bundle, match) or match.shadow then return nil end
+  local bound_limit = match.bound_limit
+  local engine = engines[bound_limit.decided_by]
   if not engine then return nil end -- a slot is held
-  local facts, trouble = engine:take(match, hand.terms.deadline)
-  note_own(engines, match, facts)
-  return facts or engines.without({ match }, trouble)[1]
+  local outcome, failure = engine:take(match, bound_limit.options.deadline)
+  note_override(engines, match, outcome)
+  return outcome or engines.unavailable({ match }, failure)[1]
 end
 
--- Whether all of them do.
-local function are_charges(plate, matches)
-  local so = is_one(plate, matches[1])
-  for i = 2, #matches do so = so and is_one(plate, matches[i]) end
-  return so
+-- Returns whether each match makes a single charge.
+local function all_single_charges(bundle, matches)
+  local single = to_single_charge(bundle, matches[1])
+  for i = 2, #matches do single = single and to_single_charge(bundle, matches[i]) end
+  return single
 end
 
--- Here and below the first of a row is written out, and loops begin with the second: chain.lua tells why.
-local function add(charges, hands, match)
+-- Here and below the first element of a list is written out, and loops begin with the second: see compose.lua.
+local function add(charges, bound_limits, match)
   local n, key, cost = #charges, match.key, match.cost
-  if hands[1] then charges[n + 1] = charge_of(hands[1], key, cost) end
-  for i = 2, #hands do charges[n + i] = charge_of(hands[i], key, cost) end
+  if bound_limits[1] then charges[n + 1] = charge_of(bound_limits[1], key, cost) end
+  for i = 2, #bound_limits do charges[n + i] = charge_of(bound_limits[i], key, cost) end
 end
 
--- Adds what one rule charges; false if it refuses without asking.
-local function add_rule(plate, match, charges)
+-- Adds the charges of one rule; returns false if the rule refuses without asking.
+local function add_rule(bundle, match, charges)
   if match.denied then return false end
-  add(charges, plate.hands[match.limits][match.shadow and "shadow" or "live"], match)
-  if match.candidate then add(charges, plate.hands[match.candidate].candidate, match) end
+  add(charges, bundle.bound_limits[match.limits][match.shadow and "shadow" or "live"], match)
+  if match.candidate then add(charges, bundle.bound_limits[match.candidate].candidate, match) end
   return true
 end
 
--- The charges that a request makes, in the order of the book; those who refuse without being asked; whether one does.
-local function gather(plate, matches)
-  if are_charges(plate, matches) then return matches, nil, false end
+-- Returns the charges of a request, in the order of the rulebook; the matches that refuse without asking; and whether a
+-- live one does.
+local function gather(bundle, matches)
+  if all_single_charges(bundle, matches) then return matches, nil, false end
   local charges, denied, refused = {}, nil, false
-  if not add_rule(plate, matches[1], charges) then denied, refused = { matches[1] }, not matches[1].shadow end
+  if not add_rule(bundle, matches[1], charges) then denied, refused = { matches[1] }, not matches[1].shadow end
   for i = 2, #matches do
     local match = matches[i]
-    if not add_rule(plate, match, charges) then
+    if not add_rule(bundle, match, charges) then
       denied = denied or {}
       denied[#denied + 1] = match
       refused = refused or not match.shadow
@@ -85,167 +90,172 @@ local function gather(plate, matches)
   return charges, denied, refused
 end
 
--- Where all of them are decided; nil if not in one place.
-local function place_of(charges)
-  local place = charges[1].hand.where
+-- Returns the engine that decides all of the charges; nil if there are several.
+local function common_engine(charges)
+  local engine_name = charges[1].bound_limit.decided_by
   for i = 2, #charges do
-    if charges[i].hand.where ~= place then return nil end
+    if charges[i].bound_limit.decided_by ~= engine_name then return nil end
   end
-  return place
+  return engine_name
 end
 
--- Seconds: of several live rules the shortest.
+-- Returns the deadline in seconds: of several live rules the shortest.
 local function deadline_of(charges)
-  local shortest = charges[1].hand.terms.deadline
+  local shortest = charges[1].bound_limit.options.deadline
   for i = 2, #charges do
-    local terms = charges[i].hand.terms
-    if not terms.aside and terms.deadline < shortest then shortest = terms.deadline end
+    local options = charges[i].bound_limit.options
+    if not options.shadow and options.deadline < shortest then shortest = options.deadline end
   end
   return shortest
 end
 
-local function refuse(charges, answers, places)
-  for _, place in ipairs(places) do
-    local facts = answers[place]
-    if facts and facts[1] ~= 1 and not charges[place].hand.aside then return true end
+local function any_refuses(charges, outcomes, indexes)
+  for _, index in ipairs(indexes) do
+    local outcome = outcomes[index]
+    if outcome and outcome[1] ~= 1 and not charges[index].bound_limit.shadow then return true end
   end
   return false
 end
 
--- The places of the charges that are decided there; once refused, of those aside only.
-local function those(charges, where, refused)
-  local places = {}
-  for place, charge in ipairs(charges) do
-    if charge.hand.where == where and (charge.hand.aside or not refused) then places[#places + 1] = place end
+-- Returns the indexes of the charges that this engine decides; once refused, of shadows and candidates only.
+local function indexes_decided_by(charges, engine_name, refused)
+  local indexes = {}
+  for index, charge in ipairs(charges) do
+    local bound_limit = charge.bound_limit
+    if bound_limit.decided_by == engine_name and (bound_limit.shadow or not refused) then
+      indexes[#indexes + 1] = index
+    end
   end
-  return places
+  return indexes
 end
 
-local function asked(engines, engine, charges)
-  local answers, trouble = engine:decide(charges, 1, deadline_of(charges))
-  if not answers then return engines.without(charges, trouble) end
-  note_own(engines, charges[1], answers[1])
-  for i = 2, #charges do note_own(engines, charges[i], answers[i]) end
-  return answers
+local function request_outcomes(engines, engine, charges)
+  local outcomes, failure = engine:decide(charges, 1, deadline_of(charges))
+  if not outcomes then return engines.unavailable(charges, failure) end
+  note_override(engines, charges[1], outcomes[1])
+  for i = 2, #charges do note_override(engines, charges[i], outcomes[i]) end
+  return outcomes
 end
 
-local function together(engines, engine, charges, places, answers)
-  if #places == 0 then return end
-  local few = {}
-  for i, place in ipairs(places) do few[i] = charges[place] end
-  local found = asked(engines, engine, few)
-  for i, place in ipairs(places) do answers[place] = found[i] end
+local function decide_some(engines, engine, charges, indexes, outcomes)
+  if #indexes == 0 then return end
+  local selected = {}
+  for i, index in ipairs(indexes) do selected[i] = charges[index] end
+  local results = request_outcomes(engines, engine, selected)
+  for i, index in ipairs(indexes) do outcomes[index] = results[i] end
 end
 
--- What was charged before another rule refused. A shadow keeps its own; but nobody holds a slot for it.
-local function give_back(engines, charges, answers, places)
-  for _, place in ipairs(places) do
-    local charge, facts = charges[place], answers[place]
-    if facts and facts[1] == 1 and facts.degraded ~= true then
-      local engine = charge.hand.here and engines.here or engines.there
-      if charge.hand.where == "slots" then
-        engine:release(charge, facts[7], charge.hand.terms.deadline)
-      elseif not charge.hand.aside then
-        if charge.hand.where == "prefetched" then engine = engines.prefetched end
-        local after = engine:refund(charge, facts, charge.hand.terms.deadline)
-        if after then
-          after[1] = 1
-          answers[place] = after
+-- Refunds what was charged before another rule refused. A shadow keeps its charge, but not its slot.
+local function refund_charged(engines, charges, outcomes, indexes)
+  for _, index in ipairs(indexes) do
+    local charge, outcome = charges[index], outcomes[index]
+    if outcome and outcome[1] == 1 and outcome.degraded ~= true then
+      local engine = charge.bound_limit.on_shared_dict and engines.shared or engines.redis
+      if charge.bound_limit.decided_by == "slots" then
+        engine:release(charge, outcome[7], charge.bound_limit.options.deadline)
+      elseif not charge.bound_limit.shadow then
+        if charge.bound_limit.decided_by == "prefetched" then engine = engines.prefetched end
+        local refunded = engine:refund(charge, outcome, charge.bound_limit.options.deadline)
+        if refunded then
+          refunded[1] = 1
+          outcomes[index] = refunded
         end
       end
     end
   end
 end
 
--- Whether one of the charges that are decided there is refused without asking; its answer is put in its place.
-local function refused_at(engine, charges, where, answers)
-  local places = those(charges, where, false)
-  if #places == 0 then return false end
-  local few = {}
-  for i, place in ipairs(places) do few[i] = charges[place] end
-  local found = engine:refused(few)
-  for i, facts in pairs(found or {}) do answers[places[i]] = facts end
-  return found ~= nil
+-- Returns whether a charge of this engine is refused without asking Redis; writes its outcome into `outcomes`.
+local function refused_by_cache(engine, charges, engine_name, outcomes)
+  local indexes = indexes_decided_by(charges, engine_name, false)
+  if #indexes == 0 then return false end
+  local selected = {}
+  for i, index in ipairs(indexes) do selected[i] = charges[index] end
+  local results = engine:refused(selected)
+  for i, outcome in pairs(results or {}) do outcomes[indexes[i]] = outcome end
+  return results ~= nil
 end
 
--- The same wherever Redis decides. Lockouts and asides have refusals to count: what comes with them is not foreseen.
-local function foreseen(engines, charges, answers)
+-- Returns whether Redis need not be asked. Lockouts and shadows have refusals to count, so requests with them are
+-- always asked.
+local function refused_without_asking(engines, charges, outcomes)
   for _, charge in ipairs(charges) do
-    if charge.hand.terms.lockout or charge.hand.aside then return false end
+    if charge.bound_limit.options.lockout or charge.bound_limit.shadow then return false end
   end
-  return refused_at(engines.there, charges, "there", answers)
-    or refused_at(engines.prefetched, charges, "prefetched", answers)
+  return refused_by_cache(engines.redis, charges, "redis", outcomes)
+    or refused_by_cache(engines.prefetched, charges, "prefetched", outcomes)
 end
 
--- The long way: in parts, as they are decided in different places.
-local function in_turn(engines, charges, refused)
-  local answers, charged = {}, {}
-  local here = those(charges, "here", refused)
-  together(engines, engines.here, charges, here, answers)
-  if refuse(charges, answers, here) then
+-- Decides charges that belong to different engines, one engine after the other.
+local function decide_in_stages(engines, charges, refused)
+  local outcomes, charged = {}, {}
+  local shared_charges = indexes_decided_by(charges, "shared", refused)
+  decide_some(engines, engines.shared, charges, shared_charges, outcomes)
+  if any_refuses(charges, outcomes, shared_charges) then
     refused = true
   else
-    for _, place in ipairs(here) do charged[#charged + 1] = place end
+    for _, index in ipairs(shared_charges) do charged[#charged + 1] = index end
   end
-  refused = refused or foreseen(engines, charges, answers)
-  for _, place in ipairs(those(charges, "slots", false)) do
-    local charge = charges[place]
-    if charge.hand.aside or not refused then
-      local engine = charge.hand.here and engines.here or engines.there
-      local facts, trouble = engine:acquire(charge, charge.hand.terms.deadline)
-      answers[place] = facts or engines.without({ charge }, trouble)[1]
-      charged[#charged + 1] = place
-      refused = refused or refuse(charges, answers, { place })
+  refused = refused or refused_without_asking(engines, charges, outcomes)
+  for _, index in ipairs(indexes_decided_by(charges, "slots", false)) do
+    local charge = charges[index]
+    if charge.bound_limit.shadow or not refused then
+      local engine = charge.bound_limit.on_shared_dict and engines.shared or engines.redis
+      local outcome, failure = engine:acquire(charge, charge.bound_limit.options.deadline)
+      outcomes[index] = outcome or engines.unavailable({ charge }, failure)[1]
+      charged[#charged + 1] = index
+      refused = refused or any_refuses(charges, outcomes, { index })
     end
   end
-  for _, place in ipairs(those(charges, "prefetched", false)) do
-    if charges[place].hand.aside or not refused then
-      together(engines, engines.prefetched, charges, { place }, answers)
-      charged[#charged + 1] = place
-      refused = refused or refuse(charges, answers, { place })
+  for _, index in ipairs(indexes_decided_by(charges, "prefetched", false)) do
+    if charges[index].bound_limit.shadow or not refused then
+      decide_some(engines, engines.prefetched, charges, { index }, outcomes)
+      charged[#charged + 1] = index
+      refused = refused or any_refuses(charges, outcomes, { index })
     end
   end
-  local there = those(charges, "there", refused)
-  together(engines, engines.there, charges, there, answers)
-  refused = refused or refuse(charges, answers, there)
-  if refused then give_back(engines, charges, answers, charged) end
-  return answers, refused
+  local redis_charges = indexes_decided_by(charges, "redis", refused)
+  decide_some(engines, engines.redis, charges, redis_charges, outcomes)
+  refused = refused or any_refuses(charges, outcomes, redis_charges)
+  if refused then refund_charged(engines, charges, outcomes, charged) end
+  return outcomes, refused
 end
 
--- Slots that this request holds: nil if it holds none.
-local function held_by(charges, answers)
+-- Returns the slots that this request holds; nil if it holds none.
+local function held_slots(charges, outcomes)
   local held
-  for place, charge in ipairs(charges) do
-    local facts = answers[place]
-    if charge.hand.where == "slots" and facts and facts[1] == 1 and facts.degraded ~= true then
+  for index, charge in ipairs(charges) do
+    local outcome = outcomes[index]
+    if charge.bound_limit.decided_by == "slots" and outcome and outcome[1] == 1 and outcome.degraded ~= true then
       held = held or {}
-      held[#held + 1] = { charge = charge, fence = facts[7] }
+      held[#held + 1] = { charge = charge, fence = outcome[7] }
     end
   end
   return held
 end
 
--- Whether a charge is in nobody's way. No facts: it was not asked, because another one refuses by what is remembered.
-local function passes(one, facts) return not facts or facts[1] == 1 or one.hand.aside ~= nil end
+-- Returns whether a charge does not refuse the request. Without an outcome it was not asked, because another charge is
+-- refused from memory.
+local function passes(charge, outcome) return not outcome or outcome[1] == 1 or charge.bound_limit.shadow ~= nil end
 
--- Whether the request may pass; its charges, and for each its Outcome, or nil of who was not asked; the matches that
--- refuse without asking, and the slots that it holds ({ charge, fence }), if any.
+-- Returns whether the request may pass; its charges, and the Outcome of each, or nil if it was not asked; the matches
+-- that refuse without asking; and the slots that it holds ({ charge, fence }), if any.
 --
--- `engines`: here, there, prefetched; `own`, who knows overrides; and `without(charges, trouble)`: the answers where an
--- engine gives none.
-function M.decide(plate, matches, engines)
-  local charges, denied, refused = gather(plate, matches)
+-- `engines`: shared, redis, prefetched; `overrides`, which reads the limits of single keys; and `unavailable(charges,
+-- failure)`, which returns the outcomes where an engine gives none.
+function M.decide(bundle, matches, engines)
+  local charges, denied, refused = gather(bundle, matches)
   if not charges[1] then return not refused, charges, charges, denied, nil end
-  local place = not denied and place_of(charges)
-  if place == "there" or place == "here" then
-    local answers = asked(engines, engines[place], charges)
-    local allowed = passes(charges[1], answers[1])
-    for i = 2, #charges do allowed = allowed and passes(charges[i], answers[i]) end
-    return allowed, charges, answers, nil, nil
+  local engine_name = not denied and common_engine(charges)
+  if engine_name == "redis" or engine_name == "shared" then
+    local outcomes = request_outcomes(engines, engines[engine_name], charges)
+    local allowed = passes(charges[1], outcomes[1])
+    for i = 2, #charges do allowed = allowed and passes(charges[i], outcomes[i]) end
+    return allowed, charges, outcomes, nil, nil
   end
-  local answers
-  answers, refused = in_turn(engines, charges, refused)
-  return not refused, charges, answers, denied, not refused and held_by(charges, answers) or nil
+  local outcomes
+  outcomes, refused = decide_in_stages(engines, charges, refused)
+  return not refused, charges, outcomes, denied, not refused and held_slots(charges, outcomes) or nil
 end
 
 return M

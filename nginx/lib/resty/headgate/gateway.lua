@@ -1,51 +1,53 @@
--- How the parts of the gateway are put together, from what `init` was told. Nothing is decided here.
+-- Assembles the gateway from the options of `init`. Nothing is decided here.
 --
--- Engines stack, always in this order: fallback( shed( denial cache( Redis ))), and what is prefetched asks
--- fallback( shed( prefetch( denial cache( Redis )))): a flood is shed before units are ordered for it, and what Redis
--- refused says nothing of the units that are here already. What counts on this nginx is asked of the shared dict.
+-- Engines are layered, always in this order: fallback( load shedding( denial cache( Redis ))), and for prefetched
+-- limits fallback( load shedding( prefetch( denial cache( Redis )))): a flood is shed before units are fetched for it,
+-- and a refusal by Redis does not concern units that were prefetched before. Limits of this nginx alone are decided on
+-- the shared dict.
 --
--- Law (tests/nginx/test_init_options.py): an option that cannot be meant keeps nginx from starting, with a sentence.
+-- Law (tests/nginx/test_init_options.py): an invalid option keeps nginx from starting, with a sentence.
 
 local fallback = require "resty.headgate.engines.fallback"
-local follow = require "resty.headgate.rules.bundle_watcher"
-local holding = require "resty.headgate.request.slot_tracker"
-local lease = require "resty.headgate.engines.prefetch"
-local members = require "resty.headgate.engines.fallback.membership"
-local memo = require "resty.headgate.engines.denial_cache"
+local bundle_watcher = require "resty.headgate.rules.bundle_watcher"
+local slot_tracker = require "resty.headgate.request.slot_tracker"
+local prefetch = require "resty.headgate.engines.prefetch"
+local membership = require "resty.headgate.engines.fallback.membership"
+local denial_cache = require "resty.headgate.engines.denial_cache"
 local nearest = require "resty.headgate.text.nearest"
-local own = require "resty.headgate.request.override_info"
+local override_info = require "resty.headgate.request.override_info"
 local redis_engine = require "resty.headgate.engines.redis.engine"
-local seen = require "resty.headgate.request.request_attributes"
+local request_attributes = require "resty.headgate.request.request_attributes"
 local shared_engine = require "resty.headgate.engines.shared.engine"
-local shed = require "resty.headgate.engines.load_shedding"
+local load_shedding = require "resty.headgate.engines.load_shedding"
 
 local M = {}
 
-local KNOWN = {
+local OPTION_TYPES = {
   redis = "string", engine = "string", rules = "string", keep = "string", dict = "string", prefix = "string",
   attributes = "table", denial_cache = "boolean", shed = "boolean",
 }
-local INSTEAD = {
+local REPLACEMENTS = {
   memo = function(value) return "denial_cache = " .. tostring(value) end,
   lease = function() return "prefetch: 100ms into the rule" end,
 }
-local LONGEST = 60 -- seconds that anything is waited for
-local PROMPT = 0.05 -- seconds that an answer is waited for, unless somebody says
+local MAX_TIMEOUT_S = 60 -- upper bound of any wait
+local DEFAULT_DEADLINE_S = 0.05 -- where neither the URL nor the rule has one
 
 local function fail(...) error("headgate: " .. table.concat { ... }, 0) end
 
-local NAMES = {}
-for name in pairs(KNOWN) do NAMES[#NAMES + 1] = name end
-table.sort(NAMES)
+local OPTION_NAMES = {}
+for name in pairs(OPTION_TYPES) do OPTION_NAMES[#OPTION_NAMES + 1] = name end
+table.sort(OPTION_NAMES)
 
--- What to write in place of an option that is not known.
+-- Returns what to write in place of an unknown option.
 local function hint_for(name, value)
-  if INSTEAD[name] then return "Write " .. INSTEAD[name](value) .. "." end
-  local near = nearest.nearest(tostring(name), NAMES)
-  return (near and "Did you mean " .. near .. "? " or "") .. "It knows " .. table.concat(NAMES, ", ") .. "."
+  if REPLACEMENTS[name] then return "Write " .. REPLACEMENTS[name](value) .. "." end
+  local suggestion = nearest.nearest(tostring(name), OPTION_NAMES)
+  local known = "It knows " .. table.concat(OPTION_NAMES, ", ") .. "."
+  return (suggestion and "Did you mean " .. suggestion .. "? " or "") .. known
 end
 
--- Whether workers may write there is not known yet: the master is somebody else.
+-- Checks that the folder exists. Whether workers may write to it is unknown yet: the master runs as another user.
 local function check_folder(path)
   local folder = path:match("^(.*/)[^/]+$") or (path:find("/", 1, true) and path or "./")
   local file, why = io.open(folder .. ".")
@@ -53,12 +55,12 @@ local function check_folder(path)
     fail('keep = "', path, '": the folder cannot be opened (', why, "). Make it, and let nginx's workers write to it.")
   end
   file:close()
-  if path:sub(-1) == "/" then fail('keep is a file, not a folder: write keep = "', path, 'plate.json".') end
+  if path:sub(-1) == "/" then fail('keep is a file, not a folder: write keep = "', path, 'bundle.json".') end
 end
 
 local function check(options)
   for name, value in pairs(options) do
-    local kind = KNOWN[name]
+    local kind = OPTION_TYPES[name]
     if not kind then
       fail('init knows no option "', tostring(name), '". ', hint_for(name, value))
     end
@@ -76,75 +78,78 @@ local function check(options)
   return engine
 end
 
-local function opened(url, prefix)
+local function open_redis(url, prefix)
   local engine, why = redis_engine.open(url, { prefix = prefix })
   if not engine then fail(why) end
-  engine.deadline = LONGEST -- who asks says how long
+  engine.deadline = MAX_TIMEOUT_S -- each call has a deadline of its own
   return engine
 end
 
 local Gate = {}
 Gate.__index = Gate
 
--- Everything that a worker needs, made in the master.
+-- Builds everything that a worker needs, in the master.
 function M.build(options)
-  local only_here = check(options) == "shared"
+  local shared_only = check(options) == "shared"
   local prefix = options.prefix or "hg"
-  seen.named(options.attributes or {})
-  local here = shared_engine.new { dict = options.dict, prefix = prefix }
-  local dict = here.dict
-  local redis = options.redis and opened(options.redis, prefix)
-  local chosen = redis and redis.said or {}
-  local self = setmetatable({ here = here, redis = redis }, Gate)
-  if redis and not only_here then self.members = members.new(redis, dict, prefix, chosen.nodes) end
-  self.engines = self:stacked(dict, only_here, chosen, options)
-  self.holding = holding.new(self.engines)
-  self.follower = follow.new {
+  request_attributes.set_variables(options.attributes or {})
+  local shared = shared_engine.new { dict = options.dict, prefix = prefix }
+  local dict = shared.dict
+  local redis = options.redis and open_redis(options.redis, prefix)
+  local url_options = redis and redis.parsed_url or {}
+  local self = setmetatable({ shared_engine = shared, redis = redis }, Gate)
+  if redis and not shared_only then self.membership = membership.new(redis, dict, prefix, url_options.nodes) end
+  self.engines = self:build_engines(dict, shared_only, url_options, options)
+  self.slot_tracker = slot_tracker.new(self.engines)
+  self.bundle_watcher = bundle_watcher.new {
     source = options.rules and "file" or "redis", path = options.rules, keep = options.keep, prefix = prefix,
-    dict = dict, engine = redis, on_plate = function(plate) self:use(plate) end,
-    chosen = {
-      prefix = prefix, only_here = only_here, fallback = chosen.fallback or "local",
-      deadline = chosen.deadline or PROMPT, crc32 = ngx.crc32_long, refuses = shared_engine.refuses,
-      place = function(rule) return self:place(rule) end,
+    dict = dict, engine = redis, on_bundle = function(bundle) self:use(bundle) end,
+    compile_options = {
+      prefix = prefix, shared_only = shared_only, fallback = url_options.fallback or "local",
+      deadline = url_options.deadline or DEFAULT_DEADLINE_S, crc32 = ngx.crc32_long,
+      reason_unsupported = shared_engine.reason_unsupported,
+      position = function(rule) return self:position(rule) end,
     },
   }
-  self.follower:begin()
+  self.bundle_watcher:load_first()
   return self
 end
 
-function Gate:stacked(dict, only_here, chosen, options)
-  local engines = { here = self.here, own = own.of(self.redis), without = fallback.without }
-  if only_here then return engines end
-  local asked = self.redis
-  local remembers = options.denial_cache
-  if remembers == nil then remembers = chosen.denial_cache end
-  if remembers ~= false then asked = memo.around(asked, dict) end
-  local function guarded(engine)
-    if options.shed ~= false then engine = shed.around(engine, dict, self.members) end
-    return fallback.around(engine, self.here, self.members, chosen)
+function Gate:build_engines(dict, shared_only, url_options, options)
+  local engines = {
+    shared = self.shared_engine, overrides = override_info.new(self.redis), unavailable = fallback.unavailable,
+  }
+  if shared_only then return engines end
+  local innermost = self.redis
+  local cache_denials = options.denial_cache
+  if cache_denials == nil then cache_denials = url_options.denial_cache end
+  if cache_denials ~= false then innermost = denial_cache.around(innermost, dict) end
+  local function with_fallback(engine)
+    if options.shed ~= false then engine = load_shedding.around(engine, dict, self.membership) end
+    return fallback.around(engine, self.shared_engine, self.membership, url_options)
   end
-  engines.there, engines.prefetched = guarded(asked), guarded(lease.around(asked, dict))
+  engines.redis, engines.prefetched = with_fallback(innermost), with_fallback(prefetch.around(innermost, dict))
   return engines
 end
 
--- Among how many a rule's limit is split, and which of them this nginx is, if that is known.
-function Gate:place(rule)
+-- Returns among how many members a rule's limit is split, and the rank of this nginx if it is known.
+function Gate:position(rule)
   if rule.nodes then return rule.nodes, nil end
-  if self.members then return self.members:place() end
+  if self.membership then return self.membership:position() end
   return 1, 0
 end
 
--- A plate comes in force.
-function Gate:use(plate)
-  self.here:use(plate)
-  if self.redis then self.redis:use(plate, plate.texts) end
+-- Makes the engines use a new bundle.
+function Gate:use(bundle)
+  self.shared_engine:use(bundle)
+  if self.redis then self.redis:use(bundle, bundle.texts) end
 end
 
--- A worker begins.
+-- Starts the timers of a worker.
 function Gate:start()
   math.randomseed(ngx.worker.pid() * 1000 + ngx.now() * 1000 % 1000)
-  self.follower:start()
-  if self.members then self.members:start() end
+  self.bundle_watcher:start()
+  if self.membership then self.membership:start() end
 end
 
 return M

@@ -1,20 +1,20 @@
--- A function of a text that remembers some of its answers: of short texts, a thousand, then it starts anew. What it is
--- given beside the text helps to find an answer, and does not change it.
+-- Memoizes a function of a text: it caches the results of up to a thousand short texts, then starts anew. The second
+-- argument helps to compute a result, and does not change it.
 --
--- Laws: it answers as the function does; nobody fills memory with long texts, or with many.
+-- Laws: the result is the function's; no client can fill memory with long texts, or with many.
 
-local KEPT, SHORT = 1000, 128
+local MAX_ENTRIES, MAX_TEXT_BYTES = 1000, 128
 
-return function(make)
-  local known, count = {}, 0
-  return function(text, given)
-    local found = known[text]
-    if found ~= nil then return found end
-    found = make(text, given)
-    if found ~= nil and #text <= SHORT then
-      if count == KEPT then known, count = {}, 0 end
-      known[text], count = found, count + 1
+return function(compute)
+  local cache, count = {}, 0
+  return function(text, hint)
+    local result = cache[text]
+    if result ~= nil then return result end
+    result = compute(text, hint)
+    if result ~= nil and #text <= MAX_TEXT_BYTES then
+      if count == MAX_ENTRIES then cache, count = {}, 0 end
+      cache[text], count = result, count + 1
     end
-    return found
+    return result
   end
 end

@@ -1,254 +1,262 @@
--- An answer for every request, also when Redis gives none: within the rule's deadline, and never an error.
+-- Falls back when Redis gives no decision: every request gets one within the rule's deadline, and never an error.
 --
---   fallback.around(inner, here, members, { fallback = "local" })
+--   fallback.around(inner, shared_engine, membership, { fallback = "local" })
 --
--- stands around what asks Redis (`inner`) and is an Engine itself. While Redis answers, questions go straight through.
--- When it does not, or its breaker says that it would not (breaker.lua), each charge is answered by its rule's word:
+-- wraps the engine that asks Redis (`inner`) and is an Engine itself. While Redis answers, requests go straight
+-- through. When it does not, or its breaker expects that it would not (breaker.lua), each charge is decided by its
+-- rule's fallback:
 --
 --   allow   it passes, with nothing remaining
 --   deny    it is refused for a second
---   local   it is judged by this nginx's share of the limit, among all who share it (members.lua), on the shared dict,
+--   local   it is decided by this nginx's share of the limit, among all members (membership.lua), on the shared dict,
 --           all workers together, under names that nothing else has
 --
--- Rules of one request keep each its own word. One that refuses refuses for all, and no share is charged then. What is
--- aside passes and is not counted. Meanwhile nobody is locked out, and a key with an override has a share of its rule's
--- limit. Slots are slots of a share, too; who has one keeps it until it is released, whatever Redis does meanwhile. A
--- slot that Redis gave without our hearing of it is lost until its ttl.
+-- The rules of one request each keep their own fallback. One that refuses refuses for all, and no share is charged
+-- then. Shadows pass and are not counted. Meanwhile there are no lockouts, and a key with an override has a share of
+-- its rule's limit. Slots are slots of a share, too; a request that holds one keeps it until it is released, whatever
+-- Redis does meanwhile. A slot that Redis granted without the reply reaching us is lost until its ttl.
 --
--- Outcome that were found so are `degraded`: "local" if a share was charged, which can be given back, and true otherwise.
--- The share that gave something stands on its charge (charge.share), so refunds and releases go to whoever gave it.
+-- Outcomes of a fallback are `degraded`: "local" if a share was charged, which can be refunded, and true otherwise. The
+-- charge on the share is stored on its charge (charge.share_charge), so refunds and releases go to the engine that
+-- decided.
 --
--- What is admitted. Redis's counts and the shares' counts know nothing of each other, and each keeps its own: a share
--- is not fresh again at the next outage, and Redis's counts are not after one, unless its memory is. In any window:
+-- How much is admitted. The counts of Redis and of the shares are independent, and each keeps its own: a share is not
+-- fresh again at the next outage, and the counts of Redis are not after one, unless it lost its memory. In any window:
 --
 --   by Redis              at most the limit; once more for each time that it lost its memory
---   by all shares         at most the limit, as long as the members agree who they are. Where they were told only their
---                         number (nodes=N): at most its rate, and one unit at once for each member if its burst is less
+--   by all shares         at most the limit, as long as the members agree on their number and ranks. Where only their
+--                         number is configured (nodes=N): at most its rate, and one unit at once for each member if its
+--                         burst is less
 --   together              at most twice the limit, however often Redis comes and goes; with allow, anything
 --
 -- (Of a smooth limit each share begins with the one unit that passes at once; and a share of a sliding log copies its
--- instants at each decision, so one of many thousand units is slow.)
+-- timestamps at each decision, so one of many thousand units is slow.)
 --
--- Laws (tests/nginx/test_fallback*.py): as told; decide and acquire never answer nil; a share is charged only if the
--- whole request passes; what one share gave goes back to that share or to nobody.
+-- Laws (tests/nginx/engines/test_fallback*.py): as above; decide and acquire never return nil; a share is charged only
+-- if the whole request passes; what one share granted goes back to that share or to none.
 
 local breaker = require "resty.headgate.engines.fallback.breaker"
 local clock = require "resty.headgate.clock"
-local share = require "resty.headgate.engines.fallback.limit_share"
+local limit_share = require "resty.headgate.engines.fallback.limit_share"
 
 local M = {}
 
-local RETRY_US = 1000000 -- when to come back: by then Redis has been probed again
-local PATIENCE = 0.05 -- seconds that a share may wait for its lock
+local RETRY_AFTER_US = 1000000 -- by then Redis has been probed again
+local SHARE_TIMEOUT_S = 0.05 -- that a share may wait for its lock
 
 local now_us = clock.wall_us
 
 local Fallback = {}
 Fallback.__index = Fallback
 
--- `here`: the engine on the shared dict. `members`: place(), and the Redis engine that all of them share. `chosen`:
--- fallback, of rules that do not say.
-function M.around(inner, here, members, chosen)
+-- Wraps an engine. `shared_engine`: the engine on the shared dict. `membership`: position(), and the Redis engine of
+-- all members. `settings`: fallback, of rules that have none.
+function M.around(inner, shared_engine, membership, settings)
   return setmetatable({
-    inner = inner, here = here, members = members, default = chosen.fallback or "local",
-    breakers = breaker.of(members.engine), shares = setmetatable({}, { __mode = "k" }),
+    inner = inner, shared_engine = shared_engine, membership = membership, default = settings.fallback or "local",
+    breakers = breaker.for_server(membership.engine), shares = setmetatable({}, { __mode = "k" }),
   }, Fallback)
 end
 
 local function pass() return { 1, 0, 0, 0, 0, now_us(), 0, degraded = true } end
 
-local function refusal() return { 0, 0, RETRY_US, 0, 0, now_us(), 0, degraded = true } end
+local function refusal() return { 0, 0, RETRY_AFTER_US, 0, 0, now_us(), 0, degraded = true } end
 
-local function word_of(charge, default)
-  local terms = charge.hand.terms
-  return terms.aside and "allow" or terms.fallback or default
+local function mode_of(charge, default)
+  local options = charge.bound_limit.options
+  return options.shadow and "allow" or options.fallback or default
 end
 
--- The hand on this nginx's share of a hand's limit; nil if there is no share for it.
-local function hand_on_share(hand, count, rank)
-  local part = share.share(hand.limit, count, rank)
-  if not part then return nil end
+-- Binds this nginx's share of a limit; nil if it has no share.
+local function bind_share(bound_limit, count, rank)
+  local share = limit_share.share(bound_limit.limit, count, rank)
+  if not share then return nil end
+  local options = bound_limit.options
   return {
-    rule = hand.rule, name = hand.name, limit = part, head = "f:" .. hand.head, where = "here", here = true,
-    terms = { rule = hand.terms.rule, aside = false, overrides = false, deadline = hand.terms.deadline },
+    rule = bound_limit.rule, name = bound_limit.name, limit = share, head = "f:" .. bound_limit.head,
+    decided_by = "shared", on_shared_dict = true,
+    options = { rule = options.rule, shadow = false, overrides = false, deadline = options.deadline },
   }
 end
 
--- The charge on the share, noted on the charge itself; nil if there is no share for us.
-local function share_of(self, charge)
-  local hand, count, rank = charge.hand, self.members:place()
-  local known = self.shares[hand]
-  if not known or known.count ~= count or known.rank ~= rank then
-    known = { count = count, rank = rank, hand = hand_on_share(hand, count, rank) }
-    self.shares[hand] = known
+-- Returns the charge on the share, and stores it on the charge itself; nil if this nginx has no share.
+local function charge_share(self, charge)
+  local bound_limit, count, rank = charge.bound_limit, self.membership:position()
+  local cached = self.shares[bound_limit]
+  if not cached or cached.count ~= count or cached.rank ~= rank then
+    cached = { count = count, rank = rank, bound_limit = bind_share(bound_limit, count, rank) }
+    self.shares[bound_limit] = cached
   end
-  charge.share = known.hand and { hand = known.hand, key = charge.key, cost = charge.cost }
-  return charge.share
+  local share = cached.bound_limit
+  charge.share_charge = share and { bound_limit = share, key = charge.key, cost = charge.cost }
+  return charge.share_charge
 end
 
--- A share's facts as ours. What a share can never hold, the whole limit may.
-local function by_share(charge, facts, charged)
-  facts.degraded = charged and "local" or true
-  if facts[1] ~= 1 and facts[3] < 0 and charge.cost <= charge.hand.limit.fresh then facts[3] = RETRY_US end
-  return facts
+-- Turns the outcome of a share into ours. A cost that a share can never hold may fit the whole limit.
+local function degraded_outcome(charge, outcome, charged)
+  outcome.degraded = charged and "local" or true
+  if outcome[1] ~= 1 and outcome[3] < 0 and charge.cost <= charge.bound_limit.limit.fresh then
+    outcome[3] = RETRY_AFTER_US
+  end
+  return outcome
 end
 
-local function all_pass(answers)
-  for i = 1, #answers do
-    if answers[i][1] ~= 1 then return false end
+local function all_pass(outcomes)
+  for i = 1, #outcomes do
+    if outcomes[i][1] ~= 1 then return false end
   end
   return true
 end
 
--- Puts the answers of the shares in their places; refusals, if the dict gives none.
-local function judge_shares(self, charges, places, commit, answers)
-  local asked = {}
-  for i, place in ipairs(places) do asked[i] = charges[place].share end
-  local found, trouble = self.here:decide(asked, commit, PATIENCE)
-  if not found then self.breakers:tell("a share gave no answer either, and refuses: " .. trouble.text) end
-  local charged = found and commit == 1 and all_pass(found)
-  for i, place in ipairs(places) do
-    answers[place] = found and by_share(charges[place], found[i], charged) or refusal()
+-- Writes the outcomes of the shares; refusals, if the dict gives none.
+local function decide_by_shares(self, charges, indexes, commit, outcomes)
+  local share_charges = {}
+  for i, index in ipairs(indexes) do share_charges[i] = charges[index].share_charge end
+  local results, failure = self.shared_engine:decide(share_charges, commit, SHARE_TIMEOUT_S)
+  if not results then self.breakers:log_rarely("the limit's share gave no decision either, and refuses: " .. failure.text) end
+  local charged = results and commit == 1 and all_pass(results)
+  for i, index in ipairs(indexes) do
+    outcomes[index] = results and degraded_outcome(charges[index], results[i], charged) or refusal()
   end
 end
 
--- The answers without Redis.
-local function instead(self, charges, commit)
-  local answers, places, refused = {}, {}, false
+-- Returns the outcomes without Redis.
+local function decide_without_redis(self, charges, commit)
+  local outcomes, indexes, refused = {}, {}, false
   for i, charge in ipairs(charges) do
-    local word = word_of(charge, self.default)
-    if word == "allow" then
-      answers[i] = pass()
-    elseif word == "local" and share_of(self, charge) then
-      places[#places + 1] = i
+    local mode = mode_of(charge, self.default)
+    if mode == "allow" then
+      outcomes[i] = pass()
+    elseif mode == "local" and charge_share(self, charge) then
+      indexes[#indexes + 1] = i
     else
-      answers[i], refused = refusal(), true
+      outcomes[i], refused = refusal(), true
     end
   end
-  if places[1] then judge_shares(self, charges, places, refused and 0 or commit, answers) end
+  if indexes[1] then decide_by_shares(self, charges, indexes, refused and 0 or commit, outcomes) end
   self.breakers.unanswered = self.breakers.unanswered + 1
-  return answers
+  return outcomes
 end
 
-local function asked(self, charges, commit, deadline)
+local function decide_by_redis(self, charges, commit, deadline)
   local breakers = self.breakers
-  local calm, turn = breakers.calm, breakers.turn
-  local answers, word = self.inner:decide(charges, commit, deadline)
-  if not answers then
-    breakers:failed(charges, word, deadline, turn)
-    return instead(self, charges, commit)
+  local all_closed, generation = breakers.all_closed, breakers.generation
+  local outcomes, note = self.inner:decide(charges, commit, deadline)
+  if not outcomes then
+    breakers:failed(charges, note, deadline, generation)
+    return decide_without_redis(self, charges, commit)
   end
-  if not calm and word ~= "unasked" then breakers:answered(charges, answers, turn) end
-  return answers
+  if not all_closed and note ~= "unasked" then breakers:answered(charges, outcomes, generation) end
+  return outcomes
 end
 
--- The long way, while some part of the server is not to be asked. What is aside there is in nobody's way.
-local function around(self, charges, commit, deadline)
-  local few, places = {}, {}
+-- Decides while the breaker of some shard is open. A shadow there passes.
+local function decide_around_breakers(self, charges, commit, deadline)
+  local selected, indexes = {}, {}
   for i, charge in ipairs(charges) do
-    if self.breakers:at(charge.key):passes(deadline) then
-      few[#few + 1], places[#few + 1] = charge, i
-    elseif not charge.hand.terms.aside then
-      return instead(self, charges, commit)
+    if self.breakers:for_key(charge.key):passes(deadline) then
+      selected[#selected + 1], indexes[#selected + 1] = charge, i
+    elseif not charge.bound_limit.options.shadow then
+      return decide_without_redis(self, charges, commit)
     end
   end
-  if #few == #charges then return asked(self, charges, commit, deadline) end
-  local answers = {}
-  for i = 1, #charges do answers[i] = pass() end
-  local found = few[1] and asked(self, few, commit, deadline) or {}
-  for i, place in ipairs(places) do answers[place] = found[i] end
-  return answers
+  if #selected == #charges then return decide_by_redis(self, charges, commit, deadline) end
+  local outcomes = {}
+  for i = 1, #charges do outcomes[i] = pass() end
+  local results = selected[1] and decide_by_redis(self, selected, commit, deadline) or {}
+  for i, index in ipairs(indexes) do outcomes[index] = results[i] end
+  return outcomes
 end
 
 function Fallback:decide(charges, commit, deadline)
-  if self.breakers.calm then return asked(self, charges, commit, deadline) end
-  return around(self, charges, commit, deadline)
+  if self.breakers.all_closed then return decide_by_redis(self, charges, commit, deadline) end
+  return decide_around_breakers(self, charges, commit, deadline)
 end
 
--- The same of one charge, as the engine behind has it: its Outcome.
+-- Decides one charge.
 function Fallback:take(charge, deadline)
   local breakers = self.breakers
-  if not breakers.calm then return around(self, { charge }, 1, deadline)[1] end
-  local turn = breakers.turn
-  local facts, word = self.inner:take(charge, deadline)
-  if facts then return facts end
-  breakers:failed({ charge }, word, deadline, turn)
-  return instead(self, { charge }, 1)[1]
+  if not breakers.all_closed then return decide_around_breakers(self, { charge }, 1, deadline)[1] end
+  local generation = breakers.generation
+  local outcome, failure = self.inner:take(charge, deadline)
+  if outcome then return outcome end
+  breakers:failed({ charge }, failure, deadline, generation)
+  return decide_without_redis(self, { charge }, 1)[1]
 end
 
--- The answers to those charges that are refused without asking, in their places; nil if none is. While Redis does not
--- answer, none is: shares decide.
+-- Returns the outcomes of charges that are refused without asking, at their indexes; nil if none is. While Redis does
+-- not answer, none is: shares decide.
 function Fallback:refused(charges)
-  if not self.breakers.calm then return nil end
+  if not self.breakers.all_closed then return nil end
   return self.inner:refused(charges)
 end
 
--- One question about one charge, if anybody is to be asked: its answer, or nil and Trouble.
-local function try(self, charge, deadline, verb, ...)
+-- Sends one request about one charge, unless its breaker is open: its result, or nil and a Failure.
+local function try_redis(self, charge, deadline, method, ...)
   local breakers, inner = self.breakers, self.inner
-  local one = breakers:at(charge.key)
-  if not one:passes(deadline) then return nil, one.trouble end
-  local turn = breakers.turn
-  local answer, trouble = inner[verb](inner, charge, ...)
-  if answer == nil then
-    breakers:failed({ charge }, trouble, deadline, turn)
+  local key_breaker = breakers:for_key(charge.key)
+  if not key_breaker:passes(deadline) then return nil, key_breaker.failure end
+  local generation = breakers.generation
+  local result, failure = inner[method](inner, charge, ...)
+  if result == nil then
+    breakers:failed({ charge }, failure, deadline, generation)
   else
-    one:answered(turn)
+    key_breaker:answered(generation)
   end
-  return answer, trouble
+  return result, failure
 end
 
-function Fallback:refund(charge, facts, deadline)
-  if facts.degraded == "local" and charge.share then
-    local after, trouble = self.here:refund(charge.share, facts, PATIENCE)
-    if not after then return nil, trouble end
-    return by_share(charge, after, false)
+function Fallback:refund(charge, outcome, deadline)
+  if outcome.degraded == "local" and charge.share_charge then
+    local refunded, failure = self.shared_engine:refund(charge.share_charge, outcome, SHARE_TIMEOUT_S)
+    if not refunded then return nil, failure end
+    return degraded_outcome(charge, refunded, false)
   end
-  if facts.degraded then return facts end
-  return try(self, charge, deadline, "refund", facts, deadline)
+  if outcome.degraded then return outcome end
+  return try_redis(self, charge, deadline, "refund", outcome, deadline)
 end
 
-local function acquire_here(self, charge)
+local function acquire_share(self, charge)
   self.breakers.unanswered = self.breakers.unanswered + 1
-  local word = word_of(charge, self.default)
-  if word == "allow" then return pass() end
-  if word ~= "local" or not share_of(self, charge) then return refusal() end
-  local facts, trouble = self.here:acquire(charge.share, PATIENCE)
-  if facts then return by_share(charge, facts, facts[1] == 1) end
-  self.breakers:tell("a share gave no slot, and refuses: " .. trouble.text)
+  local mode = mode_of(charge, self.default)
+  if mode == "allow" then return pass() end
+  if mode ~= "local" or not charge_share(self, charge) then return refusal() end
+  local outcome, failure = self.shared_engine:acquire(charge.share_charge, SHARE_TIMEOUT_S)
+  if outcome then return degraded_outcome(charge, outcome, outcome[1] == 1) end
+  self.breakers:log_rarely("the limit's share gave no slot, and refuses: " .. failure.text)
   return refusal()
 end
 
 function Fallback:acquire(charge, deadline)
-  charge.share = nil
-  return try(self, charge, deadline, "acquire", deadline) or acquire_here(self, charge)
+  charge.share_charge = nil
+  return try_redis(self, charge, deadline, "acquire", deadline) or acquire_share(self, charge)
 end
 
 function Fallback:renew(charge, fence, deadline)
-  if charge.share then return self.here:renew(charge.share, fence, PATIENCE) end
-  return try(self, charge, deadline, "renew", fence, deadline)
+  if charge.share_charge then return self.shared_engine:renew(charge.share_charge, fence, SHARE_TIMEOUT_S) end
+  return try_redis(self, charge, deadline, "renew", fence, deadline)
 end
 
 function Fallback:release(charge, fence, deadline)
-  if charge.share then return self.here:release(charge.share, fence, PATIENCE) end
-  return try(self, charge, deadline, "release", fence, deadline)
+  if charge.share_charge then return self.shared_engine:release(charge.share_charge, fence, SHARE_TIMEOUT_S) end
+  return try_redis(self, charge, deadline, "release", fence, deadline)
 end
 
-local told_at = -math.huge
-local TELL_EVERY = 60 -- seconds
+local logged_at = -math.huge
+local LOG_INTERVAL_S = 60 -- seconds
 
--- The last resort, where not even the shared dict gives an answer: local counts as deny.
-function M.without(charges, trouble)
+-- Returns outcomes where not even the shared dict gives a decision: local counts as deny.
+function M.unavailable(charges, failure)
   local at = clock.now()
-  if at < told_at or at - told_at >= TELL_EVERY then
-    told_at = at
-    ngx.log(ngx.ERR, "headgate: rules are allowed or denied unseen. ", trouble and trouble.text or "")
+  if at < logged_at or at - logged_at >= LOG_INTERVAL_S then
+    logged_at = at
+    ngx.log(ngx.ERR, "headgate: rules allow or deny without counting. ", failure and failure.text or "")
   end
-  local answers = {}
+  local outcomes = {}
   for i, charge in ipairs(charges) do
-    answers[i] = word_of(charge, "local") == "allow" and pass() or refusal()
+    outcomes[i] = mode_of(charge, "local") == "allow" and pass() or refusal()
   end
-  return answers
+  return outcomes
 end
 
 return M

@@ -1,5 +1,5 @@
--- What a response says about limits, in the form that the rulebook names. The twin of http/headers.py, where the forms
--- and their laws are told.
+-- Writes the header fields about limits, in the form that the rulebook names. The twin of http/headers.py, where the
+-- forms and their laws are described.
 --
 --   draft-11   RateLimit-Policy: "login";q=10;w=60      RateLimit: "login";r=3;t=42
 --   legacy     X-RateLimit-Limit, -Remaining, -Reset, of the one count nearest to its end
@@ -7,63 +7,63 @@
 --   spring     X-RateLimit-Remaining, -Burst-Capacity, -Replenish-Rate, -Requested-Tokens
 --   off        none of these; Retry-After is there on refusals in every form
 --
--- A verdict is { rule = a plate's rule, limit = a plate's limit, facts = Outcome, cost = n }. Who calls hands over those
--- that are live and limited: in a list (put), or the only one and its facts beside it (put_one). Of a locked out rule
--- (-3) the facts are told as those of any refusal.
+-- A verdict is { rule = a bundle's rule, limit = a bundle's limit, outcome = Outcome, cost = n }. The caller passes the
+-- verdicts that are live and limited: in a list (put), or a single one and its outcome beside it (put_one). The outcome
+-- of a rule that is locked out (-3) is written as that of any refusal.
 --
--- This runs for every request. Fields are put where they belong, ngx.header or any other table, one by one. What
--- depends on the limit and the name alone is worked out once and kept on the limit, as `told`: so one verdict costs one
--- text and no table.
+-- This runs for every request. Fields are written one by one into ngx.header or any other table. The parts that depend
+-- on the limit and the name alone are formatted once and cached on the limit, as `policy_items`: so one verdict costs
+-- one text and no table.
 --
 -- Laws (tests/nginx/http/test_headers.py):
 --   - the fields are those that Python writes, in its order, whatever was decided;
---   - what is kept on a limit is never told of another rule, or of another count of the same name;
+--   - items cached on a limit are never used for another rule, or for another count of the same name;
 --   - a value is printable ASCII, whatever a rule is called, and a number has at most 15 digits and no exponent.
 
 local M = {}
 
-local SECOND = 1000000
-local MOST = 999999999999999 -- the largest integer of a structured field
+local SECOND_US = 1000000
+local MAX_FIELD_INTEGER = 999999999999999 -- the largest integer of a structured field
 
 local floor, huge = math.floor, math.huge
 
--- A number as it is put behind a text: Lua writes 14 digits by itself, and an exponent from there on.
+-- Returns a number as it is appended to a text: Lua writes up to 14 digits by itself, and an exponent from there on.
 local function digits(number)
   if number < 1e14 then return number end
   return string.format("%.0f", number)
 end
 
 local function seconds(us)
-  local whole = floor(us / SECOND)
-  if whole * SECOND < us then whole = whole + 1 end
-  return whole < MOST and whole or MOST
+  local rounded = floor(us / SECOND_US)
+  if rounded * SECOND_US < us then rounded = rounded + 1 end
+  return rounded < MAX_FIELD_INTEGER and rounded or MAX_FIELD_INTEGER
 end
 
--- A structured field's String: quoted, and of printable ASCII alone.
+-- Returns a structured field's String: quoted, and printable ASCII only.
 local function quoted(text)
-  local plain = string.gsub(text, "[\192-\255][\128-\191]*", "?")
-  plain = string.gsub(plain, "[^ -~]", "?")
-  return '"' .. string.gsub(plain, '[\\"]', "\\%0") .. '"'
+  local printable = string.gsub(text, "[\192-\255][\128-\191]*", "?")
+  printable = string.gsub(printable, "[^ -~]", "?")
+  return '"' .. string.gsub(printable, '[\\"]', "\\%0") .. '"'
 end
 
--- All that is always the same of a limit under a name; `again`: how many counts of that name come before.
-local function written(limit, name, again)
-  local word = quoted(again > 0 and name .. "#" .. again or name)
+-- Formats the parts that are constant for a limit under a name. `occurrence`: how many counts of that name come before.
+local function format_policy(limit, name, occurrence)
+  local quoted_name = quoted(occurrence > 0 and name .. "#" .. occurrence or name)
   local window = limit.window and ";w=" .. digits(limit.window) or ""
   local unit = limit.window and "" or ';qu="concurrent-requests"'
-  local policy = word .. ";q=" .. digits(limit.quota) .. unit .. window
+  local policy = quoted_name .. ";q=" .. digits(limit.quota) .. unit .. window
   return {
-    policy = policy, count = word .. ";r=", envoy = digits(limit.quota) .. window .. ";name=" .. word,
+    policy = policy, count = quoted_name .. ";r=", envoy = digits(limit.quota) .. window .. ";name=" .. quoted_name,
   }
 end
 
-local function keep(limit, name, again)
-  local told = limit.told or {}
-  limit.told = told
-  told[name] = told[name] or {}
-  local found = written(limit, name, again)
-  told[name][again] = found
-  return found
+local function cache_policy(limit, name, occurrence)
+  local policy_items = limit.policy_items or {}
+  limit.policy_items = policy_items
+  policy_items[name] = policy_items[name] or {}
+  local item = format_policy(limit, name, occurrence)
+  policy_items[name][occurrence] = item
+  return item
 end
 
 local function name_of(verdict)
@@ -71,117 +71,118 @@ local function name_of(verdict)
   return name ~= "" and name or verdict.limit.text
 end
 
-local function item_of(limit, name, again)
-  local known = limit.told and limit.told[name]
-  return known and known[again] or keep(limit, name, again)
+local function item_of(limit, name, occurrence)
+  local cached = limit.policy_items and limit.policy_items[name]
+  return cached and cached[occurrence] or cache_policy(limit, name, occurrence)
 end
 
-local function told(verdicts, place)
-  local verdict = verdicts[place]
-  local name, again = name_of(verdict), 0
-  for before = 1, place - 1 do
-    if name_of(verdicts[before]) == name then again = again + 1 end
+local function policy_item(verdicts, index)
+  local verdict = verdicts[index]
+  local name, occurrence = name_of(verdict), 0
+  for earlier = 1, index - 1 do
+    if name_of(verdicts[earlier]) == name then occurrence = occurrence + 1 end
   end
-  return item_of(verdict.limit, name, again)
+  return item_of(verdict.limit, name, occurrence)
 end
 
-local function left_of(limit, facts)
-  local remaining, quota = facts[2], limit.quota
+local function remaining_of(limit, outcome)
+  local remaining, quota = outcome[2], limit.quota
   if remaining > quota then return quota end
   return remaining > 0 and remaining or 0
 end
 
-local function left(verdict) return left_of(verdict.limit, verdict.facts) end
+local function remaining_units(verdict) return remaining_of(verdict.limit, verdict.outcome) end
 
-local function more_in(facts)
-  return seconds((facts[1] == 1 or facts[3] == -1) and facts[4] or facts[3])
+local function seconds_until_more(outcome)
+  return seconds((outcome[1] == 1 or outcome[3] == -1) and outcome[4] or outcome[3])
 end
 
--- The items of RateLimit. A t later than Retry-After is left out, and slots have none.
-local function count(limit, facts, item, wait)
-  local remaining = digits(left_of(limit, facts))
+-- Returns an item of RateLimit. A t later than Retry-After is omitted, and slots have none.
+local function ratelimit_item(limit, outcome, item, wait)
+  local remaining = digits(remaining_of(limit, outcome))
   if not limit.window then return item.count .. remaining end
-  local more = more_in(facts)
-  if wait and more > wait then return item.count .. remaining end
-  return item.count .. remaining .. ";t=" .. digits(more)
+  local until_more = seconds_until_more(outcome)
+  if wait and until_more > wait then return item.count .. remaining end
+  return item.count .. remaining .. ";t=" .. digits(until_more)
 end
 
-local forms = {}
+local writers = {}
 
-forms["draft-11"] = function(header, verdicts, wait)
+writers["draft-11"] = function(header, verdicts, wait)
   local policies, counts
-  for place = 1, #verdicts do
-    local verdict, item = verdicts[place], told(verdicts, place)
-    local one = count(verdict.limit, verdict.facts, item, wait)
+  for index = 1, #verdicts do
+    local verdict, item = verdicts[index], policy_item(verdicts, index)
+    local item_text = ratelimit_item(verdict.limit, verdict.outcome, item, wait)
     policies = policies and policies .. ", " .. item.policy or item.policy
-    counts = counts and counts .. ", " .. one or one
+    counts = counts and counts .. ", " .. item_text or item_text
   end
   header["RateLimit-Policy"] = policies
   header["RateLimit"] = counts
 end
 
-local function share(verdict) return left(verdict) / verdict.limit.quota end
+local function remaining_share(verdict) return remaining_units(verdict) / verdict.limit.quota end
 
--- The one that refuses longest; if none does, the one with the least left; the first of equals.
-local function nearest(verdicts, least)
+-- Returns the verdict that refuses longest; if none does, the one with the least left; the first of equals.
+local function most_restrictive(verdicts, score_of)
   if #verdicts == 1 then return verdicts[1] end
-  local found, longest, smallest = nil, -1, huge
-  for place = 1, #verdicts do
-    local verdict = verdicts[place]
-    local facts = verdict.facts
-    if facts[1] ~= 1 then
-      local wait_us = facts[3] == -1 and huge or facts[3]
-      if wait_us > longest then found, longest = verdict, wait_us end
+  local selected, longest, smallest = nil, -1, huge
+  for index = 1, #verdicts do
+    local verdict = verdicts[index]
+    local outcome = verdict.outcome
+    if outcome[1] ~= 1 then
+      local wait_us = outcome[3] == -1 and huge or outcome[3]
+      if wait_us > longest then selected, longest = verdict, wait_us end
     elseif longest < 0 then
-      local rest = least(verdict)
-      if rest < smallest then found, smallest = verdict, rest end
+      local score = score_of(verdict)
+      if score < smallest then selected, smallest = verdict, score end
     end
   end
-  return found
+  return selected
 end
 
-local function three(header, verdict, limit)
+local function write_x_ratelimit(header, verdict, limit)
   header["X-RateLimit-Limit"] = limit
-  header["X-RateLimit-Remaining"] = "" .. digits(left(verdict))
-  header["X-RateLimit-Reset"] = "" .. digits(more_in(verdict.facts))
+  header["X-RateLimit-Remaining"] = "" .. digits(remaining_units(verdict))
+  header["X-RateLimit-Reset"] = "" .. digits(seconds_until_more(verdict.outcome))
 end
 
-function forms.legacy(header, verdicts)
-  local verdict = nearest(verdicts, share)
-  three(header, verdict, "" .. digits(verdict.limit.quota))
+function writers.legacy(header, verdicts)
+  local verdict = most_restrictive(verdicts, remaining_share)
+  write_x_ratelimit(header, verdict, "" .. digits(verdict.limit.quota))
 end
 
-function forms.envoy(header, verdicts)
-  local verdict = nearest(verdicts, left)
+function writers.envoy(header, verdicts)
+  local verdict = most_restrictive(verdicts, remaining_units)
   local policies = { "" .. digits(verdict.limit.quota) }
-  for place = 1, #verdicts do policies[place + 1] = told(verdicts, place).envoy end
-  three(header, verdict, table.concat(policies, ", "))
+  for index = 1, #verdicts do policies[index + 1] = policy_item(verdicts, index).envoy end
+  write_x_ratelimit(header, verdict, table.concat(policies, ", "))
 end
 
-function forms.spring(header, verdicts)
-  local verdict = nearest(verdicts, share)
+function writers.spring(header, verdicts)
+  local verdict = most_restrictive(verdicts, remaining_share)
   local limit, cost = verdict.limit, verdict.cost
-  header["X-RateLimit-Remaining"] = "" .. digits(left(verdict))
+  header["X-RateLimit-Remaining"] = "" .. digits(remaining_units(verdict))
   header["X-RateLimit-Burst-Capacity"] = "" .. digits(limit.quota)
   if limit.per_second then header["X-RateLimit-Replenish-Rate"] = "" .. digits(limit.per_second) end
-  header["X-RateLimit-Requested-Tokens"] = "" .. digits(cost < MOST and cost or MOST)
+  header["X-RateLimit-Requested-Tokens"] = "" .. digits(cost < MAX_FIELD_INTEGER and cost or MAX_FIELD_INTEGER)
 end
 
-function forms.off() end
+function writers.off() end
 
--- Whole seconds after which a refused call may come again; nil if it passed, or if no wait can help (nil or -1).
+-- Returns the whole seconds after which a refused call may come again; nil if it passed, or if no wait helps (nil or
+-- -1).
 function M.retry_after(wait_us, allowed)
   if allowed or not wait_us or wait_us < 0 then return nil end
   local wait = seconds(wait_us)
   return wait > 1 and wait or 1
 end
 
--- Whether a rulebook can name this form.
-function M.known(form) return forms[form] ~= nil end
+-- Returns whether a rulebook can name this form.
+function M.is_form(form) return writers[form] ~= nil end
 
--- Puts the fields of a response into `header`. `wait_us`: the longest retry_after of those that refused.
+-- Writes the fields of a response into `header`. `wait_us`: the longest retry_after of those that refused.
 function M.put(header, form, verdicts, wait_us, allowed)
-  local write = forms[form]
+  local write = writers[form]
   if not write then
     error('"' .. form .. '" is not a form of headers. Known are draft-11, legacy, envoy, spring and off.', 0)
   end
@@ -190,17 +191,17 @@ function M.put(header, form, verdicts, wait_us, allowed)
   if wait then header["Retry-After"] = "" .. digits(wait) end
 end
 
--- The same of one verdict, whose facts stand beside it: in the form that most have, nothing is made but a text.
-function M.put_one(header, form, verdict, facts)
-  local allowed = facts[1] == 1
+-- Writes the fields of a single verdict, whose outcome is beside it: in the most common form, only a text is created.
+function M.put_one(header, form, verdict, outcome)
+  local allowed = outcome[1] == 1
   if form ~= "draft-11" then
-    verdict.facts = facts
-    return M.put(header, form, { verdict }, facts[3], allowed)
+    verdict.outcome = outcome
+    return M.put(header, form, { verdict }, outcome[3], allowed)
   end
-  local limit, wait = verdict.limit, M.retry_after(facts[3], allowed)
+  local limit, wait = verdict.limit, M.retry_after(outcome[3], allowed)
   local item = item_of(limit, name_of(verdict), 0)
   header["RateLimit-Policy"] = item.policy
-  header["RateLimit"] = count(limit, facts, item, wait)
+  header["RateLimit"] = ratelimit_item(limit, outcome, item, wait)
   if wait then header["Retry-After"] = "" .. digits(wait) end
 end
 

@@ -1,28 +1,28 @@
--- The attributes of the request that nginx is serving, each made when a rule first asks for it.
+-- Reads the attributes of the current request, each when a rule first uses it.
 --
---   method, path, host, address            as attributes.lua makes them of what came over the wire
+--   method, path, host, address            as attributes.lua normalizes them
 --   header.x-plan, argument.q, cookie.sid  the same
 --   server                                 $server_name
---   user                                   $remote_user, unless the gateway was told another variable
+--   user                                   $remote_user, unless the option `attributes` names another variable
 --   anything else                          the nginx variable of that name: `plan` is $plan
 --
--- Host and path are what nginx routes by, so no spelling is a way around a rule. The host is $host: the target's where
--- the target is a whole URL, else the Host field's, else the server's own name. The path and its arguments are those of
--- the line that the client sent ($request_uri), read as nginx reads them: no rewrite and no internal redirect changes
--- whose key is counted. With `merge_slashes off`, /a//../b is /a/b to nginx, and /b otherwise: $uri tells which.
+-- Host and path are what nginx routes by, so no spelling bypasses a rule. The host is $host: the host of the request
+-- target if that is an absolute URL, else the Host field, else the server's name. Path and arguments are those of the
+-- request line ($request_uri), decoded as nginx decodes them: no rewrite and no internal redirect changes whose key is
+-- counted. With `merge_slashes off`, /a//../b is /a/b to nginx, and /b otherwise: $uri tells which.
 --
--- The address is $remote_addr, which the real_ip module sets right behind proxies that nginx was told to trust. A
--- variable that is named for a well-known attribute is made normal as that attribute is.
+-- The address is $remote_addr, which the real_ip module corrects behind trusted proxies. A variable that is named for a
+-- well-known attribute is normalized as that attribute is.
 --
--- What begins with ? is no attribute: it stands beside them.
+-- Entries that begin with ? are no attributes, but flags beside them.
 --
--- Laws (tests/nginx/request/test_request_attributes.py, test_routing.py): byte for byte what Python makes of the same
--- request; a rule for a host or a path meets all that nginx serves there; nothing a client sends is an error; what is
--- absent is empty.
+-- Laws (tests/nginx/request/test_request_attributes.py, test_routing.py): attributes are byte for byte what Python
+-- makes of the same request; a rule for a host or a path applies to everything that nginx serves there; nothing a
+-- client sends is an error; an absent attribute is empty.
 
 local attributes = require "resty.headgate.rules.attributes"
-local network = require "resty.headgate.rules.ip_networks"
-local remembering = require "resty.headgate.memoize"
+local ip_networks = require "resty.headgate.rules.ip_networks"
+local memoize = require "resty.headgate.memoize"
 local strip = require("resty.headgate.text.strings").strip
 local clear = require "table.clear"
 
@@ -34,95 +34,95 @@ local ngx, read = ngx, require("resty.headgate.ffi.variables").read
 
 local VARIABLES = { server = "server_name", user = "remote_user" }
 
-local path_of = remembering(attributes.path)
-local unmerged_path_of = remembering(attributes.unmerged_path)
-local host_of = remembering(attributes.host)
-local address_of = remembering(network.canonical)
+local path_of = memoize(attributes.path)
+local unmerged_path_of = memoize(attributes.unmerged_path)
+local host_of = memoize(attributes.host)
+local address_of = memoize(ip_networks.canonical)
 
--- Of the current request, once somebody has asked: these cost less than places in a table. The query is "" when its
--- arguments are among the others.
+-- Values of the current request, once they are read: locals cost less than table fields. The query is "" once its
+-- arguments are in the table.
 local method, path, query, host, address
-local others = false -- whether anything else is known of it, in the table
+local has_cached_values = false -- whether the table holds anything
 
--- The path that nginx made of a target in which slashes follow each other.
-local function routed_path(plain)
-  local merged, unmerged = path_of(plain), unmerged_path_of(plain)
-  if unmerged ~= merged and attributes.normal.path(read "uri") == unmerged then return unmerged end
-  return merged
+-- Returns the path that nginx made of a target with repeated slashes.
+local function routed_path(raw_path)
+  local merged_path, unmerged_path = path_of(raw_path), unmerged_path_of(raw_path)
+  if unmerged_path ~= merged_path and attributes.normal.path(read "uri") == unmerged_path then return unmerged_path end
+  return merged_path
 end
 
-local function put_target()
+local function read_target()
   local target = read "request_uri" or "/"
-  local plain, rest = target, nil
+  local raw_path, raw_query = target, nil
   if sub(target, 1, 1) == "/" and not find(target, "#", 1, true) then
-    local mark = find(target, "?", 1, true)
-    if mark then plain, rest = sub(target, 1, mark - 1), sub(target, mark + 1) end
+    local question_mark = find(target, "?", 1, true)
+    if question_mark then raw_path, raw_query = sub(target, 1, question_mark - 1), sub(target, question_mark + 1) end
   else
     local _
-    _, plain, rest = attributes.parts(target)
+    _, raw_path, raw_query = attributes.split_target(target)
   end
-  local spelled = find(plain, "//", 1, true) or find(plain, "%", 1, true)
-  path, query = spelled and routed_path(plain) or path_of(plain), rest or ""
+  local needs_routing = find(raw_path, "//", 1, true) or find(raw_path, "%", 1, true)
+  path, query = needs_routing and routed_path(raw_path) or path_of(raw_path), raw_query or ""
 end
 
-local function put_arguments(seen)
-  if not query then put_target() end
-  if query ~= "" then attributes.arguments(seen, query) end
+local function read_arguments(values)
+  if not query then read_target() end
+  if query ~= "" then attributes.arguments(values, query) end
   query = ""
 end
 
-local function joined(value)
+local function joined_value(value)
   if type(value) ~= "table" then return find(value, "\t", 1, true) and strip(value) or value end
   for i = 1, #value do value[i] = strip(value[i]) end
   return table.concat(value, ", ")
 end
 
--- All headers, under their normal names. Those that nginx was told to let through with an underscore follow those
--- with a dash.
-local function put_headers(seen)
-  local late
+-- Reads all headers, under their normal names. Headers with an underscore, where nginx lets them through, are appended
+-- to those with a dash.
+local function read_headers(values)
+  local underscored
   for name, value in pairs(ngx.req.get_headers(0)) do
     name = lower(name)
     if find(name, "_", 1, true) then
-      late = late or {}
-      late[#late + 1] = { "header." .. gsub(name, "_", "-"), joined(value) }
+      underscored = underscored or {}
+      underscored[#underscored + 1] = { "header." .. gsub(name, "_", "-"), joined_value(value) }
     else
-      rawset(seen, "header." .. name, joined(value))
+      rawset(values, "header." .. name, joined_value(value))
     end
   end
-  for _, pair in ipairs(late or {}) do
-    local before = rawget(seen, pair[1])
-    rawset(seen, pair[1], before and before .. ", " .. pair[2] or pair[2])
+  for _, pair in ipairs(underscored or {}) do
+    local existing = rawget(values, pair[1])
+    rawset(values, pair[1], existing and existing .. ", " .. pair[2] or pair[2])
   end
-  rawset(seen, "?headers", true)
+  rawset(values, "?headers", true)
 end
 
-local function header(seen, name)
-  if not rawget(seen, "?headers") then put_headers(seen) end
-  return rawget(seen, name)
+local function header(values, name)
+  if not rawget(values, "?headers") then read_headers(values) end
+  return rawget(values, name)
 end
 
-local function cookie(seen, name)
-  if not rawget(seen, "?cookies") then
-    rawset(seen, "?cookies", true)
+local function cookie(values, name)
+  if not rawget(values, "?cookies") then
+    rawset(values, "?cookies", true)
     local value = ngx.req.get_headers(0).cookie
-    for _, line in ipairs(type(value) == "table" and value or { value }) do attributes.cookies(seen, line) end
+    for _, cookies in ipairs(type(value) == "table" and value or { value }) do attributes.cookies(values, cookies) end
   end
-  return rawget(seen, name)
+  return rawget(values, name)
 end
 
-local function argument(seen, name)
-  if query ~= "" then put_arguments(seen) end
-  return rawget(seen, name)
+local function argument(values, name)
+  if query ~= "" then read_arguments(values) end
+  return rawget(values, name)
 end
 
-local MADE = {
+local WELL_KNOWN = {
   method = function()
     method = method or upper(read "request_method")
     return method
   end,
   path = function()
-    if not path then put_target() end
+    if not path then read_target() end
     return path
   end,
   host = function()
@@ -135,63 +135,64 @@ local MADE = {
   end,
 }
 
-local PARTS = { ["header."] = header, ["cookie."] = cookie, ["argument."] = argument }
+local PREFIXES = { ["header."] = header, ["cookie."] = cookie, ["argument."] = argument }
 
--- How an attribute is made that is not one of the above: a part of the request, or a variable. It is put in the table.
-local made = {}
+-- Functions that read all other attributes: a part of the request, or a variable. Their values go into the table.
+local readers = {}
 
-local function variable_of(name)
-  local variable, normal = VARIABLES[name] or name, attributes.normal[name]
-  if not normal then return function() return read(variable) end end
-  normal = remembering(normal)
+local function variable_reader(name)
+  local variable, normalize = VARIABLES[name] or name, attributes.normal[name]
+  if not normalize then return function() return read(variable) end end
+  normalize = memoize(normalize)
   return function()
     local value = read(variable)
-    return value and normal(value)
+    return value and normalize(value)
   end
 end
 
-local function maker(name)
-  local make = PARTS[string.match(name, "^%l+%.") or ""] or variable_of(name)
-  return function(seen)
-    others = true
-    local value = make(seen, name) or ""
-    rawset(seen, name, value)
+local function reader_of(name)
+  local read_value = PREFIXES[string.match(name, "^%l+%.") or ""] or variable_reader(name)
+  return function(values)
+    has_cached_values = true
+    local value = read_value(values, name) or ""
+    rawset(values, name, value)
     return value
   end
 end
 
-local ON_DEMAND = {
-  __index = function(seen, name)
-    local make = made[name]
-    if not make then
-      make = MADE[name] or maker(name)
-      made[name] = make
+local LAZY = {
+  __index = function(values, name)
+    local read_value = readers[name]
+    if not read_value then
+      read_value = WELL_KNOWN[name] or reader_of(name)
+      readers[name] = read_value
     end
-    return make(seen)
+    return read_value(values)
   end,
 }
 
-local seen = setmetatable({}, ON_DEMAND)
+local values = setmetatable({}, LAZY)
 
--- The attributes of the current request: until somebody waits, or asks again. It is one table for all.
+-- Returns the attributes of the current request, in one table for all requests: valid until the caller yields, or calls
+-- this again.
 function M.request()
   method, path, query, host, address = nil, nil, nil, nil, nil
-  if others then
-    clear(seen)
-    others = false
+  if has_cached_values then
+    clear(values)
+    has_cached_values = false
   end
-  return seen
+  return values
 end
 
--- Which nginx variables stand for attributes: { user = "$cookie_uid" }. Those that are not named stay as they are.
-function M.named(variables)
+-- Sets which nginx variables hold attributes: { user = "$cookie_uid" }. All others stay as they are.
+function M.set_variables(variables)
   for name, variable in pairs(variables) do
-    local plain = type(variable) == "string" and string.match(variable, "^%$([%w_]+)$")
-    if not plain then
+    local variable_name = type(variable) == "string" and string.match(variable, "^%$([%w_]+)$")
+    if not variable_name then
       error('headgate: the attribute "' .. tostring(name) .. '" is an nginx variable, such as "$cookie_uid", not '
         .. tostring(variable) .. ".", 0)
     end
-    VARIABLES[name], made[name], MADE[name] = plain, nil, nil
+    VARIABLES[name], readers[name], WELL_KNOWN[name] = variable_name, nil, nil
   end
 end
 

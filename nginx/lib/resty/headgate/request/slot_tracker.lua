@@ -1,59 +1,58 @@
--- Slots that requests of this worker hold: each goes back when its request ends, however it ends.
+-- Tracks the slots that requests of this worker hold, and releases each when its request ends, however it ends.
 --
--- The log phase is the only one that every request reaches, and it cannot wait for Redis: so it queues what goes back,
--- and a timer hands the queue over. The same timer renews what is held for long. A worker that is killed renews nothing
--- any more, and its slots end by their ttl. One that leaves at a reload renews until its last request has ended.
+-- The log phase is the only one that every request reaches, and it cannot wait for Redis: so it queues the slots, and a
+-- timer releases them. The same timer renews slots that are held for long. A worker that is killed renews nothing any
+-- more, and its slots end by their ttl. A worker that exits at a reload renews until its last request has ended.
 --
---   request 1   acquire ........................ log: queued, given back by the timer a moment later
+--   request 1   acquire ........................ log: queued, released by the timer a moment later
 --   request 2   acquire ....... a third of the ttl: renewed ....... log
 --
--- Which slots a request holds is told by its address in memory (current.lua): that stays the same over internal
--- redirects, as no table of a request's own does.
+-- The slots of a request are stored under its address in memory (request_identity.lua), which stays the same over
+-- internal redirects, unlike any table of the request.
 --
--- Only slots need the log phase, and a configuration may lack ours, somewhere. Whoever arrives at the address of one
--- that still holds something proves that: it has ended, and nobody saw it. Its slots go back then. Where MANY have
--- arrived and no end was ever seen, it is as good as proven. In both cases the log says so, and nothing is renewed any
--- more: slots that nobody would give back end by their ttl, rather than never.
+-- Only slots need the log phase, and a configuration may lack ours somewhere. A request that arrives at an address
+-- under which slots are still held proves that: the request before it ended without our log phase. Its slots are
+-- released then. MAX_UNLOGGED_ARRIVALS arrivals without a single log phase count as proof, too. In both cases an error
+-- is logged, and nothing is renewed any more: slots that would never be released end by their ttl.
 --
--- Laws (tests/nginx/request/test_slot_tracker.py): whatever was acquired is released or has expired; a request that
--- lasts longer than the ttl keeps its slot; what Redis does not take back is offered again until it has expired by
--- itself.
+-- Laws (tests/nginx/request/test_slot_tracker.py): every slot that was acquired is released or expires; a request that
+-- lasts longer than the ttl keeps its slot; a release that fails is tried again until the slot has expired.
 
 local M = {}
 
-local PATIENCE = 1.0 -- seconds for one answer
-local LOOK = 0.5 -- seconds between two looks at what is held, and at what could not be given back
-local MANY = 1000
+local TIMEOUT_S = 1.0 -- of one request to an engine
+local INTERVAL_S = 0.5 -- between two runs of the timer
+local MAX_UNLOGGED_ARRIVALS = 1000
 
 local ffi = require "ffi"
 local ngx, address_of = ngx, require("resty.headgate.request.request_identity").address
 
 ffi.cdef "intptr_t ngx_event_no_timers_left(void);"
-local known, no_timers_left = pcall(function() return ffi.C.ngx_event_no_timers_left end)
+local has_symbol, no_timers_left = pcall(function() return ffi.C.ngx_event_no_timers_left end)
 
--- Whether nginx would end this worker now, but for us: what is held then belongs to requests that ended without a log
--- phase of ours.
-local function nobody_left() return not known or no_timers_left() == 0 end
+-- Returns whether nginx would exit this worker now, but for our timer: slots that are still held then belong to
+-- requests that ended without our log phase.
+local function only_ours_left() return not has_symbol or no_timers_left() == 0 end
 
-local Holding = {}
-Holding.__index = Holding
+local SlotTracker = {}
+SlotTracker.__index = SlotTracker
 
--- `engines`: here and there.
+-- `engines`: shared and redis.
 function M.new(engines)
   return setmetatable({
-    engines = engines, held = {}, count = 0, queue = {}, looking = false, unseen = false, arrivals = 0,
-  }, Holding)
+    engines = engines, held = {}, count = 0, queue = {}, timer_armed = false, log_phase_missing = false, arrivals = 0,
+  }, SlotTracker)
 end
 
-local function ttl_of(slot) return slot.charge.hand.limit.numbers[2] / 1000000 end
+local function ttl_of(slot) return slot.charge.bound_limit.limit.numbers[2] / 1000000 end
 
 local function release(self, slot)
-  local engine = slot.charge.hand.here and self.engines.here or self.engines.there
-  local done = engine:release(slot.charge, slot.fence, PATIENCE)
-  return done ~= nil
+  local engine = slot.charge.bound_limit.on_shared_dict and self.engines.shared or self.engines.redis
+  local released = engine:release(slot.charge, slot.fence, TIMEOUT_S)
+  return released ~= nil
 end
 
--- Hand over what is queued; what is not taken stays in the queue while it lives.
+-- Releases the queued slots; those that fail stay in the queue until they expire.
 local function flush(self)
   local queue = self.queue
   self.queue = {}
@@ -62,85 +61,89 @@ local function flush(self)
   end
 end
 
--- Those of whose ttl a third is over.
-local function due(self)
-  local found = {}
+-- Returns the slots of whose ttl a third is over.
+local function slots_due(self)
+  local result = {}
   for _, slots in pairs(self.held) do
     for _, slot in ipairs(slots) do
-      if slot.until_s - ngx.now() < ttl_of(slot) * 2 / 3 then found[#found + 1] = slot end
+      if slot.until_s - ngx.now() < ttl_of(slot) * 2 / 3 then result[#result + 1] = slot end
     end
   end
-  return found
+  return result
 end
 
-local function unseen(self)
-  if self.unseen then return end
-  self.unseen = true
+local function report_missing_log_phase(self)
+  if self.log_phase_missing then return end
+  self.log_phase_missing = true
   ngx.log(ngx.ERR, "headgate: requests end unseen, so slots are not renewed any more. Write ",
     'log_by_lua_block { require("resty.headgate").log() } wherever the access phase is ours.')
 end
 
 local function renew(self)
-  if self.arrivals >= MANY then unseen(self) end
-  if self.unseen then return end
-  for _, slot in ipairs(due(self)) do
-    local engine = slot.charge.hand.here and self.engines.here or self.engines.there
-    local asked_s = ngx.now()
-    if engine:renew(slot.charge, slot.fence, PATIENCE) then slot.until_s = asked_s + ttl_of(slot) end
+  if self.arrivals >= MAX_UNLOGGED_ARRIVALS then report_missing_log_phase(self) end
+  if self.log_phase_missing then return end
+  for _, slot in ipairs(slots_due(self)) do
+    local engine = slot.charge.bound_limit.on_shared_dict and self.engines.shared or self.engines.redis
+    local sent_at_s = ngx.now()
+    if engine:renew(slot.charge, slot.fence, TIMEOUT_S) then slot.until_s = sent_at_s + ttl_of(slot) end
   end
 end
 
--- A worker that is leaving (a reload) gets no timer of a later time, so it sleeps in this one.
-local function look(_, self)
+-- Releases and renews slots. A worker that is exiting (a reload) gets no timer of a later time, so it sleeps in this
+-- one.
+local function maintain(_, self)
   flush(self)
   renew(self)
-  local leaving = ngx.worker.exiting()
-  if leaving and nobody_left() or self.count == 0 and (leaving or #self.queue == 0) then
-    self.looking = false
+  local exiting = ngx.worker.exiting()
+  if exiting and only_ours_left() or self.count == 0 and (exiting or #self.queue == 0) then
+    self.timer_armed = false
     return
   end
-  if leaving then ngx.sleep(LOOK) end
-  self.looking = ngx.timer.at(leaving and 0 or LOOK, look, self)
+  if exiting then ngx.sleep(INTERVAL_S) end
+  self.timer_armed = ngx.timer.at(exiting and 0 or INTERVAL_S, maintain, self)
 end
 
-local function soon(_, self)
+local function flush_now(_, self)
   self.flushing = false
   flush(self)
 end
 
-local function let_go(self, address)
+local function release_all(self, address)
   local slots = self.held[address]
   self.held[address], self.count = nil, self.count - 1
   for _, slot in ipairs(slots) do
-    if not (slot.charge.hand.here and release(self, slot)) then self.queue[#self.queue + 1] = slot end
+    if not (slot.charge.bound_limit.on_shared_dict and release(self, slot)) then self.queue[#self.queue + 1] = slot end
   end
-  if #self.queue > 0 and not self.flushing then self.flushing = ngx.timer.at(0, soon, self) end
+  if #self.queue > 0 and not self.flushing then self.flushing = ngx.timer.at(0, flush_now, self) end
 end
 
--- A request has come. What is still held under its address belongs to one that ended without a log phase of ours.
-function Holding:arrived()
+-- Handles the arrival of a request. Slots that are still held under its address belong to one that ended without our
+-- log phase.
+function SlotTracker:request_arrived()
   if self.count == 0 then return end
   self.arrivals = self.arrivals + 1
   local address = address_of()
   if not self.held[address] then return end
-  let_go(self, address)
-  unseen(self)
+  release_all(self, address)
+  report_missing_log_phase(self)
 end
 
--- The current request holds these slots: { charge, fence } each.
-function Holding:hold(slots)
+-- Stores the slots that the current request holds: { charge, fence } each.
+function SlotTracker:hold(slots)
   local address = address_of()
   for _, slot in ipairs(slots) do slot.until_s = ngx.now() + ttl_of(slot) end
   self.held[address], self.count = slots, self.count + 1
-  if not self.looking then self.looking = ngx.timer.at(ngx.worker.exiting() and 0 or LOOK, look, self) end
+  if not self.timer_armed then
+    self.timer_armed = ngx.timer.at(ngx.worker.exiting() and 0 or INTERVAL_S, maintain, self)
+  end
 end
 
--- The current request has ended.
-function Holding:ended()
+-- Releases the slots of the current request, which has ended.
+function SlotTracker:request_ended()
   if self.count == 0 then return end
-  self.arrivals = -math.huge -- ends are seen
+  self.arrivals = -math.huge -- log phases do run
   local address = address_of()
-  if self.held[address] then let_go(self, address) end
+  if self.held[address] then release_all(self, address) end
 end
 
 return M

@@ -1,90 +1,94 @@
--- A plate: a rulebook with all that Python worked out of it for a gateway (gateway/bundle.py), compiled.
+-- Compiles a bundle: a rulebook with everything that Python derived from it for a gateway (gateway/bundle.py).
 --
--- Compiled, it answers two questions: which rules a request meets (`met`), and by which hands they charge. A Hand
--- is one limit of one rule under the name that its counts have, and knows where it is decided:
+-- The result has two parts: `match`, which returns the rules that apply to a request, and the bound limits by which
+-- they charge. A bound limit is one limit of one rule under the name that its counts have, and says which engine
+-- decides it (`decided_by`):
 --
---   here         where: node and split, and everything if there is no Redis: on the shared dict
---   slots        "20 slots": acquired by a question of its own, and held until the request ends
+--   shared       where: node and split, and everything if there is no Redis: on the shared dict
+--   slots        "20 slots": acquired by a request of its own, and held until the request ends
 --   prefetched   units of a hot key, fetched ahead
---   there        everything else: in Redis, in one question
+--   redis        everything else: in Redis, in one request
 --
--- Laws (tests/nginx/test_gateway.py, test_faults.py): a hand is called as Python calls the same count; what cannot be
--- followed is refused whole, with a sentence, and the plate in force stays.
+-- Laws (tests/nginx/test_gateway.py, test_faults.py): a bound limit has the name that Python gives the same count; a
+-- bundle that cannot be followed is refused as a whole, with a sentence, and the current bundle stays.
 
 local headers = require "resty.headgate.http.headers"
 local json = require "resty.headgate.text.json"
 local match = require "resty.headgate.rules.match"
-local naming = require "resty.headgate.engines.redis.keys"
-local refusal = require "resty.headgate.http.refusal_body"
-local share = require "resty.headgate.engines.fallback.limit_share"
+local keys = require "resty.headgate.engines.redis.keys"
+local refusal_body = require "resty.headgate.http.refusal_body"
+local limit_share = require "resty.headgate.engines.fallback.limit_share"
 
 local M = {}
 
-local HERE, SLOTS, PREFETCHED, THERE = "here", "slots", "prefetched", "there"
+local SHARED, SLOTS, PREFETCHED, REDIS = "shared", "slots", "prefetched", "redis"
 
 local function fail(...) error(table.concat { ... }, 0) end
 
-local function place_of(rule, limit, terms, only_here)
+local function engine_of(rule, limit, options, shared_only)
   if limit.algorithm == "slots" then return SLOTS end
-  if only_here or rule.where == "node" or rule.where == "split" then return HERE end
-  return terms.prefetch and PREFETCHED or THERE
+  if shared_only or rule.where == "node" or rule.where == "split" then return SHARED end
+  return options.prefetch and PREFETCHED or REDIS
 end
 
--- What counts are filed under: by position, and by case where cases are counted apart.
-local function count_name(rule, position, word, candidate)
+-- Returns the name of a rule's counts: by position, and by case where cases are counted separately.
+local function count_name(rule, position, case_name, candidate)
   local name = candidate and rule.name .. "~" or rule.name
   if position > 1 then name = name .. "#" .. position - 1 end
-  return word and word ~= "" and name .. "@" .. word or name
+  return case_name and case_name ~= "" and name .. "@" .. case_name or name
 end
 
-local function terms_of(rule, said, aside, chosen)
-  local prefetch = not aside and said.prefetch or nil
-  local candidate = aside == "candidate"
+local function charge_options(rule, rule_options, shadow, settings)
+  local prefetch = not shadow and rule_options.prefetch or nil
+  local candidate = shadow == "candidate"
   return {
-    rule = rule.name, aside = aside ~= nil, lockout = not candidate and said.lockout or nil,
-    overrides = not candidate and rule.overrides or false, fallback = rule.fallback or chosen.fallback,
-    deadline = said.deadline or chosen.deadline, prefetch = prefetch,
+    rule = rule.name, shadow = shadow ~= nil, lockout = not candidate and rule_options.lockout or nil,
+    overrides = not candidate and rule.overrides or false, fallback = rule.fallback or settings.fallback,
+    deadline = rule_options.deadline or settings.deadline, prefetch = prefetch,
   }
 end
 
--- The hands of one rule's limits, one table of terms for all of them.
-local function bound(plate, rule, limits, word, aside, chosen)
-  local hands, terms = {}, terms_of(rule, plate.terms[rule.name] or {}, aside, chosen)
+-- Binds the limits of one rule; all of them share one table of options.
+local function bind_limits(bundle, rule, limits, case_name, shadow, settings)
+  local bound_limits, options = {}, charge_options(rule, bundle.terms[rule.name] or {}, shadow, settings)
   for position, text in ipairs(limits) do
-    local limit = plate.limits[text] or fail('rule "', rule.name, '": the plate does not say what ', text, " is.")
-    local divided = limit
-    if rule.where == "split" then divided = share.even(limit, chosen.place(rule)) end
-    local name = count_name(rule, position, word, aside == "candidate")
-    local where = place_of(rule, limit, terms, chosen.only_here)
-    local trouble = where == HERE and chosen.refuses and chosen.refuses(divided)
-    if trouble then fail('rule "', rule.name, '": ', trouble) end
-    hands[position] = {
-      rule = rule, name = name, aside = aside, limit = divided, terms = terms, where = where,
-      here = where == HERE or chosen.only_here or rule.where == "node" or rule.where == "split",
-      head = naming.head(chosen.prefix, limit.algorithm, name),
+    local limit = bundle.limits[text] or fail('rule "', rule.name, '": the bundle does not say what ', text, " is.")
+    local counted_limit = limit
+    if rule.where == "split" then counted_limit = limit_share.even(limit, settings.position(rule)) end
+    local name = count_name(rule, position, case_name, shadow == "candidate")
+    local decided_by = engine_of(rule, limit, options, settings.shared_only)
+    local on_shared_dict = decided_by == SHARED or settings.shared_only or rule.where == "node" or rule.where == "split"
+    local reason = decided_by == SHARED and settings.reason_unsupported and settings.reason_unsupported(counted_limit)
+    if reason then fail('rule "', rule.name, '": ', reason) end
+    bound_limits[position] = {
+      rule = rule, name = name, shadow = shadow, limit = counted_limit, options = options,
+      decided_by = decided_by, on_shared_dict = on_shared_dict,
+      head = keys.head(settings.prefix, limit.algorithm, name),
     }
   end
-  return hands
+  return bound_limits
 end
 
--- Puts for every limit that a rule may choose its hands into `into`.
-local function bind_all(plate, rule, values, words, asides, into, chosen)
+-- Binds every limit that a rule may choose, into `result`.
+local function bind_all(bundle, rule, values, case_names, modes, result, settings)
   for i, limits in ipairs(values) do
-    into[limits] = {}
-    for _, aside in ipairs(asides) do
-      into[limits][aside] = bound(plate, rule, limits, words and words[i], aside ~= "live" and aside or nil, chosen)
+    result[limits] = {}
+    for _, mode in ipairs(modes) do
+      local shadow = mode ~= "live" and mode or nil
+      result[limits][mode] = bind_limits(bundle, rule, limits, case_names and case_names[i], shadow, settings)
     end
   end
 end
 
--- What a book says that has no meaning without Redis; nil if nothing does.
-local function unheard(rules)
+-- Returns a note about overrides, which have no effect without Redis; nil if no rule has them.
+local function unused_overrides(rules)
   local names = {}
   for _, rule in ipairs(rules) do
     if rule.overrides then names[#names + 1] = rule.name end
   end
   if #names == 0 then return nil end
-  return "overrides lie in Redis, and there is none here: they are not used by " .. table.concat(names, ", ") .. "."
+  return "overrides are stored in Redis, and there is none here: they are not used by "
+    .. table.concat(names, ", ") .. "."
 end
 
 local function is_limit(limit)
@@ -92,59 +96,65 @@ local function is_limit(limit)
     and type(limit.quota) == "number" and type(limit.fresh) == "number"
 end
 
--- Puts its text on each limit. An algorithm that has no model here is of a newer Python.
-local function with_texts(limits)
+-- Sets the text of each limit. An algorithm that has no model here comes from a newer Python.
+local function set_texts(limits)
   for text, limit in pairs(limits) do
-    if not is_limit(limit) then fail("the plate does not say what ", text, " is.") end
+    if not is_limit(limit) then fail("the bundle does not say what ", text, " is.") end
     if not pcall(require, "resty.headgate.algorithms." .. limit.algorithm) then
-      fail('this nginx knows no "', limit.algorithm, '", as ', text, " is: it is older than who wrote the plate.")
+      fail('this nginx knows no "', limit.algorithm, '", as ', text,
+        " is: it is older than the headgate that wrote the bundle.")
     end
     limit.text = text
   end
 end
 
--- The first rule that is split among as many as there are at the moment; nil if none is.
+-- Returns the first rule that is split among the current members; nil if none is.
 local function split_rule(rules)
   for _, rule in ipairs(rules) do
     if rule.where == "split" and not rule.nodes then return rule end
   end
 end
 
--- Count and rank as one text.
-local function place_text(count, rank) return count .. ":" .. tostring(rank) end
+-- Returns count and rank as one text.
+local function position_text(count, rank) return count .. ":" .. tostring(rank) end
 
--- Whether a plate was compiled for another number of members, or another rank, than there is now.
-function M.outdated(plate, chosen)
-  return plate.split ~= nil and plate.split_by ~= place_text(chosen.place(plate.split))
+-- Returns whether a bundle was compiled for another number of members, or another rank, than there is now.
+function M.is_outdated(bundle, settings)
+  return bundle.split ~= nil and bundle.split_position ~= position_text(settings.position(bundle.split))
 end
 
--- `chosen`: prefix, fallback, deadline (seconds), only_here (there is no Redis), place (a function of a rule: among how
--- many its limit is split, and which of them this is), refuses (a function of a limit that is decided here: a
--- sentence, or nil).
-function M.compile(text, chosen)
-  local plate = json.decode(text)
-  if type(plate) ~= "table" or not plate.rules or not plate.limits then
-    fail("This is no plate: a rulebook is compiled by `headgate rules compile`, or published by `headgate rules push`.")
+-- Compiles the text of a bundle.
+--
+-- `settings`: prefix, fallback, deadline (seconds), shared_only (there is no Redis), position (a function of a rule:
+-- among how many members its limit is split, and the rank of this one), reason_unsupported (a function of a limit that
+-- is decided on the shared dict: a sentence, or nil).
+function M.compile(text, settings)
+  local bundle = json.decode(text)
+  if type(bundle) ~= "table" or not bundle.rules or not bundle.limits then
+    fail("This is no bundle. Compile a rulebook by `headgate rules compile`, or publish it by `headgate rules push`.")
   end
-  if plate.headers and not headers.known(plate.headers) then fail('"', plate.headers, '" is no form of headers.') end
-  plate.terms = plate.terms or {}
-  with_texts(plate.limits)
-  local met, choices = match.compile(plate, chosen.crc32)
-  local split = split_rule(plate.rules)
-  local split_by = split and place_text(chosen.place(split))
-  local hands, rules = {}, {}
-  for i, rule in ipairs(plate.rules) do
-    local words = plate.terms[rule.name] or {}
-    rule.refusal = refusal.compile(rule.refuse, rule.name)
+  if bundle.headers and not headers.is_form(bundle.headers) then
+    fail('"', bundle.headers, '" is no form of headers.')
+  end
+  bundle.terms = bundle.terms or {}
+  set_texts(bundle.limits)
+  local match_call, choices = match.compile(bundle, settings.crc32)
+  local split = split_rule(bundle.rules)
+  local split_position = split and position_text(settings.position(split))
+  local bound_limits, rules = {}, {}
+  for i, rule in ipairs(bundle.rules) do
+    local rule_options = bundle.terms[rule.name] or {}
+    rule.refusal = refusal_body.compile(rule.refuse, rule.name)
     rules[rule.name] = rule
-    bind_all(plate, rule, choices[i].limits, words.names, { "live", "shadow" }, hands, chosen)
-    bind_all(plate, rule, choices[i].candidates, words.candidate_names, { "candidate" }, hands, chosen)
+    bind_all(bundle, rule, choices[i].limits, rule_options.names, { "live", "shadow" }, bound_limits, settings)
+    bind_all(bundle, rule, choices[i].candidates, rule_options.candidate_names, { "candidate" }, bound_limits, settings)
   end
   return {
-    note = chosen.only_here and unheard(plate.rules) or nil,
-    warnings = type(plate.warnings) == "table" and plate.warnings or {},
-    split = split, split_by = split_by, met = met, hands = hands, rules = rules, headers = plate.headers or "draft-11",
-    limits = plate.limits, zones = plate.zones or {}, scripts = plate.scripts or {}, texts = plate.texts or {},
+    note = settings.shared_only and unused_overrides(bundle.rules) or nil,
+    warnings = type(bundle.warnings) == "table" and bundle.warnings or {},
+    split = split, split_position = split_position, match = match_call, bound_limits = bound_limits, rules = rules,
+    headers = bundle.headers or "draft-11",
+    limits = bundle.limits, zones = bundle.zones or {}, scripts = bundle.scripts or {}, texts = bundle.texts or {},
   }
 end
 

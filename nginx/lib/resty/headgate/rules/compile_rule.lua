@@ -1,128 +1,129 @@
--- What a rule makes of a call that its `when` holds for: a match, or nothing. The twin of
+-- Compiles a rule into a function that makes a match of a call for which its `when` holds, or nil. The twin of
 -- rules/matching/compile_rule.py.
 --
--- A match is { rule, key, limits, cost, shadow, candidate, denied }: the rule as the document has it, the key, texts of
--- limits (none: unlimited), the cost, whether it is only shadowed, a candidate's limits if there is one, and why the
--- rule refuses without asking anybody, if it does. There is room in it for what a charge is beside (call.lua).
+-- A match is { rule, key, limits, cost, shadow, candidate, denied }: the rule as in the document, the key, texts of
+-- limits (none: unlimited), the cost, whether it is only shadowed, the limits of the candidate if there is one, and why
+-- the rule refuses without asking, if it does. It has fields for what a charge also needs (decide.lua).
 --
--- Laws: what is missing is looked for in the key first, then in the cost; the mode is decided by the key; a cost of 0
--- is no match.
+-- Laws: missing attributes are looked for in the key first, then in the cost; the mode is decided by the key; a cost of
+-- 0 is no match.
 
-local chain = require "resty.headgate.compose"
+local compose = require "resty.headgate.compose"
 local condition = require "resty.headgate.rules.condition"
 local json = require "resty.headgate.text.json"
 local keys = require "resty.headgate.rules.keys"
 
 local M = {}
 
-local WHOLE = 10000 -- keys are told apart in hundredths of a percent
-local EXACT = "9007199254740992" -- 2^53: beyond it a double is not every whole number
-local MODES = { enforce = { WHOLE, 0 }, shadow = { 0, WHOLE }, off = { 0, 0 } }
+local ALL_KEYS = 10000 -- rollouts are in hundredths of a percent
+local MAX_EXACT_TEXT = "9007199254740992" -- 2^53: beyond it doubles skip whole numbers
+local MODES = { enforce = { ALL_KEYS, 0 }, shadow = { 0, ALL_KEYS }, off = { 0, 0 } }
 
--- A value, or one of several by an attribute: the first case that holds. Also all values there are: those of the
--- cases in their order, then the one of `otherwise`.
-local function choice(said, read)
-  if type(said) ~= "table" or not said.cases then
-    local value = read(said)
+-- Compiles a value, or a choice of values by an attribute: the first case that matches. Also returns all values: those
+-- of the cases in their order, then `otherwise`.
+local function choice(spec, read)
+  if type(spec) ~= "table" or not spec.cases then
+    local value = read(spec)
     return function() return value end, { value }
   end
-  local cases, values, otherwise = {}, {}, read(said.otherwise)
-  for i, text in ipairs(json.names(said.cases)) do
-    local bound, value = condition.test(said.by, text).bound, read(said.cases[text])
+  local cases, values, otherwise = {}, {}, read(spec.otherwise)
+  for i, text in ipairs(json.names(spec.cases)) do
+    local matches, value = condition.test(spec.by, text).match, read(spec.cases[text])
     values[i] = value
-    cases[i] = function(seen) return bound(seen) and value end
+    cases[i] = function(attributes) return matches(attributes) and value end
   end
   values[#values + 1] = otherwise
-  local chosen = chain.first(cases)
-  return function(seen) return chosen(seen) or otherwise end, values
+  local first_match = compose.first(cases)
+  return function(attributes) return first_match(attributes) or otherwise end, values
 end
 
-local function limits(said)
-  if said == "unlimited" then return {} end
-  return type(said) == "table" and said or { said }
+local function limits(spec)
+  if spec == "unlimited" then return {} end
+  return type(spec) == "table" and spec or { spec }
 end
 
--- A whole number of at most 2^53, in digits and nothing else.
-local function counted(text)
+-- Parses a whole number of at most 2^53, in digits and nothing else.
+local function parse_count(text)
   if not text or #text > 16 or not string.find(text, "^%d+$") then return nil end
-  if #text == 16 and text > EXACT then return nil end
+  if #text == 16 and text > MAX_EXACT_TEXT then return nil end
   return tonumber(text)
 end
 
--- For a key: whether the rule is only shadowed, or nil if it is off. All keys or none take no checksum.
-local function moded(rule, crc32)
-  local said = rule.mode or "enforce"
-  local shares = MODES[said] or {
-    math.floor((said.enforce or 0) * 100 + 0.5), math.floor((said.shadow or 0) * 100 + 0.5),
+-- Compiles the mode into a function of the key: whether the rule is only shadowed, or nil if it is off. All keys or
+-- none need no checksum.
+local function compile_mode(rule, crc32)
+  local spec = rule.mode or "enforce"
+  local portions = MODES[spec] or {
+    math.floor((spec.enforce or 0) * 100 + 0.5), math.floor((spec.shadow or 0) * 100 + 0.5),
   }
-  local enforced, on = shares[1], shares[1] + shares[2]
+  local enforced, applied = portions[1], portions[1] + portions[2]
   return function(key)
-    if on == 0 then return nil end
-    if enforced == WHOLE or shares[2] == WHOLE then return enforced == 0 end
-    local place = crc32(rule.name .. "|" .. key) % WHOLE
-    if place >= on then return nil end
-    return place >= enforced
+    if applied == 0 then return nil end
+    if enforced == ALL_KEYS or portions[2] == ALL_KEYS then return enforced == 0 end
+    local position = crc32(rule.name .. "|" .. key) % ALL_KEYS
+    if position >= applied then return nil end
+    return position >= enforced
   end
 end
 
-local function lacking(names)
-  return table.concat(names, " and ") .. (#names == 1 and " is missing" or " are missing")
+local function missing_text(missing_names)
+  return table.concat(missing_names, " and ") .. (#missing_names == 1 and " is missing" or " are missing")
 end
 
--- What a call costs, and if that cannot be told, why.
-local function costed(said)
-  local cost_of = (choice(said, function(value) return value end))
-  return function(seen)
-    local cost = cost_of(seen)
+-- Compiles the cost into a function that returns the cost of a call, or nil and why it has none.
+local function compile_cost(spec)
+  local cost_of = (choice(spec, function(value) return value end))
+  return function(attributes)
+    local cost = cost_of(attributes)
     if type(cost) == "number" then return cost, nil end
-    local text = seen[cost]
-    local found = counted(text)
-    if found then return found, nil end
-    local why = "no whole number"
+    local text = attributes[cost]
+    local count = parse_count(text)
+    if count then return count, nil end
+    local problem = "no whole number"
     if not text or text == "" then
-      why = "missing"
+      problem = "missing"
     elseif string.find(text, "^%d+$") then
-      why = "more than 2^53"
+      problem = "more than 2^53"
     end
-    return nil, cost .. ", the cost, is " .. why
+    return nil, cost .. ", the cost, is " .. problem
   end
 end
 
--- The rule as a function of attributes, with what its paths captured, and the caller's cost; and all the limits that
--- it may choose, those of its candidate apart.
-function M.judge(rule, crc32)
-  local unless = rule.except and condition.compile(rule.except).bound
-  local key_of = keys.former(keys.dimensions(rule.key))
+-- Compiles a rule into a function of attributes, with the captures of its paths, and the caller's cost; also returns
+-- all limits that it may choose, and those of its candidate.
+function M.compile(rule, crc32)
+  local is_excepted = rule.except and condition.compile(rule.except).match
+  local key_of = keys.compile(keys.dimensions(rule.key))
   local missing = rule.missing or "deny"
-  local mode = moded(rule, crc32)
-  local cost_of = rule.cost ~= nil and costed(rule.cost)
-  local limits_of, all = choice(rule.limit, limits)
+  local mode = compile_mode(rule, crc32)
+  local cost_of = rule.cost ~= nil and compile_cost(rule.cost)
+  local limits_of, all_limits = choice(rule.limit, limits)
   local candidate_of, candidates
   if rule.candidate then candidate_of, candidates = choice(rule.candidate, limits) end
 
-  return function(seen, cost)
-    if unless and unless(seen) then return nil end
+  return function(attributes, cost)
+    if is_excepted and is_excepted(attributes) then return nil end
     local denied
-    local key, names = key_of(seen)
-    if names and missing == "skip" then return nil end
-    if names and missing == "deny" then denied = lacking(names) end
+    local key, missing_names = key_of(attributes)
+    if missing_names and missing == "skip" then return nil end
+    if missing_names and missing == "deny" then denied = missing_text(missing_names) end
     local shadow = mode(key)
     if shadow == nil then return nil end
     if cost_of then
-      local stated, why = cost_of(seen)
-      if not stated and missing == "skip" then return nil end
-      if not stated and missing == "deny" then denied = denied or why end
-      cost = math.min(cost * (stated or 1), tonumber(EXACT))
+      local rule_cost, problem = cost_of(attributes)
+      if not rule_cost and missing == "skip" then return nil end
+      if not rule_cost and missing == "deny" then denied = denied or problem end
+      cost = math.min(cost * (rule_cost or 1), tonumber(MAX_EXACT_TEXT))
     end
     if cost == 0 then return nil end
     local match = {
-      rule = rule, key = key, limits = limits_of(seen), cost = cost, shadow = shadow, hand = false, limit = false,
-      facts = false,
+      rule = rule, key = key, limits = limits_of(attributes), cost = cost, shadow = shadow, bound_limit = false,
+      limit = false, outcome = false,
     }
-    if candidate_of then match.candidate = candidate_of(seen) end
+    if candidate_of then match.candidate = candidate_of(attributes) end
     if denied then match.denied = denied end
     return match
-  end, all, candidates
+  end, all_limits, candidates
 end
 
 return M

@@ -1,57 +1,60 @@
--- Conditions: tests on a call's attributes, joined by all, any and not. The twin of rules/condition.py.
+-- Compiles conditions: tests on a call's attributes, joined by all, any and not. The twin of rules/condition.py.
 --
--- A condition becomes `bound`, a function of attributes: it gives them back, with what a path captured laid over
--- them, or nil if it does not hold. How a text is meant depends on the attribute: a path pattern for `path`, a network
--- for `address`, without case for `method` and `host`, a glob for everything else.
+-- A condition becomes `match`, a function of attributes: it returns them, with the captures of a path laid over them,
+-- or nil if the condition does not hold. The meaning of a text depends on the attribute: a path pattern for `path`, a
+-- network for `address`, case-insensitive for `method` and `host`, a glob for everything else.
 --
--- Laws: of the patterns of one test the first that fits captures, of `any` the first part that holds, and under `not`
--- nothing does; of `all` what captures comes first, so that the others see it; an absent or empty attribute passes no
--- test but false.
+-- Laws: of the patterns of one test the first that matches captures, of `any` the first condition that holds, and under
+-- `not` none captures; within `all` capturing conditions come first, so that the others see their captures; an absent
+-- or empty attribute passes no test but false.
 
-local chain = require "resty.headgate.compose"
+local compose = require "resty.headgate.compose"
 local json = require "resty.headgate.text.json"
-local network = require "resty.headgate.rules.ip_networks"
+local ip_networks = require "resty.headgate.rules.ip_networks"
 local pattern = require "resty.headgate.rules.pattern"
-local remembering = require "resty.headgate.memoize"
-local split = require "resty.headgate.text.strings"
+local memoize = require "resty.headgate.memoize"
+local strings = require "resty.headgate.text.strings"
 
 local M = {}
 
-local segments_of = remembering(split.segments)
+local segments_of = memoize(strings.segments)
 
 local FOLDS = { method = string.upper, host = string.lower }
 
 local function present(value) return value ~= nil and value ~= "" end
 
--- A condition that captures nothing, from a function that says whether it holds.
-local function plain(holds)
-  return { bound = function(seen) return holds(seen) and seen or nil end }
+-- Returns a condition without captures, from a predicate.
+local function without_captures(holds)
+  return { match = function(attributes) return holds(attributes) and attributes or nil end }
 end
 
--- What a row of segments captures, laid over what is seen.
-local function capturing(places)
-  local first, place = next(places)
-  if next(places, first) == nil then
-    return function(row, seen)
-      return setmetatable({ [first] = row[place > 0 and place or #row + 1 + place] }, { __index = seen })
+-- Returns a function that lays the captured segments over the attributes.
+local function capture_function(positions)
+  local first, position = next(positions)
+  if next(positions, first) == nil then
+    return function(segments, attributes)
+      local captured = { [first] = segments[position > 0 and position or #segments + 1 + position] }
+      return setmetatable(captured, { __index = attributes })
     end
   end
-  return function(row, seen)
-    local found = {}
-    for name, at in pairs(places) do found[name] = row[at > 0 and at or #row + 1 + at] end
-    return setmetatable(found, { __index = seen })
+  return function(segments, attributes)
+    local captured = {}
+    for name, index in pairs(positions) do
+      captured[name] = segments[index > 0 and index or #segments + 1 + index]
+    end
+    return setmetatable(captured, { __index = attributes })
   end
 end
 
-local function path_bound(text)
-  local one = pattern.path(text)
-  local fits, capture = one.fits, one.captures and capturing(one.captures)
-  return function(seen)
-    local path = seen.path
+local function path_matcher(text)
+  local path_pattern = pattern.path(text)
+  local matches, capture = path_pattern.matches, path_pattern.captures and capture_function(path_pattern.captures)
+  return function(attributes)
+    local path = attributes.path
     if not present(path) then return nil end
-    local row = segments_of(path)
-    if not fits(row) then return nil end
-    return capture and capture(row, seen) or seen
+    local segments = segments_of(path)
+    if not matches(segments) then return nil end
+    return capture and capture(segments, attributes) or attributes
   end, capture ~= nil
 end
 
@@ -59,98 +62,100 @@ local function path_test(texts)
   local patterns, captures = {}, false
   for i, text in ipairs(texts) do
     local captured
-    patterns[i], captured = path_bound(text)
+    patterns[i], captured = path_matcher(text)
     captures = captures or captured
   end
-  return { bound = chain.first(patterns), captures = captures }
+  return { match = compose.first(patterns), captures = captures }
 end
 
 local function text_test(attribute, texts)
   local fold = FOLDS[attribute]
   local globs = {}
   for i, text in ipairs(texts) do globs[i] = pattern.glob(fold and fold(text) or text) end
-  local matches = chain.first(globs)
-  return plain(function(seen)
-    local value = seen[attribute]
+  local matches = compose.first(globs)
+  return without_captures(function(attributes)
+    local value = attributes[attribute]
     return present(value) and matches(value)
   end)
 end
 
--- One attribute, and what it must be: a text, one of a list, present (true) or absent (false).
-function M.test(attribute, wanted)
-  if type(wanted) == "boolean" then
-    return plain(function(seen) return present(seen[attribute]) == wanted end)
+-- Compiles the test of one attribute: a text, one of a list, present (true) or absent (false).
+function M.test(attribute, expected)
+  if type(expected) == "boolean" then
+    return without_captures(function(attributes) return present(attributes[attribute]) == expected end)
   end
-  local texts = type(wanted) == "table" and wanted or { wanted }
+  local texts = type(expected) == "table" and expected or { expected }
   if attribute == "path" then return path_test(texts) end
   if attribute == "address" then
-    local among = network.networks(texts)
-    return plain(function(seen) return present(seen.address) and among(seen.address) end)
+    local contains = ip_networks.compile(texts)
+    return without_captures(function(attributes)
+      return present(attributes.address) and contains(attributes.address)
+    end)
   end
   return text_test(attribute, texts)
 end
 
-local function compiled(list)
-  local parts, captures = {}, false
-  for i, said in ipairs(list) do
-    parts[i] = M.compile(said)
-    captures = captures or parts[i].captures or false
+local function compile_list(list)
+  local conditions, captures = {}, false
+  for i, spec in ipairs(list) do
+    conditions[i] = M.compile(spec)
+    captures = captures or conditions[i].captures or false
   end
-  return parts, captures
+  return conditions, captures
 end
 
--- Its parts, and those of every `all` among them; those that capture before the others.
-local function in_order(parts)
-  local front, back = {}, {}
-  for _, part in ipairs(parts) do
-    for _, inner in ipairs(part.all or { part }) do
-      local list = inner.captures and front or back
+-- Returns the conditions, with those of every nested `all`; capturing ones before the others.
+local function in_order(conditions)
+  local capturing_first, others = {}, {}
+  for _, condition in ipairs(conditions) do
+    for _, inner in ipairs(condition.all or { condition }) do
+      local list = inner.captures and capturing_first or others
       list[#list + 1] = inner
     end
   end
-  local captures = #front > 0
-  for _, part in ipairs(back) do front[#front + 1] = part end
-  return front, captures
+  local captures = #capturing_first > 0
+  for _, condition in ipairs(others) do capturing_first[#capturing_first + 1] = condition end
+  return capturing_first, captures
 end
 
-local function bounds_of(parts)
-  local found = {}
-  for i, part in ipairs(parts) do found[i] = part.bound end
-  return found
+local function match_functions(conditions)
+  local functions = {}
+  for i, condition in ipairs(conditions) do functions[i] = condition.match end
+  return functions
 end
 
--- `all` keeps its parts, for an `all` around this one.
-local function every(parts)
-  local ordered, captures = in_order(parts)
-  return { bound = chain.through(bounds_of(ordered)), captures = captures, all = ordered }
+-- Combines conditions that must all hold. They are kept, for an `all` around this one.
+local function all_of(conditions)
+  local ordered, captures = in_order(conditions)
+  return { match = compose.pipeline(match_functions(ordered)), captures = captures, all = ordered }
 end
 
-local function some(list)
-  local parts, captures = compiled(list)
-  return { bound = chain.first(bounds_of(parts)), captures = captures }
+local function any_of(list)
+  local conditions, captures = compile_list(list)
+  return { match = compose.first(match_functions(conditions)), captures = captures }
 end
 
-local function none(said)
-  local part = M.compile(said)
-  return plain(function(seen) return part.bound(seen) == nil end)
+local function none_of(spec)
+  local condition = M.compile(spec)
+  return without_captures(function(attributes) return condition.match(attributes) == nil end)
 end
 
--- A condition of a canonical document: a mapping, of which every entry must hold.
-function M.compile(said)
-  local parts = {}
-  for _, name in ipairs(json.names(said)) do
-    local value = said[name]
+-- Compiles a condition of a canonical document: a mapping, of which every entry must hold.
+function M.compile(spec)
+  local conditions = {}
+  for _, name in ipairs(json.names(spec)) do
+    local value = spec[name]
     if name == "all" then
-      for _, part in ipairs((compiled(value))) do parts[#parts + 1] = part end
+      for _, condition in ipairs((compile_list(value))) do conditions[#conditions + 1] = condition end
     elseif name == "any" then
-      parts[#parts + 1] = some(value)
+      conditions[#conditions + 1] = any_of(value)
     elseif name == "not" then
-      parts[#parts + 1] = none(value)
+      conditions[#conditions + 1] = none_of(value)
     else
-      parts[#parts + 1] = M.test(name, value)
+      conditions[#conditions + 1] = M.test(name, value)
     end
   end
-  return #parts == 1 and parts[1] or every(parts)
+  return #conditions == 1 and conditions[1] or all_of(conditions)
 end
 
 return M

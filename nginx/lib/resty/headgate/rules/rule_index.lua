@@ -1,148 +1,149 @@
--- The index: of a thousand rules, the few that a request may concern. In small what rules/matching/rule_index.py is.
+-- Indexes rules: of a thousand rules, finds the few that a request may match. A small version of
+-- rules/matching/rule_index.py.
 --
--- A rule that must find one of a few whole texts in an attribute waits under each of them; one that must find a path
--- waits under the plain segments that its pattern begins with. Of all the tests by which it could be placed it is
--- placed by the one that fewest others share. What cannot be placed is always a candidate.
+-- A rule that needs an attribute to equal one of a few texts is indexed under each of them; one that needs a path is
+-- indexed under the literal segments that its pattern begins with. Of all tests by which a rule could be indexed, it is
+-- indexed by the one that the fewest others share. A rule that cannot be indexed is always a candidate.
 --
--- Laws: whoever is not found would not have held; who is found comes once, in the order of the book (tests/nginx:
--- the vectors, and books at random).
+-- Laws: a rule that is not found would not match; a rule that is found appears once, in the order of the rulebook
+-- (tests/nginx: the vectors, and random rulebooks).
 
-local remembering = require "resty.headgate.memoize"
+local memoize = require "resty.headgate.memoize"
 
 local M = {}
 
-local DEEPEST = 4 -- segments of a path by which a rule is placed
+local MAX_PATH_SEGMENTS = 4 -- of a pattern, by which a rule is indexed
 
 local FOLDS = { host = string.lower, method = string.upper }
 
--- The spot of a whole text; nil of a glob.
-local function whole(attribute, text)
+-- Returns the index key of a literal text; nil for a glob.
+local function exact_key(attribute, text)
   if string.find(text, "*", 1, true) then return nil end
   local fold = FOLDS[attribute]
   return attribute .. "\0" .. (fold and fold(text) or text)
 end
 
--- The spot of a path pattern: the plain segments at its front; nil if it begins with none.
-local function front(text)
-  local kept = {}
+-- Returns the index key of a path pattern: the literal segments at its front; nil if it begins with none.
+local function path_key(text)
+  local segments = {}
   for segment in string.gmatch(text, "[^/]+") do
-    if #kept == DEEPEST or string.find(segment, "[*{]") then break end
-    kept[#kept + 1] = segment
+    if #segments == MAX_PATH_SEGMENTS or string.find(segment, "[*{]") then break end
+    segments[#segments + 1] = segment
   end
-  return #kept > 0 and "path\0/" .. table.concat(kept, "/") or nil
+  return #segments > 0 and "path\0/" .. table.concat(segments, "/") or nil
 end
 
--- Where a test may be waited for: a list of spots, nil if anywhere.
-local function spots_of(attribute, wanted)
-  if type(wanted) == "boolean" or attribute == "address" then return nil end
+-- Returns the index keys of a test; nil if it cannot be indexed.
+local function index_keys(attribute, expected)
+  if type(expected) == "boolean" or attribute == "address" then return nil end
   if not (attribute == "path" or attribute == "host" or string.find(attribute, ".", 1, true)) then return nil end
-  local spots = {}
-  for i, text in ipairs(type(wanted) == "table" and wanted or { wanted }) do
-    spots[i] = attribute == "path" and front(text) or attribute ~= "path" and whole(attribute, text) or nil
-    if not spots[i] then return nil end
+  local keys = {}
+  for i, text in ipairs(type(expected) == "table" and expected or { expected }) do
+    keys[i] = attribute == "path" and path_key(text) or attribute ~= "path" and exact_key(attribute, text) or nil
+    if not keys[i] then return nil end
   end
-  return spots
+  return keys
 end
 
--- All tests that a condition cannot do without.
-local function tests_of(said, found)
-  for attribute, wanted in pairs(said) do
+-- Returns all indexable tests that a condition requires.
+local function indexable_tests(condition, result)
+  for attribute, expected in pairs(condition) do
     if attribute == "all" then
-      for _, inner in ipairs(wanted) do tests_of(inner, found) end
+      for _, inner in ipairs(expected) do indexable_tests(inner, result) end
     elseif attribute ~= "any" and attribute ~= "not" then
-      local spots = spots_of(attribute, wanted)
-      if spots then found[#found + 1] = { attribute = attribute, spots = spots } end
+      local keys = index_keys(attribute, expected)
+      if keys then result[#result + 1] = { attribute = attribute, keys = keys } end
     end
   end
-  return found
+  return result
 end
 
-local function crowd_of(test, crowds)
-  local most = 0
-  for _, spot in ipairs(test.spots) do most = math.max(most, crowds[spot]) end
-  return most
+local function largest_count(test, counts)
+  local largest = 0
+  for _, key in ipairs(test.keys) do largest = math.max(largest, counts[key]) end
+  return largest
 end
 
--- Each entry has its number; `conditions[number]` is its `when`, or nil.
-local function placed(entries, conditions)
-  local tests, crowds = {}, {}
+-- Builds the index. Each entry has its number; `conditions[number]` is its `when`, or nil.
+local function build_index(entries, conditions)
+  local tests, counts = {}, {}
   for number in ipairs(entries) do
-    tests[number] = conditions[number] and tests_of(conditions[number], {}) or {}
+    tests[number] = conditions[number] and indexable_tests(conditions[number], {}) or {}
     for _, test in ipairs(tests[number]) do
-      for _, spot in ipairs(test.spots) do crowds[spot] = (crowds[spot] or 0) + 1 end
+      for _, key in ipairs(test.keys) do counts[key] = (counts[key] or 0) + 1 end
     end
   end
-  local spots, attributes, always = {}, {}, {}
+  local by_key, attributes, unindexed = {}, {}, {}
   for number, entry in ipairs(entries) do
-    local least
+    local best
     for _, test in ipairs(tests[number]) do
-      if not least or crowd_of(test, crowds) < crowd_of(least, crowds) then least = test end
+      if not best or largest_count(test, counts) < largest_count(best, counts) then best = test end
     end
-    if not least then
-      always[#always + 1] = entry
+    if not best then
+      unindexed[#unindexed + 1] = entry
     else
-      attributes[least.attribute] = true
-      for _, spot in ipairs(least.spots) do
-        spots[spot] = spots[spot] or {}
-        if spots[spot][#spots[spot]] ~= entry then table.insert(spots[spot], entry) end
+      attributes[best.attribute] = true
+      for _, key in ipairs(best.keys) do
+        by_key[key] = by_key[key] or {}
+        if by_key[key][#by_key[key]] ~= entry then table.insert(by_key[key], entry) end
       end
     end
   end
-  return spots, attributes, always
+  return by_key, attributes, unindexed
 end
 
-local function by_number(a, b) return a.number < b.number end
+local function precedes(a, b) return a.number < b.number end
 
--- Lists of entries as one, in the order of the book, each entry once.
-local function merged(lists)
-  local found, last = {}, nil
+-- Merges lists of entries, in the order of the rulebook, each entry once.
+local function merge(lists)
+  local result, last = {}, nil
   for _, list in ipairs(lists) do
-    for _, entry in ipairs(list) do found[#found + 1] = entry end
+    for _, entry in ipairs(list) do result[#result + 1] = entry end
   end
-  table.sort(found, by_number)
-  local kept = {}
-  for _, entry in ipairs(found) do
-    if entry ~= last then kept[#kept + 1] = entry end
+  table.sort(result, precedes)
+  local unique = {}
+  for _, entry in ipairs(result) do
+    if entry ~= last then unique[#unique + 1] = entry end
     last = entry
   end
-  return kept
+  return unique
 end
 
-local function along(spots, path, always)
-  local lists, at = { #always > 0 and always or nil }, 1
-  for _ = 1, DEEPEST do
-    local slash = string.find(path, "/", at + 1, true)
-    lists[#lists + 1] = spots["path\0" .. (slash and string.sub(path, 1, slash - 1) or path)]
+local function entries_along_path(by_key, path, unindexed)
+  local lists, slash_at = { #unindexed > 0 and unindexed or nil }, 1
+  for _ = 1, MAX_PATH_SEGMENTS do
+    local slash = string.find(path, "/", slash_at + 1, true)
+    lists[#lists + 1] = by_key["path\0" .. (slash and string.sub(path, 1, slash - 1) or path)]
     if not slash then break end
-    at = slash
+    slash_at = slash
   end
-  return #lists < 2 and (lists[1] or always) or merged(lists)
+  return #lists < 2 and (lists[1] or unindexed) or merge(lists)
 end
 
--- A function of attributes that gives the entries to be looked at.
-function M.of(entries, conditions)
-  local spots, attributes, always = placed(entries, conditions)
-  local others = {}
+-- Returns a function of attributes that returns the candidate entries.
+function M.build(entries, conditions)
+  local by_key, attributes, unindexed = build_index(entries, conditions)
+  local other_attributes = {}
   for attribute in pairs(attributes) do
-    if attribute ~= "path" then others[#others + 1] = attribute end
+    if attribute ~= "path" then other_attributes[#other_attributes + 1] = attribute end
   end
-  local function everywhere() return always end
-  local by_path = everywhere
+  local function only_unindexed() return unindexed end
+  local by_path = only_unindexed
   if attributes.path then
-    local found = remembering(function(path) return along(spots, path, always) end)
-    by_path = function(seen)
-      local path = seen.path
-      return path and found(path) or always
+    local entries_of = memoize(function(path) return entries_along_path(by_key, path, unindexed) end)
+    by_path = function(values)
+      local path = values.path
+      return path and entries_of(path) or unindexed
     end
   end
-  if #others == 0 then return by_path end
-  return function(seen)
-    local lists = { by_path(seen) }
-    for _, attribute in ipairs(others) do
-      local value = seen[attribute]
-      if value then lists[#lists + 1] = spots[attribute .. "\0" .. value] end
+  if #other_attributes == 0 then return by_path end
+  return function(values)
+    local lists = { by_path(values) }
+    for _, attribute in ipairs(other_attributes) do
+      local value = values[attribute]
+      if value then lists[#lists + 1] = by_key[attribute .. "\0" .. value] end
     end
-    return #lists == 1 and lists[1] or merged(lists)
+    return #lists == 1 and lists[1] or merge(lists)
   end
 end
 

@@ -1,19 +1,19 @@
--- CRC-32, by which a key is given its place among all keys: the same that zlib, and nginx's ngx.crc32_long, compute.
+-- Computes CRC-32, by which a rollout selects keys: the same as zlib's, and as nginx's ngx.crc32_long.
 
 local bit = require "bit"
 
 local bxor, band, rshift = bit.bxor, bit.band, bit.rshift
 local POLYNOMIAL = 0xEDB88320
 
-local steps = {}
+local TABLE = {}
 for byte = 0, 255 do
-  local rest = byte
-  for _ = 1, 8 do rest = bxor(rshift(rest, 1), band(rest, 1) * POLYNOMIAL) end
-  steps[byte] = rest
+  local checksum = byte
+  for _ = 1, 8 do checksum = bxor(rshift(checksum, 1), band(checksum, 1) * POLYNOMIAL) end
+  TABLE[byte] = checksum
 end
 
 return function(text)
-  local rest = 0xFFFFFFFF
-  for i = 1, #text do rest = bxor(steps[band(bxor(rest, string.byte(text, i)), 255)], rshift(rest, 8)) end
-  return bxor(rest, 0xFFFFFFFF) % 2 ^ 32
+  local checksum = 0xFFFFFFFF
+  for i = 1, #text do checksum = bxor(TABLE[band(bxor(checksum, string.byte(text, i)), 255)], rshift(checksum, 8)) end
+  return bxor(checksum, 0xFFFFFFFF) % 2 ^ 32
 end

@@ -1,19 +1,19 @@
--- JSON as a rulebook is written in it: a reader that remembers in which order names stood, and a writer of texts.
+-- Decodes the JSON of a rulebook, remembering the order of names, and quotes texts.
 --
--- Of the cases of a choice the first that holds is taken, so their order is part of what a book says; other readers
--- forget it. `names` tells it. A null in a mapping is absent. No book holds half a character.
+-- Of the cases of a choice the first that matches is taken, so their order has a meaning; other decoders lose it.
+-- `names` returns it. A null in a mapping is absent. No rulebook contains half a character.
 --
--- Laws (tests/nginx/test_json.py): what is not JSON is an error that says where, and never half a document; whatever is
--- quoted is read as it was.
+-- Laws (tests/nginx/test_json.py): a text that is not JSON is an error that says where, and never half a document;
+-- decoding a quoted text returns the text.
 
 local utf8 = require "resty.headgate.text.utf8"
 
 local M = {}
 
 local ESCAPES = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
-local ESCAPED = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n" }
+local SHORT_ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n" }
 local QUOTE, BACKSLASH, SPACE = string.byte('"\\ ', 1, 3)
-local WORDS = { { "true", true }, { "false", false }, { "null", nil } }
+local LITERALS = { { "true", true }, { "false", false }, { "null", nil } }
 
 local byte = string.byte
 local value
@@ -28,7 +28,7 @@ local function expect(text, at, character)
   return at + 1
 end
 
--- The character of \uXXXX, of two of them if they are a pair; and where it ends.
+-- Returns the character of \uXXXX, or of a surrogate pair, and where it ends.
 local function code_point(text, at)
   local high = tonumber(string.match(text, "^u(%x%x%x%x)", at) or fail(at, "an escape"), 16)
   at = at + 5
@@ -40,10 +40,10 @@ local function code_point(text, at)
   return utf8.bytes(high), at
 end
 
--- Where the plain part of a text ends, and with which byte: a quote, a backslash, what may not be there, or nil. LuaJIT
--- compiles this, and no search by a pattern: a plate carries half a megabyte of scripts, and a worker does nothing else
--- while it reads them.
-local function plain_until(text, at)
+-- Returns where the next special byte of a text is, and that byte: a quote, a backslash, a control character, or nil.
+-- LuaJIT compiles this loop, and no search by a pattern: a bundle carries half a megabyte of scripts, and a worker does
+-- nothing else while it decodes them.
+local function find_special(text, at)
   local code = byte(text, at)
   while code and code ~= QUOTE and code ~= BACKSLASH and code >= SPACE do
     at = at + 1
@@ -56,20 +56,20 @@ local function read_text(text, at)
   at = expect(text, at, '"')
   local pieces = {}
   while true do
-    local stop, code = plain_until(text, at)
-    pieces[#pieces + 1] = string.sub(text, at, stop - 1)
-    if code == QUOTE then return table.concat(pieces), stop + 1 end
-    if code ~= BACKSLASH then fail(stop, code and "an escape" or '"') end
-    local plain = ESCAPES[string.sub(text, stop + 1, stop + 1)]
-    if plain then
-      pieces[#pieces + 1], at = plain, stop + 2
+    local special_at, code = find_special(text, at)
+    pieces[#pieces + 1] = string.sub(text, at, special_at - 1)
+    if code == QUOTE then return table.concat(pieces), special_at + 1 end
+    if code ~= BACKSLASH then fail(special_at, code and "an escape" or '"') end
+    local escape = ESCAPES[string.sub(text, special_at + 1, special_at + 1)]
+    if escape then
+      pieces[#pieces + 1], at = escape, special_at + 2
     else
-      pieces[#pieces + 1], at = code_point(text, stop + 1)
+      pieces[#pieces + 1], at = code_point(text, special_at + 1)
     end
   end
 end
 
-local function closed(text, at, bracket)
+local function at_end(text, at, bracket)
   at = skip(text, at)
   local character = string.sub(text, at, at)
   if character ~= bracket and character ~= "," then fail(at, bracket) end
@@ -77,7 +77,7 @@ local function closed(text, at, bracket)
 end
 
 local function read_mapping(text, at)
-  local found, names = {}, {}
+  local result, names = {}, {}
   at = skip(text, at)
   local done = string.sub(text, at, at) == "}"
   if done then at = at + 1 end
@@ -85,26 +85,26 @@ local function read_mapping(text, at)
     local name
     name, at = read_text(text, at)
     at = expect(text, at, ":")
-    if found[name] == nil then names[#names + 1] = name end
-    found[name], at = value(text, at)
-    done, at = closed(text, at, "}")
+    if result[name] == nil then names[#names + 1] = name end
+    result[name], at = value(text, at)
+    done, at = at_end(text, at, "}")
   end
-  return setmetatable(found, { names = names }), at
+  return setmetatable(result, { names = names }), at
 end
 
 local function read_list(text, at)
-  local found = {}
+  local result = {}
   at = skip(text, at)
   local done = string.sub(text, at, at) == "]"
   if done then at = at + 1 end
   while not done do
-    local one
-    one, at = value(text, at)
-    if one == nil then fail(at, "a value instead of null") end
-    found[#found + 1] = one
-    done, at = closed(text, at, "]")
+    local element
+    element, at = value(text, at)
+    if element == nil then fail(at, "a value instead of null") end
+    result[#result + 1] = element
+    done, at = at_end(text, at, "]")
   end
-  return found, at
+  return result, at
 end
 
 function value(text, at)
@@ -113,8 +113,8 @@ function value(text, at)
   if character == "{" then return read_mapping(text, at + 1) end
   if character == "[" then return read_list(text, at + 1) end
   if character == '"' then return read_text(text, at) end
-  for _, word in ipairs(WORDS) do
-    if string.sub(text, at, at + #word[1] - 1) == word[1] then return word[2], at + #word[1] end
+  for _, literal in ipairs(LITERALS) do
+    if string.sub(text, at, at + #literal[1] - 1) == literal[1] then return literal[2], at + #literal[1] end
   end
   local digits = string.match(text, "^-?%d+%.?%d*[eE]?[+-]?%d*", at)
   local number = digits and tonumber(digits)
@@ -123,28 +123,28 @@ function value(text, at)
 end
 
 function M.decode(text)
-  local found, at = value(text, 1)
+  local result, at = value(text, 1)
   at = skip(text, at)
   if at <= #text then fail(at, "the end") end
-  return found
+  return result
 end
 
--- A text as JSON has it, in quotes.
+-- Returns a text as JSON, in quotes.
 function M.quoted(text)
   local pieces, at = { '"' }, 1
   while true do
-    local stop, code = plain_until(text, at)
-    pieces[#pieces + 1] = string.sub(text, at, stop - 1)
+    local special_at, code = find_special(text, at)
+    pieces[#pieces + 1] = string.sub(text, at, special_at - 1)
     if not code then break end
-    local character = string.sub(text, stop, stop)
-    pieces[#pieces + 1] = ESCAPED[character] or string.format("\\u%04x", code)
-    at = stop + 1
+    local character = string.sub(text, special_at, special_at)
+    pieces[#pieces + 1] = SHORT_ESCAPES[character] or string.format("\\u%04x", code)
+    at = special_at + 1
   end
   pieces[#pieces + 1] = '"'
   return table.concat(pieces)
 end
 
--- The names of a mapping, in the order in which they stood; those of a null among them.
+-- Returns the names of a mapping in their order; those of a null among them.
 function M.names(mapping) return getmetatable(mapping).names end
 
 return M

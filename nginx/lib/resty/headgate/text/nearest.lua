@@ -1,7 +1,7 @@
--- The name that a misspelled one is nearest to, for "Did you mean". Pure.
+-- Finds the name that a misspelled one is nearest to, for "Did you mean". Pure.
 --
--- Near is: so few letters are wrong, missing, too many or swapped with their neighbour that at least two thirds of the
--- name are right.
+-- A name is near if so few letters are wrong, missing, superfluous or swapped with their neighbour that at least two
+-- thirds of it are right.
 
 local byte, floor, lower, min = string.byte, math.floor, string.lower, math.min
 
@@ -9,7 +9,7 @@ local M = {}
 
 local MAX_LENGTH = 40
 
--- How many letters have to be changed, added, left out or swapped with the next one.
+-- Returns how many letters have to be changed, added, removed or swapped with the next one.
 local function distance(one, other)
   local rows = { [0] = {} }
   for j = 0, #other do rows[0][j] = j end
@@ -27,15 +27,17 @@ local function distance(one, other)
   return rows[#one][#other]
 end
 
--- Of a list of names, the nearest one; nil if none is near.
+-- Returns the nearest of a list of names; nil if none is near.
 function M.nearest(name, names)
-  local found, least
+  local nearest, smallest
   if #name > MAX_LENGTH then return nil end
-  for _, known in ipairs(names) do
-    local apart = distance(lower(name), known)
-    if apart <= floor(#known / 3) and (not least or apart < least) then found, least = known, apart end
+  for _, candidate in ipairs(names) do
+    local edits = distance(lower(name), candidate)
+    if edits <= floor(#candidate / 3) and (not smallest or edits < smallest) then
+      nearest, smallest = candidate, edits
+    end
   end
-  return found
+  return nearest
 end
 
 return M

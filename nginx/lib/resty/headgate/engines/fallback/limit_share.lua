@@ -1,232 +1,239 @@
 -- Divides a limit among processes that decide without each other. The twin of engines/layers/fallback/limit_share.py
 -- and of `even` in enforcement/split_limits.py.
 --
--- By rank, where every member has a rank of its own: units are whole, and of 10 units three members get 4, 3 and 3,
--- those with the lower ranks the more. The rate is divided among those who have a share at all. Equally, where only the
--- number is known and where a rule is split: the rate is divided by the count, whatever the burst, and each holds at
--- least one unit; a window with fewer units than members is lengthened, if it is not a calendar's.
+-- By rank, where every member has a rank: units are whole, and of 10 units three members get 4, 3 and 3, the lower
+-- ranks more. The rate is divided among the members that have a share at all. Equally, where only their number is known
+-- and where a rule is split: the rate is divided by the count, whatever the burst, and each holds at least one unit; a
+-- window with fewer units than members is lengthened, if it is not a calendar's.
 --
 -- A rate is divided exactly where an algorithm can (a token bucket of 100/s among three is 100 per 3 s each), and
 -- rounded down where it rounds by itself, or where an exact share could not be written down.
 --
--- A share is a limit like those of a plate: algorithm, numbers, text, fresh, quota, window, per_second, calendar. It is
--- made anew by each call, so whoever decides by it keeps it; a member that is alone has the plate's own.
+-- A share is a limit like those of a bundle: algorithm, numbers, text, fresh, quota, window, per_second, calendar. Each
+-- call creates a new one, so the caller caches it; for a single member it is the bundle's own.
 --
 -- Laws (tests/nginx/engines/test_limit_share.py):
---   - share is what Python's is, word by word, and nil where Python's is None: also where a share cannot be written;
+--   - `share` equals Python's, and is nil where Python's is None: also where a share cannot be written;
 --   - so the shares of all ranks together hold at most the limit, in units at once and in rate; and equal shares have
 --     at most its rate together, and at least one unit each;
---   - even is never nil: of a limit that cannot be divided among so many, it is a share among half as many, and so on.
+--   - `even` is never nil: of a limit that cannot be divided among so many, it is a share among half as many, and so
+--     on.
 
-local product = require "resty.headgate.exact_compare"
-local quota = require "resty.headgate.limit_quota"
+local exact_compare = require "resty.headgate.exact_compare"
+local limit_quota = require "resty.headgate.limit_quota"
 
 local M = {}
 
-local SECOND, MINUTE, HOUR, DAY = 1000000, 60000000, 3600000000, 86400000000
-local HORIZON_US, CENTURY_US, EXACT = 366 * DAY, 36500 * DAY, 9007199254740992
+local SECOND_US, MINUTE_US, HOUR_US, DAY_US = 1000000, 60000000, 3600000000, 86400000000
+local HORIZON_US, CENTURY_US, MAX_EXACT = 366 * DAY_US, 36500 * DAY_US, 9007199254740992
 
 local floor, fmod, max, min = math.floor, math.fmod, math.max, math.min
 
 local function digits(number) return string.format("%.0f", number) end
 
-local function divided(whole, by) return (whole - fmod(whole, by)) / by end
+local function floor_div(dividend, divisor) return (dividend - fmod(dividend, divisor)) / divisor end
 
--- Of equals the even one, as Python rounds.
+-- Rounds half to even, as Python does.
 local function rounded(number)
-  local whole = floor(number)
-  local rest = number - whole
-  if rest > 0.5 or rest == 0.5 and whole % 2 == 1 then return whole + 1 end
-  return whole
+  local down = floor(number)
+  local fraction = number - down
+  if fraction > 0.5 or fraction == 0.5 and down % 2 == 1 then return down + 1 end
+  return down
 end
 
--- A length of time as a limit keeps it that is made from seconds; nil if it is too long.
-local function kept_us(us) return us < EXACT and rounded(us / SECOND * SECOND) or nil end
+-- Returns a duration as a limit stores it that is made from seconds; nil if it is too long.
+local function stored_us(us) return us < MAX_EXACT and rounded(us / SECOND_US * SECOND_US) or nil end
 
-local NAMES = { [DAY] = "day", [HOUR] = "hour", [MINUTE] = "minute", [SECOND] = "s" }
-local UNITS = { { DAY, "d" }, { HOUR, "h" }, { MINUTE, "m" }, { SECOND, "s" }, { 1000, "ms" }, { 1, "us" } }
+local PERIOD_NAMES = { [DAY_US] = "day", [HOUR_US] = "hour", [MINUTE_US] = "minute", [SECOND_US] = "s" }
+local DURATION_UNITS = {
+  { DAY_US, "d" }, { HOUR_US, "h" }, { MINUTE_US, "m" }, { SECOND_US, "s" }, { 1000, "ms" }, { 1, "us" },
+}
 
-local function duration(us)
-  for _, unit in ipairs(UNITS) do
+local function duration_text(us)
+  for _, unit in ipairs(DURATION_UNITS) do
     if fmod(us, unit[1]) == 0 then return digits(us / unit[1]) .. unit[2] end
   end
 end
 
-local function span(us) return NAMES[us] or duration(us) end
+local function period_text(us) return PERIOD_NAMES[us] or duration_text(us) end
 
 local function limit_of(algorithm, text, numbers, calendar)
-  return quota.complete { algorithm = algorithm, text = text, numbers = numbers, calendar = calendar }
+  return limit_quota.complete { algorithm = algorithm, text = text, numbers = numbers, calendar = calendar }
 end
 
--- Sixteen paces for each doubling of the time that a unit takes, from a sixteenth of a microsecond on.
-local function pace(unit_us)
-  local part, exponent = math.frexp(unit_us)
-  return digits(max(100, min(999, 100 + (exponent + 3) * 16 + floor(part * 32) - 16)))
+-- Returns the pace of a bucket: sixteen for each doubling of the time that a unit takes, from a sixteenth of a
+-- microsecond on.
+local function pace_code(unit_us)
+  local mantissa, exponent = math.frexp(unit_us)
+  return digits(max(100, min(999, 100 + (exponent + 3) * 16 + floor(mantissa * 32) - 16)))
 end
 
--- nil where Python refuses: it could not fill within 100 years, or be written. (That its burst times its amount is
--- exact need not be looked at: both are at most the limit's own.)
+-- Returns a token bucket; nil where Python refuses it, because it could not fill within 100 years, or be written. (Its
+-- burst times its amount is exact: both are at most the limit's own.)
 local function bucket(amount, period_us, burst)
-  period_us = kept_us(period_us)
+  period_us = stored_us(period_us)
   if amount < 1 or burst < 1 or not period_us then return nil end
-  local text = digits(amount) .. "/" .. span(period_us)
+  local text = digits(amount) .. "/" .. period_text(period_us)
   if burst ~= amount then text = text .. " burst " .. digits(burst) end
-  local shared = quota.gcd(amount, period_us)
-  amount, period_us = amount / shared, period_us / shared
-  if not product.at_most(burst, period_us, CENTURY_US, amount) then return nil end
-  return limit_of("token_bucket", text, { digits(amount), digits(period_us), digits(burst), pace(period_us / amount) })
+  local common_divisor = limit_quota.gcd(amount, period_us)
+  amount, period_us = amount / common_divisor, period_us / common_divisor
+  if not exact_compare.at_most(burst, period_us, CENTURY_US, amount) then return nil end
+  local numbers = { digits(amount), digits(period_us), digits(burst), pace_code(period_us / amount) }
+  return limit_of("token_bucket", text, numbers)
 end
 
-local shares = {}
+local share_makers = {}
 
--- The period is multiplied, not the amount divided: that is exact. If the last unit of a burst makes a bucket too slow
--- to fill, it is left out; if the period gets too long to be written, the amount is rounded down.
-function shares.token_bucket(numbers, part, sharers)
-  local amount, period_us, less = tonumber(numbers[1]), tonumber(numbers[2]), max(1, part - 1)
-  return bucket(amount, period_us * sharers, part)
-    or bucket(amount, period_us * sharers, less)
-    or bucket(divided(amount, sharers), period_us, less)
+-- Multiplies the period, rather than dividing the amount: that is exact. If the last unit of a burst makes a bucket too
+-- slow to fill, it is omitted; if the period gets too long to be written, the amount is rounded down.
+function share_makers.token_bucket(numbers, share_units, sharer_count)
+  local amount, period_us, fewer_units = tonumber(numbers[1]), tonumber(numbers[2]), max(1, share_units - 1)
+  return bucket(amount, period_us * sharer_count, share_units)
+    or bucket(amount, period_us * sharer_count, fewer_units)
+    or bucket(floor_div(amount, sharer_count), period_us, fewer_units)
 end
 
-function shares.leaky_bucket(numbers, part, sharers)
-  local rate, burst, delay = divided(tonumber(numbers[1]), sharers), numbers[2] / 1000, tonumber(numbers[3])
-  if rate < 1 or part > CENTURY_US / 1000 / SECOND * rate then return nil end -- too slow to be counted
-  local text = digits(rate) .. "/1000s queue " .. digits(part - 1)
+function share_makers.leaky_bucket(numbers, share_units, sharer_count)
+  local rate, burst, delay = floor_div(tonumber(numbers[1]), sharer_count), numbers[2] / 1000, tonumber(numbers[3])
+  if rate < 1 or share_units > CENTURY_US / 1000 / SECOND_US * rate then return nil end -- too slow to be counted
+  local text = digits(rate) .. "/1000s queue " .. digits(share_units - 1)
   if delay < 0 then
     text = text .. " nodelay"
   else
-    delay = max(0, divided(min(delay / 1000, burst) + 1, sharers) - 1)
+    delay = max(0, floor_div(min(delay / 1000, burst) + 1, sharer_count) - 1)
     if delay > 0 then text = text .. " delay " .. digits(delay) end
     delay = delay * 1000
   end
-  return limit_of("leaky_bucket", text, { digits(rate), digits((part - 1) * 1000), digits(delay) })
+  return limit_of("leaky_bucket", text, { digits(rate), digits((share_units - 1) * 1000), digits(delay) })
 end
 
--- The time in which each sharer may have one unit, rounded up; unchanged where the amount is enough for all.
-local function lengthened(us, amount, sharers)
-  if amount >= sharers then return us end
-  local rest = fmod(us, amount)
-  return (us - rest) / amount * sharers + divided(rest * sharers + amount - 1, amount)
+-- Returns the time in which each sharer may have one unit, rounded up; unchanged where the amount is enough for all.
+local function lengthened(us, amount, sharer_count)
+  if amount >= sharer_count then return us end
+  local remainder_us = fmod(us, amount)
+  return (us - remainder_us) / amount * sharer_count + floor_div(remainder_us * sharer_count + amount - 1, amount)
 end
 
--- The length of a window of `cells` cells, for one sharer; nil if no window is so long.
-local function window_us(numbers, sharers, cells)
-  local us = kept_us(lengthened(tonumber(numbers[2]), tonumber(numbers[1]), sharers) * cells)
+-- Returns the length of a window of `cells` cells, for one sharer; nil if it is too long.
+local function window_us(numbers, sharer_count, cells)
+  local us = stored_us(lengthened(tonumber(numbers[2]), tonumber(numbers[1]), sharer_count) * cells)
   return us and us <= CENTURY_US and fmod(us, cells) == 0 and us or nil
 end
 
-function shares.fixed_window(numbers, part, sharers, calendar)
-  local amount, period_us = digits(part), calendar and 0 or window_us(numbers, sharers, 1)
+function share_makers.fixed_window(numbers, share_units, sharer_count, calendar)
+  local amount, period_us = digits(share_units), calendar and 0 or window_us(numbers, sharer_count, 1)
   if not period_us then return nil end
-  local place = calendar and calendar.zone ~= "UTC" and " in " .. calendar.zone or ""
-  local text = amount .. "/" .. (calendar and calendar.unit or span(period_us)) .. " fixed" .. place
+  local zone_text = calendar and calendar.zone ~= "UTC" and " in " .. calendar.zone or ""
+  local text = amount .. "/" .. (calendar and calendar.unit or period_text(period_us)) .. " fixed" .. zone_text
   return limit_of("fixed_window", text, { amount, digits(period_us), "0", "0", "0", "0", "0", "0" }, calendar)
 end
 
-function shares.sliding_window(numbers, part, sharers)
-  local period_us = window_us(numbers, sharers, tonumber(numbers[3]))
+function share_makers.sliding_window(numbers, share_units, sharer_count)
+  local period_us = window_us(numbers, sharer_count, tonumber(numbers[3]))
   if not period_us then return nil end
-  local text = digits(part) .. "/" .. span(period_us) .. " sliding"
+  local text = digits(share_units) .. "/" .. period_text(period_us) .. " sliding"
   if numbers[3] ~= "10" then text = text .. " cells " .. numbers[3] end
-  return limit_of("sliding_window", text, { digits(part), digits(period_us / numbers[3]), numbers[3] })
+  return limit_of("sliding_window", text, { digits(share_units), digits(period_us / numbers[3]), numbers[3] })
 end
 
-function shares.sliding_log(numbers, part, sharers)
-  local period_us = window_us(numbers, sharers, 1)
+function share_makers.sliding_log(numbers, share_units, sharer_count)
+  local period_us = window_us(numbers, sharer_count, 1)
   if not period_us then return nil end
-  return limit_of("sliding_log", digits(part) .. "/" .. span(period_us) .. " log", { digits(part), digits(period_us) })
+  local text = digits(share_units) .. "/" .. period_text(period_us) .. " log"
+  return limit_of("sliding_log", text, { digits(share_units), digits(period_us) })
 end
 
-function shares.slots(numbers, part)
-  local ttl_us = kept_us(tonumber(numbers[2]))
-  local text = digits(part) .. " slots" .. (ttl_us == 30 * SECOND and "" or " ttl " .. duration(ttl_us))
-  return limit_of("slots", text, { digits(part), digits(ttl_us) })
+function share_makers.slots(numbers, share_units)
+  local ttl_us = stored_us(tonumber(numbers[2]))
+  local text = digits(share_units) .. " slots" .. (ttl_us == 30 * SECOND_US and "" or " ttl " .. duration_text(ttl_us))
+  return limit_of("slots", text, { digits(share_units), digits(ttl_us) })
 end
 
--- The shortest text that is this double again.
-local function shortest(number)
+-- Returns the shortest text that parses to this double.
+local function shortest_text(number)
   for precision = 15, 17 do
     local text = string.format("%." .. precision .. "g", number)
     if tonumber(text) == number then return text end
   end
 end
 
-local function decimal(number) return number == floor(number) and digits(number) or shortest(number) end
+local function decimal_text(number) return number == floor(number) and digits(number) or shortest_text(number) end
 
-local function float(number) return number == floor(number) and digits(number) .. ".0" or shortest(number) end
+local function float_text(number) return number == floor(number) and digits(number) .. ".0" or shortest_text(number) end
 
-local function length(us)
+local function length_text(us)
   if us == 0 then return "0s" end
-  local text = span(us)
+  local text = period_text(us)
   return string.find(text, "^%d") and text or "1" .. string.sub(text, 1, 1)
 end
 
 local function shape_text(warmup_us, shape)
   if warmup_us > 0 then
-    return " warmup " .. length(warmup_us) .. (shape ~= 3 and " cold " .. decimal(shape) or "")
+    return " warmup " .. length_text(warmup_us) .. (shape ~= 3 and " cold " .. decimal_text(shape) or "")
   end
-  local burst_us = rounded(shape * SECOND)
-  return burst_us ~= SECOND and " burst " .. length(burst_us) or ""
+  local burst_us = rounded(shape * SECOND_US)
+  return burst_us ~= SECOND_US and " burst " .. length_text(burst_us) or ""
 end
 
--- The next double on the way to 0.
-local function below(number)
-  local part, exponent = math.frexp(number)
-  return number - math.ldexp(1, exponent - (part == 0.5 and 54 or 53))
+-- Returns the next double towards 0.
+local function next_below(number)
+  local mantissa, exponent = math.frexp(number)
+  return number - math.ldexp(1, exponent - (mantissa == 0.5 and 54 or 53))
 end
 
--- Whether a smooth limit can have this rate: no unit may take more than 366 days, be it when cold.
-local function can_be_paced(rate, warmup_us, shape)
-  if not (1 / HORIZON_US < rate / SECOND and rate / SECOND <= 1) then return false end
-  local interval_us = SECOND / rate
+-- Returns whether a smooth limit can have this rate: no unit may take more than 366 days, even when cold.
+local function is_valid_rate(rate, warmup_us, shape)
+  if not (1 / HORIZON_US < rate / SECOND_US and rate / SECOND_US <= 1) then return false end
+  local interval_us = SECOND_US / rate
   return floor(HORIZON_US / (warmup_us > 0 and interval_us * shape or interval_us)) >= 1
 end
 
--- The largest rate that, taken `count` times, is no more than the limit's.
+-- Returns a smooth limit of the largest rate that, taken `count` times, is no more than the limit's.
 local function smooth(numbers, count)
-  local whole, warmup_us, shape = tonumber(numbers[1]), tonumber(numbers[2]), tonumber(numbers[3])
-  local period, amount = count * SECOND, whole * SECOND -- seconds, so that amounts are as large as rates are small
-  local period_us = kept_us(period * SECOND)
+  local full_rate, warmup_us, shape = tonumber(numbers[1]), tonumber(numbers[2]), tonumber(numbers[3])
+  -- A period of that many seconds, so that amounts are as large as rates are small.
+  local period, amount = count * SECOND_US, full_rate * SECOND_US
+  local period_us = stored_us(period * SECOND_US)
   if not period_us then return nil end
   while true do
     local rate = amount / period
-    if amount < 0.0001 or not can_be_paced(rate, warmup_us, shape) then return nil end
-    if product.at_most(rate, count, whole, 1) then
-      local text = decimal(amount) .. "/" .. span(period_us) .. " smooth" .. shape_text(warmup_us, shape)
-      return limit_of("smooth", text, { float(rate), numbers[2], numbers[3] })
+    if amount < 0.0001 or not is_valid_rate(rate, warmup_us, shape) then return nil end
+    if exact_compare.at_most(rate, count, full_rate, 1) then
+      local text = decimal_text(amount) .. "/" .. period_text(period_us) .. " smooth" .. shape_text(warmup_us, shape)
+      return limit_of("smooth", text, { float_text(rate), numbers[2], numbers[3] })
     end
-    amount = below(amount)
+    amount = next_below(amount)
   end
 end
 
--- The units of so many that fall to this rank; without a rank, those that fall to everybody.
-local function units(whole, count, rank)
-  return divided(whole, count) + (rank and rank < fmod(whole, count) and 1 or 0)
+-- Returns how many of the units fall to this rank; without a rank, those that fall to every member.
+local function units_of_rank(units, count, rank)
+  return floor_div(units, count) + (rank and rank < fmod(units, count) and 1 or 0)
 end
 
--- The limit with `part` units, and its rate divided by the number of sharers.
-local function divide(limit, part, count, sharers)
+-- Returns the limit with `share_units` units, and its rate divided by the number of sharers.
+local function divide_limit(limit, share_units, count, sharer_count)
   if limit.algorithm == "smooth" then return smooth(limit.numbers, count) end
-  if part == 0 then return nil end
-  return shares[limit.algorithm](limit.numbers, part, sharers, limit.calendar)
+  if share_units == 0 then return nil end
+  return share_makers[limit.algorithm](limit.numbers, share_units, sharer_count, limit.calendar)
 end
 
--- The share of each of `count` members: the rate divided by the count, and at least one unit. Units that are left over
--- go to the lower ranks, where ranks are known. nil if the limit is too slow to be divided so.
+-- Returns the equal share of one of `count` members: the rate divided by the count, and at least one unit. Remaining
+-- units go to the lower ranks, where ranks are known. nil if the limit is too slow to be divided.
 local function equal_share(limit, count, rank)
   if count <= 1 then return limit end
-  return divide(limit, max(1, units(limit.fresh, count, rank)), count, count)
+  return divide_limit(limit, max(1, units_of_rank(limit.fresh, count, rank)), count, count)
 end
 
--- The share of the member of this rank, counted from 0, among `count`; nil if there is none for it. A member that knows
--- no rank has an equal share.
+-- Returns the share of the member of this rank, counted from 0, among `count`; nil if it has none. A member without a
+-- rank has an equal share.
 function M.share(limit, count, rank)
   if not rank then return equal_share(limit, count) end
   if count <= 1 then return limit end
-  return divide(limit, units(limit.fresh, count, rank), count, min(count, limit.fresh))
+  return divide_limit(limit, units_of_rank(limit.fresh, count, rank), count, min(count, limit.fresh))
 end
 
--- The share of one process among so many, or among fewer if they are too many for the limit.
+-- Returns the share of one process among `count`, or among fewer if that is too many for the limit.
 function M.even(limit, count, rank)
   return equal_share(limit, count, rank) or M.even(limit, floor(count / 2), nil)
 end

@@ -1,35 +1,39 @@
--- How fast a flooded limit should be asked for, so that all of it is used, by anybody, at any time. Pure: it is told
--- what time it is. shed.lua puts it to work.
+-- Computes how fast to request units of a flooded limit, so that all of it is used, with the same chance for every
+-- client at any time. Pure: the caller passes the time. load_shedding.lua uses it.
 --
--- If a request in a flood of `demand` units a second may ask with the chance wanted / demand, Redis is asked for
--- `wanted` units a second, however large the flood is, and nobody can do anything about his chance. So the whole
--- question is what to want. In units a second, for N nginx that share a limit of `rate` units a second:
+-- If a request in a flood of `demand` units a second may ask with the probability request_rate / demand, Redis is asked
+-- for `request_rate` units a second, however large the flood is, and no client can improve its chance. So it remains to
+-- choose request_rate. In units a second, for N nginx that share a limit of `rate` units a second:
 --
--- A fixed window with r units and t seconds left: wanted = r / t / N. It is as if every unit had drawn an instant of
--- the window at which it is given away, each instant as likely as any other: units go evenly from the first moment to
--- the last, a unit that is still there in the last moment is wanted by all, and each is asked for once. Between two
--- answers others take their part: of r at the last answer there are, on average, r * (1 - (N-1)/N * (time since) /
+-- A fixed window with r units and t seconds left: request_rate = r / t / N. It is as if every unit had drawn an instant
+-- of the window at which it is given away, each instant as likely as any other: units go evenly from the first moment
+-- to the last, a unit that is still there in the last moment is requested by all, and each is requested once. Between
+-- two replies others take their part: of r at the last reply there are, on average, r * (1 - (N-1)/N * (time since) /
 -- (time left then)).
 --
--- A bucket of b units with k in it: wanted = k * rate / K / N. Units come at the rate and each is taken after K / rate
--- seconds on average, so about K lie there. They are lost if b is reached, as calls are by a telephone exchange with b
--- lines (Erlang): less than 1 in 10,000 with K = b/4 from b = 32 on, and K = b*b/128 from b = 8 on. More units that lie
--- there mean a chance that changes less with every unit taken. Smaller buckets need a smaller K: 0.01 for b = 1, where
--- whoever comes next takes the unit. Since the last answer the bucket has filled by this nginx's part of the rate.
+-- A bucket of b units with k in it: request_rate = k * rate / K / N. Units come at the rate and each is taken after K /
+-- rate seconds on average, so about K lie there. They are lost if b is reached, as calls are in a telephone exchange
+-- with b lines (Erlang): less than 1 in 10,000 with K = b/4 from b = 32 on, and K = b*b/128 from b = 8 on. More units
+-- that lie there mean a chance that changes less with every unit taken. Smaller buckets need a smaller K: 0.01 for b =
+-- 1, where the next request takes the unit. Since the last reply the bucket has filled by this nginx's part of the
+-- rate.
 --
--- A small bucket (b < 8) has no room for such parts. Each nginx asks for each unit when it must be there, and one of
--- them gets it: N questions for a unit. More than two nginx ask for 1 / N of the units each: fewer than three questions
--- for a unit, but of b = 1 a quarter of the units may be lost. So it is where units come faster than answers do.
+-- A small bucket (b < 8) has no room for such parts. Each nginx requests each unit when it must be there, and one of
+-- them gets it: N requests for a unit. More than two nginx request 1 / N of the units each: fewer than three requests
+-- for a unit, but of b = 1 a quarter of the units may be lost. The same happens where units come faster than replies
+-- do.
 --
--- A sliding window, or log: units come back a period after they were taken, so whoever takes them at once repeats a
--- burst for ever. wanted = 1.005 * rate / N, evenly: a credit of at most 2 units grows at this rate, and whoever comes
--- about then spends it. What lies there drains by itself, since `rate` for a period is all.
+-- A sliding window, or log: units come back a period after they were taken, so taking them at once would repeat a burst
+-- for ever. request_rate = 1.005 * rate / N, evenly: a credit of at most 2 units grows at this rate, and the requests
+-- that come then spend it. Unused units drain by themselves, since `rate` for a period is all.
 --
 -- N is at most the number of members. Not all of them have such a demand: some are Python processes, and a reserve has
--- none. So N is learned from the answers: what has gone between two of them, by what went to us. (Of a sliding window
--- it cannot be seen. There N shrinks where no answer says for a period that the limit is used up, and grows otherwise.)
+-- none. So N is estimated from the replies: the units that have gone between two of them, divided by those that went to
+-- us. (Of a sliding window it cannot be observed. There N shrinks if for a period no reply says that the limit is used
+-- up, and grows otherwise.)
 --
--- Only limits that come back within a minute are paced. Who is told to come tomorrow has no use for a fair chance now.
+-- Only limits that refill within a minute are shed. A client that has to come back tomorrow has no use for a fair
+-- chance now.
 --
 -- Laws (tests/nginx/engines/test_shed_rate.py by simulation, tests/nginx/engines/test_load_shedding.py by floods):
 -- Redis is asked for at most 3 times the limit; at least 98 % of it are used; every tenth of a window or second is
@@ -39,196 +43,208 @@
 
 local M = {}
 
-local LEFT, AT, UPTO, DEMAND, MARK, MARK_AT, SHARERS, DRY_AT = 0, 1, 2, 3, 4, 5, 6, 7
--- How many members there are; what the last answer left, and when (of a window: its end); how much has gone, and how
--- much of it to us.
-local COUNT, SEEN, SEEN_AT, GONE, MINE = 8, 9, 10, 11, 12
-M.DEMAND, M.MARK, M.MARK_AT, M.NUMBERS = DEMAND, MARK, MARK_AT, 13
+-- Indexes of a state.
+local AVAILABLE, AVAILABLE_AT, WINDOW_END, DEMAND = 0, 1, 2, 3
+local DEMAND_MARK, DEMAND_MARK_AT, SHARERS, EXHAUSTED_AT = 4, 5, 6, 7
+-- The number of members; the remaining units of the last reply, and when (of a window: its end); how many units have
+-- gone, and how many of them to us.
+local MEMBER_COUNT, LAST_AVAILABLE, LAST_SEEN_AT, UNITS_GONE, UNITS_OURS = 8, 9, 10, 11, 12
+M.DEMAND, M.DEMAND_MARK, M.DEMAND_MARK_AT, M.STATE_SIZE = DEMAND, DEMAND_MARK, DEMAND_MARK_AT, 13
 
-local LONGEST_US = 60000000 -- in which a limit comes back
-local BELIEVED_US = 1000000 -- that an answer is believed, or two units' time if that is longer
-local ROOMY, LARGE = 8, 32 -- buckets from these sizes on
-local LYING = { 0.01, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5 } -- K of smaller ones
-local FAST = 4 -- how much faster than it grows a credit is spent
-local CREDIT = 2
-local OVER = 1.005 -- of a sliding window
-local USED_UP = 0.02 -- of the limit left: that is all used
-local MORE, FEWER = 0.05, 0.2 -- sharers of a sliding window, after a period in which it was used up, or was not
-local STEP_US = 100000 -- how often that is looked at
-local FIRST, MEMORY = 1, 1024 -- units of ours by which sharers are guessed at first, and that are remembered
+local MAX_PERIOD_US = 60000000 -- of a limit that is shed
+local TRUST_US = 1000000 -- of a reply, or two units' time if that is longer
+local ROOMY_BURST, LARGE_BURST = 8, 32 -- buckets from these sizes on
+local SMALL_BUCKET_LEVEL = { 0.01, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5 } -- K of smaller ones
+local CREDIT_SPEEDUP = 4 -- how much faster than it grows a credit is spent
+local MAX_CREDIT = 2
+local SLIDING_OVERSHOOT = 1.005 -- of a sliding window
+local EXHAUSTED_SHARE = 0.02 -- of the limit left: it is used up
+-- Change of the sharers of a sliding window after a period in which it was used up, or was not.
+local SHARERS_GROWTH, SHARERS_SHRINK = 0.05, 0.2
+local UPDATE_INTERVAL_US = 100000 -- how often sharers are updated
+local INITIAL_UNITS, MAX_REMEMBERED_UNITS = 1, 1024 -- of ours, by which sharers are estimated
 
 local floor, min, max = math.floor, math.min, math.max
 
 local window, bucket, sliding = {}, {}, {}
 
-local makers = {}
+local plan_makers = {}
 
-function makers.fixed_window(numbers)
+function plan_makers.fixed_window(numbers)
   local amount, period = tonumber(numbers[1]), tonumber(numbers[2])
   if period == 0 then return nil end -- a calendar's: a day, or longer
   return { kind = window, rate = amount / period, amount = amount, period = period }
 end
 
-local function bucket_of(rate, burst, exact)
+local function bucket_of(rate, burst, is_exact)
+  local is_roomy = burst >= ROOMY_BURST
+  local level = is_roomy and burst * min(burst, LARGE_BURST) / (4 * LARGE_BURST)
+    or SMALL_BUCKET_LEVEL[max(1, floor(burst))]
   return {
-    kind = bucket, rate = rate, amount = burst, period = burst / rate, exact = exact, roomy = burst >= ROOMY,
-    hurry = rate / (burst >= ROOMY and burst * min(burst, LARGE) / (4 * LARGE) or LYING[max(1, floor(burst))]),
+    kind = bucket, rate = rate, amount = burst, period = burst / rate, is_exact = is_exact, is_roomy = is_roomy,
+    take_rate = rate / level,
   }
 end
 
-function makers.token_bucket(numbers)
+function plan_makers.token_bucket(numbers)
   return bucket_of(tonumber(numbers[1]) / tonumber(numbers[2]), tonumber(numbers[3]), true)
 end
 
-function makers.leaky_bucket(numbers)
+function plan_makers.leaky_bucket(numbers)
   return bucket_of(tonumber(numbers[1]) / 1e9, tonumber(numbers[2]) / 1000 + 1)
 end
 
-function makers.smooth(numbers)
-  return bucket_of(tonumber(numbers[1]) / 1e6, 1) -- one unit passes at once; what is saved up comes on top
+function plan_makers.smooth(numbers)
+  return bucket_of(tonumber(numbers[1]) / 1e6, 1) -- one unit passes at once; saved units come on top
 end
 
 local function sliding_of(amount, period)
   return { kind = sliding, rate = amount / period, amount = amount, period = period }
 end
 
-function makers.sliding_window(numbers)
+function plan_makers.sliding_window(numbers)
   return sliding_of(tonumber(numbers[1]), tonumber(numbers[2]) * tonumber(numbers[3]))
 end
 
-function makers.sliding_log(numbers) return sliding_of(tonumber(numbers[1]), tonumber(numbers[2])) end
+function plan_makers.sliding_log(numbers) return sliding_of(tonumber(numbers[1]), tonumber(numbers[2])) end
 
--- How a limit is paced; nil if it is not.
+-- Returns the shedding plan of a limit; nil if it is not shed.
 function M.plan(limit)
-  local make = makers[limit.algorithm]
-  local plan = make and make(limit.numbers)
-  if not plan or plan.period > LONGEST_US then return nil end
-  plan.believed = max(BELIEVED_US, 2 / plan.rate)
+  local make_plan = plan_makers[limit.algorithm]
+  local plan = make_plan and make_plan(limit.numbers)
+  if not plan or plan.period > MAX_PERIOD_US then return nil end
+  plan.trust_us = max(TRUST_US, 2 / plan.rate)
   return plan
 end
 
--- Units that may be there, and units per microsecond that should be asked for.
-function window.wanted(plan, state, now)
-  local left, at, upto = state[LEFT], state[AT], state[UPTO]
-  if now >= upto then
-    local begun = floor((now - upto) / plan.period) * plan.period + upto
-    left, at, upto = plan.amount, begun, begun + plan.period
+-- Returns the units that may be available, the units per microsecond to request, the expected available units, and the
+-- end of the window.
+function window.request_rate(plan, state, now)
+  local available, level_at, window_end = state[AVAILABLE], state[AVAILABLE_AT], state[WINDOW_END]
+  if now >= window_end then
+    local window_start = floor((now - window_end) / plan.period) * plan.period + window_end
+    available, level_at, window_end = plan.amount, window_start, window_start + plan.period
   end
-  local sharers, before, now_left = state[SHARERS], upto - at, upto - now
-  local likely = left * (now_left + (before - now_left) / sharers) / before
-  return left, likely / now_left / sharers, likely, upto
+  local sharers, time_at_reply, time_left = state[SHARERS], window_end - level_at, window_end - now
+  local expected = available * (time_left + (time_at_reply - time_left) / sharers) / time_at_reply
+  return available, expected / time_left / sharers, expected, window_end
 end
 
--- Notes that so many units have gone since the last answer, and how many of them to us.
-local function note(state, gone, cost, facts)
-  if state[SEEN_AT] == 0 then return end -- this is the first
-  state[GONE] = state[GONE] + gone
-  if facts[1] == 1 then state[MINE] = state[MINE] + cost end
-  if state[MINE] > MEMORY then state[GONE], state[MINE] = state[GONE] / 2, state[MINE] / 2 end
+-- Notes how many units have gone since the last reply, and how many of them to us.
+local function note_units_gone(state, units_gone, cost, outcome)
+  if state[LAST_SEEN_AT] == 0 then return end -- this is the first
+  state[UNITS_GONE] = state[UNITS_GONE] + units_gone
+  if outcome[1] == 1 then state[UNITS_OURS] = state[UNITS_OURS] + cost end
+  if state[UNITS_OURS] > MAX_REMEMBERED_UNITS then
+    state[UNITS_GONE], state[UNITS_OURS] = state[UNITS_GONE] / 2, state[UNITS_OURS] / 2
+  end
 end
 
-function window.learn(plan, state, cost, facts, asked)
-  local left, upto = facts[2], asked + facts[4]
-  local same = upto - state[SEEN_AT] < plan.period / 2 -- window as that of the last answer
-  note(state, (same and state[SEEN] or plan.amount) - left, cost, facts)
-  state[LEFT], state[AT], state[SEEN], state[SEEN_AT] = left, asked, left, upto
-  if facts[4] > 0 then state[UPTO] = upto end
+function window.observe(plan, state, cost, outcome, sent_at)
+  local available, window_end = outcome[2], sent_at + outcome[4]
+  local same_window = window_end - state[LAST_SEEN_AT] < plan.period / 2 -- as that of the last reply
+  note_units_gone(state, (same_window and state[LAST_AVAILABLE] or plan.amount) - available, cost, outcome)
+  state[AVAILABLE], state[AVAILABLE_AT] = available, sent_at
+  state[LAST_AVAILABLE], state[LAST_SEEN_AT] = available, window_end
+  if outcome[4] > 0 then state[WINDOW_END] = window_end end
 end
 
-function bucket.wanted(plan, state, now)
+function bucket.request_rate(plan, state, now)
   local sharers, growth = state[SHARERS], plan.rate
-  if plan.roomy then growth = growth / sharers elseif sharers > 2 then growth = growth / sharers end
-  local left = min(plan.amount, state[LEFT] + growth * (now - state[AT]))
-  return left, left * plan.hurry / (plan.roomy and sharers or 1), left, 0
+  if plan.is_roomy then growth = growth / sharers elseif sharers > 2 then growth = growth / sharers end
+  local available = min(plan.amount, state[AVAILABLE] + growth * (now - state[AVAILABLE_AT]))
+  return available, available * plan.take_rate / (plan.is_roomy and sharers or 1), available, 0
 end
 
-local function in_bucket(plan, cost, facts)
-  if plan.exact then return plan.amount - facts[4] * plan.rate end
-  if facts[1] == 1 or facts[3] < 0 then return facts[2] end
-  return cost - facts[3] * plan.rate
+local function bucket_level(plan, cost, outcome)
+  if plan.is_exact then return plan.amount - outcome[4] * plan.rate end
+  if outcome[1] == 1 or outcome[3] < 0 then return outcome[2] end
+  return cost - outcome[3] * plan.rate
 end
 
-function bucket.learn(plan, state, cost, facts, asked, answered)
-  local left, at = in_bucket(plan, cost, facts), (asked + answered) / 2
-  local full = state[SEEN] + plan.rate * (at - state[SEEN_AT])
-  note(state, min(full, plan.amount) - left, cost, facts)
-  state[SEEN], state[SEEN_AT], state[LEFT] = left, at, left
-  state[AT] = plan.roomy and at or asked -- of a small one the next unit is asked for while it is on its way
+function bucket.observe(plan, state, cost, outcome, sent_at, received_at)
+  local available, level_at = bucket_level(plan, cost, outcome), (sent_at + received_at) / 2
+  local level_before = state[LAST_AVAILABLE] + plan.rate * (level_at - state[LAST_SEEN_AT])
+  note_units_gone(state, min(level_before, plan.amount) - available, cost, outcome)
+  state[LAST_AVAILABLE], state[LAST_SEEN_AT], state[AVAILABLE] = available, level_at, available
+  state[AVAILABLE_AT] = plan.is_roomy and level_at or sent_at -- of a small one the next unit is requested in advance
 end
 
-local function growth_of(plan, state) return plan.rate * OVER / state[SHARERS] end
+local function credit_growth(plan, state) return plan.rate * SLIDING_OVERSHOOT / state[SHARERS] end
 
-function sliding.wanted(plan, state, now, cost)
-  local growth = growth_of(plan, state)
-  local left = min(max(CREDIT, cost + 1), state[LEFT] + growth * (now - state[AT]))
-  return left, left * growth * FAST, left, 0
+function sliding.request_rate(plan, state, now, cost)
+  local growth = credit_growth(plan, state)
+  local available = min(max(MAX_CREDIT, cost + 1), state[AVAILABLE] + growth * (now - state[AVAILABLE_AT]))
+  return available, available * growth * CREDIT_SPEEDUP, available, 0
 end
 
-function sliding.learn(plan, state, cost, facts, asked, answered)
-  if facts[1] == 1 then
-    if facts[2] <= USED_UP * plan.amount then state[DRY_AT] = answered end
+function sliding.observe(plan, state, cost, outcome, sent_at, received_at)
+  if outcome[1] == 1 then
+    if outcome[2] <= EXHAUSTED_SHARE * plan.amount then state[EXHAUSTED_AT] = received_at end
     return
   end
-  state[DRY_AT] = answered
-  if facts[3] >= 0 then
-    state[LEFT], state[AT] = cost - facts[3] * growth_of(plan, state), (asked + answered) / 2
+  state[EXHAUSTED_AT] = received_at
+  if outcome[3] >= 0 then
+    state[AVAILABLE], state[AVAILABLE_AT] = cost - outcome[3] * credit_growth(plan, state), (sent_at + received_at) / 2
   end
 end
 
--- As many as would take equal parts, rounded up: whoever thinks that there are fewer takes more, and would be right.
-local function by_what_has_gone(_, state, count)
-  return max(1, min(count, floor(state[GONE] / state[MINE] + 0.9)))
+-- Estimates the sharers: as many as would take equal parts, rounded up. An nginx that assumes fewer takes more, and
+-- would be right.
+local function sharers_by_units_gone(_, state, count)
+  return max(1, min(count, floor(state[UNITS_GONE] / state[UNITS_OURS] + 0.9)))
 end
 
-window.sharers, bucket.sharers = by_what_has_gone, by_what_has_gone
+window.sharers, bucket.sharers = sharers_by_units_gone, sharers_by_units_gone
 
 function sliding.sharers(plan, state, count, now)
-  local used_up = now - state[DRY_AT] <= plan.period
-  local factor = 1 + (used_up and MORE or -FEWER) * min(1, STEP_US / plan.period)
+  local is_exhausted = now - state[EXHAUSTED_AT] <= plan.period
+  local factor = 1 + (is_exhausted and SHARERS_GROWTH or -SHARERS_SHRINK) * min(1, UPDATE_INTERVAL_US / plan.period)
   return max(1, min(count, state[SHARERS] * factor))
 end
 
--- Among how many the limit is shared: at most so many. To be called about ten times a second.
-function M.share(plan, state, count, now)
-  state[SHARERS], state[COUNT] = plan.kind.sharers(plan, state, count, now), count
+-- Updates among how many the limit is shared, at most `count`. To be called about ten times a second.
+function M.update_sharers(plan, state, count, now)
+  state[SHARERS], state[MEMBER_COUNT] = plan.kind.sharers(plan, state, count, now), count
 end
 
--- A state of which nothing is known but that it is now, and shared by so many.
+-- Initializes a state.
 function M.begin(state, now, count)
-  for place = 0, M.NUMBERS - 1 do state[place] = 0 end
-  state[AT], state[MARK_AT], state[DRY_AT], state[SHARERS], state[COUNT] = now, now, now, count, count
-  state[GONE], state[MINE] = FIRST * count, FIRST
+  for index = 0, M.STATE_SIZE - 1 do state[index] = 0 end
+  state[AVAILABLE_AT], state[DEMAND_MARK_AT], state[EXHAUSTED_AT] = now, now, now
+  state[SHARERS], state[MEMBER_COUNT] = count, count
+  state[UNITS_GONE], state[UNITS_OURS] = INITIAL_UNITS * count, INITIAL_UNITS
 end
 
--- The chance with which a request of this cost may ask: from 0 to 1, or more.
+-- Returns the probability with which a request of this cost may ask: from 0 to 1, or more.
 function M.chance(plan, state, now, cost)
-  if now - state[AT] > plan.believed then return 1 end
-  local left, wanted = plan.kind.wanted(plan, state, now, cost)
-  if left < cost then return 0 end
-  return wanted / state[DEMAND]
+  if now - state[AVAILABLE_AT] > plan.trust_us then return 1 end
+  local available, request_rate = plan.kind.request_rate(plan, state, now, cost)
+  if available < cost then return 0 end
+  return request_rate / state[DEMAND]
 end
 
--- It asks.
-function M.spend(plan, state, now, cost)
-  local _, _, left, upto = plan.kind.wanted(plan, state, now, cost)
-  state[LEFT], state[AT], state[UPTO] = left - cost, now, upto
+-- Notes that a request asks Redis.
+function M.note_request(plan, state, now, cost)
+  local _, _, available, window_end = plan.kind.request_rate(plan, state, now, cost)
+  state[AVAILABLE], state[AVAILABLE_AT], state[WINDOW_END] = available - cost, now, window_end
 end
 
--- An answer to such a question, which was asked and answered at these instants.
-function M.learn(plan, state, cost, facts, asked, answered)
-  plan.kind.learn(plan, state, cost, facts, asked, answered)
+-- Updates a state by the outcome of a request that was sent and received at these instants.
+function M.observe(plan, state, cost, outcome, sent_at, received_at)
+  plan.kind.observe(plan, state, cost, outcome, sent_at, received_at)
 end
 
--- Whether the demand at this nginx is far above its part of the limit.
-function M.flooded(plan, state, least)
+-- Returns whether the demand at this nginx is far above its part of the limit.
+function M.flooded(plan, state, min_demand)
   local demand = state[DEMAND]
-  return demand > least and demand > 2 * plan.rate / state[COUNT]
+  return demand > min_demand and demand > 2 * plan.rate / state[MEMBER_COUNT]
 end
 
--- Microseconds until the limit is as if never used, at the latest.
+-- Returns the microseconds until the limit is as if never used, at the latest.
 function M.reset(plan, state, now)
-  local upto = state[UPTO]
-  if upto > now then return floor(upto - now) end
+  local window_end = state[WINDOW_END]
+  if window_end > now then return floor(window_end - now) end
   return floor(plan.period)
 end
 

@@ -1,109 +1,116 @@
--- A stock: the extra units of one order, and what is told of each. Knows no nginx and no Redis. The twin of
--- engines/layers/prefetch/prefetched_units.py; the story stands in lease.lua.
+-- Prefetched units: the extra units of one fetch, and the outcome of each. Knows no nginx and no Redis. The twin of
+-- engines/layers/prefetch/prefetched_units.py; prefetch.lua describes the whole.
 --
---   since_us, until_us   when it may be handed out, by the real time of its machine
---   told, reset_us, at_us, mark     what the order's answer said: remaining, reset_after, at, mark
---   extra, cost, lately  what it held at first, what the call took that ordered it, what was asked for just before
---   counter              the name of its number in the dict: how many units are left
+--   since_us, until_us    when they may be handed out, by the real time of this machine
+--   remaining, reset_us, at_us, mark     the outcome of the fetch: remaining, reset_after, at, mark
+--   extra, cost           how many there were at first, and how many the call took that fetched them
+--   recent_demand         how many were demanded just before
+--   counter               the name of their counter in the dict: how many units are left
 --
--- How many units are left is not here, but in the dict. Everything else of a stock never changes, so a worker reads it
--- once, from a line of text.
+-- The counter is in the dict. Everything else never changes, so a worker parses it once, from a line of text.
 --
 -- Laws (tests/nginx/engines/test_prefetched_units.py): U and each unit's receipt are Python's; where doubles are too
 -- coarse, a receipt is a microsecond or two short, never long.
 
-local M = { STOCK = 9 } -- the place in facts where the stock stands that they are of
+local M = { PREFETCHED = 9 } -- the index in an outcome of the prefetched units that it is of
 
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
-local CAPACITY = { token_bucket = 3, fixed_window = 1, sliding_window = 1, sliding_log = 1 } -- which of the numbers
-local MOST = 2 ^ 40 -- so that no sum of them is rounded
-local EXACT = 2 ^ 52
+-- Which of a limit's numbers is its capacity.
+local CAPACITY_INDEX = { token_bucket = 3, fixed_window = 1, sliding_window = 1, sliding_log = 1 }
+local MAX_UNITS = 2 ^ 40 -- so that no sum of them is rounded
+local MAX_EXACT = 2 ^ 52
 
--- How many units of a key one nginx holds at most: U. None are held of a limit that paces its calls.
-function M.bound(limit, units)
-  local at = CAPACITY[limit.algorithm]
-  if not at then return 0 end
-  return min(MOST, units or max(1, floor(tonumber(limit.numbers[at]) / 10)))
+-- Returns how many units of a key one nginx holds at most: U. None are held of a limit that delays its calls.
+function M.max_units(limit, units)
+  local index = CAPACITY_INDEX[limit.algorithm]
+  if not index then return 0 end
+  return min(MAX_UNITS, units or max(1, floor(tonumber(limit.numbers[index]) / 10)))
 end
 
--- How far apart units drain, as period and amount: of a token bucket a unit's water ends where that of the next begins.
-function M.spread(limit)
+-- Returns how far apart units drain, as period and amount: in a token bucket a unit's water ends where that of the next
+-- begins.
+function M.drain_rate(limit)
   if limit.algorithm ~= "token_bucket" then return 0, 1 end
   return tonumber(limit.numbers[2]), tonumber(limit.numbers[1])
 end
 
-local LINE = "%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s"
-local NUMBER = "(%-?%d+) "
-local READ = "^" .. string.rep(NUMBER, 9) .. "(%S+)$"
+local LINE_FORMAT = "%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s"
+local NUMBER_PATTERN = "(%-?%d+) "
+local LINE_PATTERN = "^" .. string.rep(NUMBER_PATTERN, 9) .. "(%S+)$"
 
--- When the next one is to be ordered: with so little left, or so late.
-local function noted(stock)
-  stock.low = floor(stock.extra / 4)
-  stock.late_us = stock.until_us - floor((stock.until_us - stock.since_us) / 4)
-  return stock
+-- Sets when the next units are fetched: with so few left, or so late.
+local function set_thresholds(prefetched)
+  prefetched.refill_below = floor(prefetched.extra / 4)
+  prefetched.refill_at_us = prefetched.until_us - floor((prefetched.until_us - prefetched.since_us) / 4)
+  return prefetched
 end
 
--- The stock that these fields tell, with its line of text.
-function M.new(stock)
-  stock.text = string.format(LINE, stock.since_us, stock.until_us, stock.told, stock.reset_us, stock.at_us, stock.mark,
-    stock.extra, stock.cost, stock.lately, stock.counter)
-  return noted(stock)
+-- Returns the prefetched units with these fields, and their line of text.
+function M.new(prefetched)
+  prefetched.text = string.format(LINE_FORMAT, prefetched.since_us, prefetched.until_us, prefetched.remaining,
+    prefetched.reset_us, prefetched.at_us, prefetched.mark, prefetched.extra, prefetched.cost,
+    prefetched.recent_demand, prefetched.counter)
+  return set_thresholds(prefetched)
 end
 
 function M.read(text)
-  local since, till, told, reset, at, mark, extra, cost, lately, counter = string.match(text, READ)
+  local since, till, remaining, reset, at, mark, extra, cost, recent_demand, counter = string.match(text, LINE_PATTERN)
   if not counter then return nil end
-  return noted {
-    text = text, since_us = tonumber(since), until_us = tonumber(till), told = tonumber(told),
+  return set_thresholds {
+    text = text, since_us = tonumber(since), until_us = tonumber(till), remaining = tonumber(remaining),
     reset_us = tonumber(reset), at_us = tonumber(at), mark = tonumber(mark), extra = tonumber(extra),
-    cost = tonumber(cost), lately = tonumber(lately), counter = counter,
+    cost = tonumber(cost), recent_demand = tonumber(recent_demand), counter = counter,
   }
 end
 
--- Where the water of the unit ends after which so many are left, and its mark. A part of a microsecond is left out, and
--- where a product is rounded a whole one: that is to the safe side.
-local function unit_end(own, stock, left)
-  local spread = own.spread
-  if spread == 0 then return stock.reset_us, stock.mark end
-  local product = left * spread
-  local before = ceil(product / own.rate)
-  if product >= EXACT then before = before + 1 end
-  local part = math.fmod(stock.mark, own.rate)
-  return stock.reset_us - (part > 0 and 1 or 0) - before, stock.mark - part
+-- Returns where the water of a unit ends, by the units that are left after it, and its mark. A fraction of a
+-- microsecond is dropped, and where a product is rounded a whole one: that is the safe side.
+local function unit_drained_at(prefetcher, prefetched, units_left)
+  local period_us = prefetcher.drain_period_us
+  if period_us == 0 then return prefetched.reset_us, prefetched.mark end
+  local product = units_left * period_us
+  local drained_us = ceil(product / prefetcher.drain_amount)
+  if product >= MAX_EXACT then drained_us = drained_us + 1 end
+  local fraction = math.fmod(prefetched.mark, prefetcher.drain_amount)
+  return prefetched.reset_us - (fraction > 0 and 1 or 0) - drained_us, prefetched.mark - fraction
 end
 
--- The facts of a call after which so many units are left: aged, as if it had been asked just now.
-function M.facts(own, stock, left, now_us)
-  local reset_us, mark = unit_end(own, stock, left)
-  local age_us = now_us - stock.since_us
-  return { 1, stock.told + left, 0, max(0, reset_us - age_us), 0, stock.at_us + age_us, mark, nil, stock }
+-- Returns the outcome of a call after which so many units are left: aged, as if Redis had decided just now.
+function M.outcome(prefetcher, prefetched, units_left, now_us)
+  local reset_us, mark = unit_drained_at(prefetcher, prefetched, units_left)
+  local age_us = now_us - prefetched.since_us
+  local remaining = prefetched.remaining + units_left
+  return { 1, remaining, 0, max(0, reset_us - age_us), 0, prefetched.at_us + age_us, mark, nil, prefetched }
 end
 
--- What the inner engine left behind for that very call: not aged, so that it can be given back.
-function M.receipt(own, stock, left)
-  local reset_us, mark = unit_end(own, stock, left)
-  return { 1, stock.told + left, 0, reset_us, 0, stock.at_us, mark }
+-- Returns the receipt of that call as the inner engine would have it: not aged, so that it can be refunded.
+function M.receipt(prefetcher, prefetched, units_left)
+  local reset_us, mark = unit_drained_at(prefetcher, prefetched, units_left)
+  return { 1, prefetched.remaining + units_left, 0, reset_us, 0, prefetched.at_us, mark }
 end
 
--- The same of all that is left.
-function M.rest(stock) return { 1, stock.told, 0, stock.reset_us, 0, stock.at_us, stock.mark } end
-
--- Whether the count that it was charged to may still be there.
-function M.counts(stock, now_us) return now_us < stock.since_us + stock.reset_us end
-
--- Units that were asked for during the last hold time, as this stock tells: what was handed out of it, and as much of
--- what was asked for before it as is not longer ago.
-function M.lately(stock, left, hold_us, now_us)
-  local used, elapsed_us = stock.extra + stock.cost - left, max(0, now_us - stock.since_us)
-  if elapsed_us >= hold_us then return floor(used * hold_us / elapsed_us) end
-  return used + floor(stock.lately * (hold_us - elapsed_us) / hold_us)
+-- Returns the receipt of all units that are left.
+function M.receipt_of_rest(prefetched)
+  return { 1, prefetched.remaining, 0, prefetched.reset_us, 0, prefetched.at_us, prefetched.mark }
 end
 
--- How many units to order beside the call's: a multiple of its cost, so that calls of one cost leave nothing behind.
-function M.extra(most, lately, remaining, cost, hot)
-  if lately < hot * cost then return 0 end
-  return floor(min(most, lately, remaining / 2) / cost) * cost
+-- Returns whether the count that the units were charged to may still exist.
+function M.is_counted(prefetched, now_us) return now_us < prefetched.since_us + prefetched.reset_us end
+
+-- Returns the units demanded during the last hold time: those handed out, and a part of the demand before the fetch, in
+-- proportion to the rest of the hold time.
+function M.recent_demand(prefetched, units_left, hold_us, now_us)
+  local handed_out, elapsed_us = prefetched.extra + prefetched.cost - units_left, max(0, now_us - prefetched.since_us)
+  if elapsed_us >= hold_us then return floor(handed_out * hold_us / elapsed_us) end
+  return handed_out + floor(prefetched.recent_demand * (hold_us - elapsed_us) / hold_us)
+end
+
+-- Returns how many units to fetch beside the call's: a multiple of its cost, so that calls of one cost leave none
+-- behind.
+function M.extra(max_extra, recent_demand, remaining, cost, hot_factor)
+  if recent_demand < hot_factor * cost then return 0 end
+  return floor(min(max_extra, recent_demand, remaining / 2) / cost) * cost
 end
 
 return M

@@ -1,133 +1,133 @@
--- What is left of stocks goes back, when they end: seen to by the worker that ordered them, in a timer. The story
--- stands in lease.lua.
+-- Refunds the rest of prefetched units when their time ends: by the worker that fetched them, in a timer. prefetch.lua
+-- describes the whole.
 --
--- A worker has a list of the stocks that it ordered, and wakes when the first of them ends. What was used up needs
--- nothing. What was not is ended and given back under the key's flag, so that nobody orders meanwhile. If Redis gives
--- no answer, what was on the way is lost, and what has yet to go waits for a second.
+-- A worker has a list of the units that it fetched, and wakes when the first of them end. Units that were used up need
+-- nothing. The rest is closed and refunded under the key's flag, so that no worker fetches meanwhile. If Redis does not
+-- answer, the units that were on the way are lost, and the next ones wait for a second.
 --
--- Law (tests/nginx/engines/test_prefetch.py): what a stock has left is given back once, whoever ends it.
+-- Law (tests/nginx/engines/test_prefetch.py): the rest of prefetched units is refunded once, whoever closes them.
 
 local clock = require "resty.headgate.clock"
-local stocks = require "resty.headgate.engines.prefetch.prefetched_units"
+local prefetched_units = require "resty.headgate.engines.prefetch.prefetched_units"
 
 local M = {}
 
-local ENDED = 2 ^ 50 -- a counter that stands as low as this is of a stock that has ended
-local PATIENCE = 1 -- seconds that an answer is waited for
-local FLAGGED = PATIENCE + 1 -- seconds that a flag lasts if its worker dies
-local PAUSE_US, AGAIN_US = 20000, 1000000 -- until a flag that is taken, or a Redis that failed, is tried again
-local SLACK_US = 1000 -- nobody is woken for less
-local TELL_EVERY = 10
+local ENDED_OFFSET = 2 ^ 50 -- a counter this low was closed
+local TIMEOUT_S = 1 -- of one refund
+local FLAG_TTL_S = TIMEOUT_S + 1 -- if its worker dies
+local FLAG_RETRY_US, FAILURE_RETRY_US = 20000, 1000000 -- after a flag that is taken, or a failure of Redis
+local TIMER_SLACK_US = 1000 -- shorter waits are not worth a timer
+local LOG_INTERVAL_S = 10
 
 local max, now, now_us, timer_at = math.max, clock.now, clock.wall_us, ngx.timer.at
 
-local Returns = {}
-Returns.__index = Returns
+local UnitReturns = {}
+UnitReturns.__index = UnitReturns
 
 function M.new(inner, dict)
   return setmetatable({
-    inner = inner, dict = dict, list = {}, wakes_us = math.huge, told_at = -TELL_EVERY, lost_units = 0,
-  }, Returns)
+    inner = inner, dict = dict, pending = {}, timer_at_us = math.huge, logged_at = -LOG_INTERVAL_S, lost_units = 0,
+  }, UnitReturns)
 end
 
--- Nobody takes from it any more. How much was left: it belongs to who ended it.
-function Returns:finish(stock)
-  local low = self.dict:incr(stock.counter, -ENDED)
-  return low and max(0, low + ENDED) or 0
+-- Closes prefetched units: no call takes from them any more. Returns how many were left: they belong to the caller.
+function UnitReturns:close(prefetched)
+  local counter = self.dict:incr(prefetched.counter, -ENDED_OFFSET)
+  return counter and max(0, counter + ENDED_OFFSET) or 0
 end
 
--- Whether a stock had ended when its counter stood so.
-function M.ended(low) return low < -ENDED / 2 end
+-- Returns whether a counter with this value was closed.
+function M.is_ended(counter) return counter < -ENDED_OFFSET / 2 end
 
-function Returns:lost(units, why)
+function UnitReturns:log_lost(units, why)
   self.lost_units = self.lost_units + units
-  if now() - self.told_at < TELL_EVERY then return end
-  self.told_at = now()
+  if now() - self.logged_at < LOG_INTERVAL_S then return end
+  self.logged_at = now()
   ngx.log(ngx.WARN, "headgate: prefetched units could not be given back (", self.lost_units,
     " so far); their limits refill by themselves: ", why)
 end
 
--- So many units of a stock that has ended. Whether Redis answered.
-function Returns:give_back(stock, left)
-  if left == 0 or not stocks.counts(stock, now_us()) then return true end
-  local charge = { hand = stock.own.hand, key = stock.key, cost = left }
-  local after, trouble = self.inner:refund(charge, stocks.rest(stock), PATIENCE)
+-- Refunds units that were closed. Returns whether Redis answered.
+function UnitReturns:return_units(prefetched, units_left)
+  if units_left == 0 or not prefetched_units.is_counted(prefetched, now_us()) then return true end
+  local charge = { bound_limit = prefetched.prefetcher.bound_limit, key = prefetched.key, cost = units_left }
+  local after, failure = self.inner:refund(charge, prefetched_units.receipt_of_rest(prefetched), TIMEOUT_S)
   if after then return true end
-  self:lost(left, trouble.text)
+  self:log_lost(units_left, failure.text)
   return false
 end
 
--- In a timer: who found something left did it with the key's flag in hand, and lets it go only now.
-local function give_flagged(_, self, stock, left, flag)
-  self:give_back(stock, left)
+-- Refunds units in a timer, and then deletes the flag that the caller has set.
+local function return_flagged(_, self, prefetched, units_left, flag)
+  self:return_units(prefetched, units_left)
   self.dict:delete(flag)
 end
 
--- Whether that was begun; the flag is then no longer the caller's.
-function Returns:begin(stock, left, flag)
-  self.dict:expire(flag, FLAGGED)
-  local begun, why = timer_at(0, give_flagged, self, stock, left, flag)
-  if not begun then self:lost(left, why) end
-  return begun
+-- Starts a refund in a timer. Returns whether it started; the flag is then no longer the caller's.
+function UnitReturns:return_in_background(prefetched, units_left, flag)
+  self.dict:expire(flag, FLAG_TTL_S)
+  local started, why = timer_at(0, return_flagged, self, prefetched, units_left, flag)
+  if not started then self:log_lost(units_left, why) end
+  return started
 end
 
--- One that is due: when to look at it again, or nil if it is done with; and whether Redis failed.
-local function settle(self, stock, closing)
-  local dict, own = self.dict, stock.own
-  local left = dict:get(stock.counter)
-  if not left or left <= 0 then return nil, false end
-  local flag = own.flag .. stock.key
-  local ours = closing or dict:safe_add(flag, true, FLAGGED)
-  if not ours then return now_us() + PAUSE_US, false end
-  local answered = self:give_back(stock, self:finish(stock))
-  if not closing then dict:delete(flag) end
-  return nil, not answered
+-- Refunds units that are due. Returns when to try again, or nil if they are done; and whether Redis failed.
+local function return_due(self, prefetched, exiting)
+  local dict, prefetcher = self.dict, prefetched.prefetcher
+  local units_left = dict:get(prefetched.counter)
+  if not units_left or units_left <= 0 then return nil, false end
+  local flag = prefetcher.flag_name .. prefetched.key
+  local has_flag = exiting or dict:safe_add(flag, true, FLAG_TTL_S)
+  if not has_flag then return now_us() + FLAG_RETRY_US, false end
+  local redis_answered = self:return_units(prefetched, self:close(prefetched))
+  if not exiting then dict:delete(flag) end
+  return nil, not redis_answered
 end
 
-local wake
+local on_timer
 
--- Wakes by then at the latest.
-local function arm(self, due_us)
-  if due_us >= self.wakes_us - SLACK_US then return true end
-  local armed, why = timer_at(max(SLACK_US, due_us - now_us()) / 1000000, wake, self, due_us)
+-- Arms the timer, to fire by then at the latest.
+local function arm_timer(self, due_us)
+  if due_us >= self.timer_at_us - TIMER_SLACK_US then return true end
+  local armed, why = timer_at(max(TIMER_SLACK_US, due_us - now_us()) / 1000000, on_timer, self, due_us)
   if not armed then return nil, why end
-  self.wakes_us = due_us
+  self.timer_at_us = due_us
   return true
 end
 
-local function sweep(self, closing)
-  local list = self.list
-  self.list = {}
+local function sweep(self, exiting)
+  local pending = self.pending
+  self.pending = {}
   local failed = false
-  for _, stock in ipairs(list) do
-    if not failed and (closing or stock.due_us <= now_us() + SLACK_US) then
-      stock.due_us, failed = settle(self, stock, closing)
+  for _, prefetched in ipairs(pending) do
+    if not failed and (exiting or prefetched.due_us <= now_us() + TIMER_SLACK_US) then
+      prefetched.due_us, failed = return_due(self, prefetched, exiting)
     elseif failed then
-      stock.due_us = max(stock.due_us, now_us() + AGAIN_US)
+      prefetched.due_us = max(prefetched.due_us, now_us() + FAILURE_RETRY_US)
     end
-    if stock.due_us then self.list[#self.list + 1] = stock end
+    if prefetched.due_us then self.pending[#self.pending + 1] = prefetched end
   end
 end
 
--- A timer that another one has come before is stale.
-function wake(premature, self, due_us)
-  if due_us ~= self.wakes_us and not premature then return end
-  self.wakes_us = math.huge
+-- Refunds what is due. A timer that was replaced by an earlier one does nothing.
+function on_timer(premature, self, due_us)
+  if due_us ~= self.timer_at_us and not premature then return end
+  self.timer_at_us = math.huge
   sweep(self, premature)
   if premature then return end
   local first_us = math.huge
-  for _, stock in ipairs(self.list) do first_us = math.min(first_us, stock.due_us) end
+  for _, prefetched in ipairs(self.pending) do first_us = math.min(first_us, prefetched.due_us) end
   if first_us == math.huge then return end
-  local armed, why = arm(self, first_us)
+  local armed, why = arm_timer(self, first_us)
   if not armed then ngx.log(ngx.ERR, "headgate: prefetched units are given back late: ", why) end
 end
 
--- A stock is seen to when it ends; nil and why if it cannot be.
-function Returns:later(stock)
-  stock.due_us = stock.until_us
-  local armed, why = arm(self, stock.due_us)
+-- Schedules the refund of units for the end of their time; nil and why if it cannot be.
+function UnitReturns:schedule(prefetched)
+  prefetched.due_us = prefetched.until_us
+  local armed, why = arm_timer(self, prefetched.due_us)
   if not armed then return nil, why end
-  self.list[#self.list + 1] = stock
+  self.pending[#self.pending + 1] = prefetched
   return true
 end
 

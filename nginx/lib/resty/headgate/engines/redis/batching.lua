@@ -158,17 +158,17 @@ local function drive_with(riders, address, question, by)
   local _, failure = line.ask_all(address, concat(texts), by, count, replies)
   if failure and failure.kind == "wrong" then replies = {} end -- nobody knows what is an answer to what
   if rows and not failure then failure = asked_again(address, texts[1], question.text, replies, by) end
-  local answers = dealt_out(all, rows, replies)
+  local outcomes = dealt_out(all, rows, replies)
   failure = failure or trouble.wrong(address.text .. " answers fewer calls than it was asked")
   for i, rider in ipairs(riders) do
     if rider.wake then
-      rider.answer, rider.done = answers[i + 1], true
+      rider.answer, rider.done = outcomes[i + 1], true
       if rider.answer == nil then rider.failure = own(failure) end
       rider.wake:post(1)
     end
   end
-  if answers[1] == nil then return nil, failure end
-  return said(answers[1])
+  if outcomes[1] == nil then return nil, failure end
+  return said(outcomes[1])
 end
 
 local function drive(convoy, at, address, question, by)

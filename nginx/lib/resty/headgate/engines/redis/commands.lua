@@ -43,17 +43,17 @@ local function start(words, sha, keys)
 end
 
 -- What is said before a part's charges, and the heads of what is kept beside their counts.
-local function say(known, terms, prefix)
-  local letters, words = terms.aside and "a" or "", { "" }
-  if terms.lockout then
+local function say(known, options, prefix)
+  local letters, words = options.shadow and "a" or "", { "" }
+  if options.lockout then
     letters = letters .. "l"
-    for i, each in ipairs(terms.lockout) do words[i + 1] = number(each) end
+    for i, each in ipairs(options.lockout) do words[i + 1] = number(each) end
     known.models[2] = "lockout"
-    known.beside[1] = naming.head(prefix, "lockout", terms.rule)
+    known.beside[1] = naming.head(prefix, "lockout", options.rule)
   end
-  if terms.overrides then
+  if options.overrides then
     letters = letters .. "o"
-    known.override = naming.head(prefix, "override", terms.rule)
+    known.override = naming.head(prefix, "override", options.rule)
     known.beside[#known.beside + 1] = known.override
   end
   words[1] = letters
@@ -61,27 +61,27 @@ local function say(known, terms, prefix)
 end
 
 -- All that is known of a hand's questions, put on the hand. `scripts` are the plate's, by name.
-function M.bind(hand, scripts, prefix)
-  local limit, terms = hand.limit, hand.terms
-  local ruled = terms.lockout ~= nil or terms.overrides or false
+function M.bind(bound_limit, scripts, prefix)
+  local limit, options = bound_limit.limit, bound_limit.options
+  local ruled = options.lockout ~= nil or options.overrides or false
   local known = {
-    algorithm = bulk(limit.algorithm), args = bulks(limit.numbers), width = #limit.numbers, head = hand.head,
-    calendar = limit.calendar ~= nil, alone = not ruled, length = #hand.head + 1,
-    terms = (ruled or terms.aside) and terms or nil, models = { limit.algorithm }, beside = {},
+    algorithm = bulk(limit.algorithm), args = bulks(limit.numbers), width = #limit.numbers, head = bound_limit.head,
+    calendar = limit.calendar ~= nil, alone = not ruled, length = #bound_limit.head + 1,
+    options = (ruled or options.shadow) and options or nil, models = { limit.algorithm }, beside = {},
     said = bulk(""), said_words = 1,
     take = scripts["take " .. limit.algorithm], back = scripts["refund " .. limit.algorithm],
     together = scripts["take_together " .. limit.algorithm],
     calls = not limit.calendar and scripts["take_calls " .. limit.algorithm] or nil,
   }
   known.one = known.args .. bulk("1")
-  if known.terms then say(known, known.terms, prefix) end
+  if known.options then say(known, known.options, prefix) end
   known.uses = table.concat(known.models, " ") .. " "
   if known.take then
     known.start = start(4 + known.width, known.take, 1) .. "$"
     known.start_of_more = start(5 + known.width, known.take, 1) .. "$"
-    known.middle, known.finish = "\r\n" .. hand.head, "}\r\n" .. known.args
+    known.middle, known.finish = "\r\n" .. bound_limit.head, "}\r\n" .. known.args
   end
-  hand.redis = known
+  bound_limit.redis = known
   return known
 end
 
@@ -98,9 +98,9 @@ end
 
 -- Where the part ends that begins here: one rule's charges, or as many plain ones as follow each other.
 local function part_end(charges, first)
-  local terms, key = charges[first].hand.redis.terms, charges[first].key
+  local options, key = charges[first].bound_limit.redis.options, charges[first].key
   local last, following = first, charges[first + 1]
-  while following and following.hand.redis.terms == terms and (terms == nil or following.key == key) do
+  while following and following.bound_limit.redis.options == options and (options == nil or following.key == key) do
     last = last + 1
     following = charges[last + 1]
   end
@@ -122,26 +122,26 @@ function M.alike(charges, sha, _, engine, at_us)
   local count, key, name = #charges, nil, nil
   for i = 1, count do
     local charge = charges[i]
-    local known, cost = charge.hand.redis, charge.cost
+    local known, cost = charge.bound_limit.redis, charge.cost
     if charge.key ~= key then key, name = charge.key, escaped(charge.key) end
     texts[i] = counted(known, name)
     if cost == 1 and not known.calendar then
       texts[count + i] = known.one
     else
-      local args = known.calendar and bulks(engine:numbers(charge.hand.limit, at_us)) or known.args
+      local args = known.calendar and bulks(engine:numbers(charge.bound_limit.limit, at_us)) or known.args
       texts[count + i] = args .. bulk(number(cost < EXACT and cost or EXACT))
     end
   end
-  local words = 3 + count * (2 + charges[1].hand.redis.width)
+  local words = 3 + count * (2 + charges[1].bound_limit.redis.width)
   return start(words, sha, count) .. concat(texts, "", 1, 2 * count)
 end
 
 -- A question of charges that are alike, which may be joined with others that go by the script `calls`; nil if it may
 -- not. `sha` is the script that it goes by alone; `scripts` are texts by their SHA1.
 function M.joinable(charges, sha, scripts)
-  local calls = charges[1].hand.redis.calls
+  local calls = charges[1].bound_limit.redis.calls
   for i = 2, #charges do
-    if charges[i].hand.redis.calls ~= calls then return nil end
+    if charges[i].bound_limit.redis.calls ~= calls then return nil end
   end
   return calls and { charges = charges, sha = sha, calls = calls, text = scripts[calls] }
 end
@@ -155,7 +155,7 @@ function M.packed(question)
   if charges[2] then
     packed = M.alike(charges, question.sha)
   else
-    packed = M.take(charge.hand.redis, escaped(charge.key), charge.cost)
+    packed = M.take(charge.bound_limit.redis, escaped(charge.key), charge.cost)
   end
   question.packed = packed
   return packed
@@ -179,7 +179,7 @@ local function add(question, charges)
   words[said] = word(#charges)
   for i = 1, #charges do
     local charge = charges[i]
-    local known, cost = charge.hand.redis, charge.cost
+    local known, cost = charge.bound_limit.redis, charge.cost
     if charge.key ~= key then key, name = charge.key, escaped(charge.key) end
     local text = counted(known, name)
     local n = seen[text]
@@ -216,7 +216,7 @@ function M.joined(all)
   end
   if count < 2 then return nil end
   local many, said = question.many, question.said
-  local head = start(4 + many * (1 + all[1].charges[1].hand.redis.width) + said, calls, many)
+  local head = start(4 + many * (1 + all[1].charges[1].bound_limit.redis.width) + said, calls, many)
   local limits, words = concat(question.limits), concat(question.words, "", 1, said)
   return head .. concat(question.counts) .. word(count) .. limits .. words, places
 end
@@ -227,15 +227,15 @@ function M.together(charges, sha, commit, engine, at_us)
   local first = 1
   while charges[first] do
     local last, opening = part_end(charges, first), charges[first]
-    local says, name = opening.hand.redis, escaped(opening.key)
+    local says, name = opening.bound_limit.redis, escaped(opening.key)
     for _, head in ipairs(says.beside) do put_key(named, head, name) end
     words[#words + 1] = bulk(last - first + 1 .. "") .. says.said
     count = count + 1 + says.said_words
     for i = first, last do
       local charge = charges[i]
-      local known, cost = charge.hand.redis, charge.cost
+      local known, cost = charge.bound_limit.redis, charge.cost
       put_key(named, known.head, i == first and name or escaped(charge.key))
-      local args = known.calendar and bulks(engine:numbers(charge.hand.limit, at_us)) or known.args
+      local args = known.calendar and bulks(engine:numbers(charge.bound_limit.limit, at_us)) or known.args
       words[#words + 1] = known.algorithm .. bulk(number(cost < EXACT and cost or EXACT)) .. args
       count = count + 2 + known.width
     end
@@ -248,10 +248,10 @@ end
 function M.run(sha, key, words) return start(4 + #words, sha, 1) .. bulk(key) .. bulks(words) end
 
 -- What is given back of a charge: as much as it cost, by what it left behind.
-function M.refund(charge, name, facts, numbers)
-  local known, cost = charge.hand.redis, charge.cost
-  local words = { cost, 0, cost, facts[6], facts[4], facts[5], facts[7], 0 }
-  for _, each in ipairs(numbers or charge.hand.limit.numbers) do words[#words + 1] = each end
+function M.refund(charge, name, outcome, numbers)
+  local known, cost = charge.bound_limit.redis, charge.cost
+  local words = { cost, 0, cost, outcome[6], outcome[4], outcome[5], outcome[7], 0 }
+  for _, each in ipairs(numbers or charge.bound_limit.limit.numbers) do words[#words + 1] = each end
   return M.run(known.back, known.head .. name .. "}", words)
 end
 

@@ -35,7 +35,7 @@ local function groups_of(charges)
     end
     group.charges[#group.charges + 1] = charge
     group.places[#group.places + 1] = place
-    if not charge.hand.terms.aside then group.live[#group.live + 1] = charge end
+    if not charge.bound_limit.options.shadow then group.live[#group.live + 1] = charge end
   end
   return groups
 end
@@ -58,7 +58,7 @@ local function until_when(group, by)
   if #group.live > 0 then return by end
   local seconds = PROMPT
   for _, charge in ipairs(group.charges) do
-    local own = charge.hand.terms.deadline
+    local own = charge.bound_limit.options.deadline
     if own and own < seconds then seconds = own end
   end
   local promptly = ngx.now() + seconds
@@ -73,22 +73,22 @@ local function asked(engine, groups, of, mode, by)
 end
 
 -- Whether a group's live charges pass. One that has none is in nobody's way, whatever became of it.
-local function passes(facts, charges)
+local function passes(outcome, charges)
   for i, charge in ipairs(charges) do
-    if not charge.hand.terms.aside and not (facts and facts[i][1] == PASSES) then return false end
+    if not charge.bound_limit.options.shadow and not (outcome and outcome[i][1] == PASSES) then return false end
   end
   return true
 end
 
-local function all_pass(answers, groups, of)
+local function all_pass(outcomes, groups, of)
   for i, group in ipairs(groups) do
-    if not passes(answers[i], group[of]) then return false end
+    if not passes(outcomes[i], group[of]) then return false end
   end
   return true
 end
 
 -- How things stand for a charge that would have passed had not another one refused.
-local function standing(facts, text) return { PASSES, facts[2], 0, facts[4], 0, facts[6], facts[7], text } end
+local function standing(outcome, text) return { PASSES, outcome[2], 0, outcome[4], 0, outcome[6], outcome[7], text } end
 
 -- Gives back what was committed, and writes how things stand into its place.
 local function take_back(engine, groups, done, by)
@@ -100,8 +100,8 @@ local function take_back(engine, groups, done, by)
   end
   local replies = at_once(back, function(each) return engine:given_back(each[3], each[1][each[2]], by) end)
   for i, each in ipairs(back) do
-    local answers, place = each[1], each[2]
-    if replies[i] then answers[place] = standing(replies[i], answers[place][8]) end
+    local outcomes, place = each[1], each[2]
+    if replies[i] then outcomes[place] = standing(replies[i], outcomes[place][8]) end
   end
 end
 
@@ -110,7 +110,7 @@ local function with_aside(done, ahead, group)
   if not done or not ahead then return done end
   local found, live = {}, 0
   for i, charge in ipairs(group.charges) do
-    if charge.hand.terms.aside then
+    if charge.bound_limit.options.shadow then
       found[i] = ahead[i]
     else
       live = live + 1
@@ -123,19 +123,19 @@ end
 local function degraded() return { PASSES, 0, 0, 0, 0, math.floor(ngx.now() * 1000000), 0, degraded = true } end
 
 -- All facts in the order of the charges; or nil and the trouble that stands in the way.
-local function told(groups, answers, failures, in_places)
+local function told(groups, outcomes, failures, in_places)
   local anybody = false
-  for i in ipairs(groups) do anybody = anybody or answers[i] ~= nil end
+  for i in ipairs(groups) do anybody = anybody or outcomes[i] ~= nil end
   local found = {}
   for i, group in ipairs(groups) do
-    local facts = answers[i]
-    if not facts and not (anybody and passes(nil, group.charges)) then
+    local outcome = outcomes[i]
+    if not outcome and not (anybody and passes(nil, group.charges)) then
       failures[i].key = group.charges[1].key
       return nil, failures[i]
     end
     for at, place in ipairs(group.places) do
-      local each = facts and facts[at] or degraded()
-      if facts and in_places then each.apart = true end
+      local each = outcome and outcome[at] or degraded()
+      if outcome and in_places then each.apart = true end
       found[place] = each
     end
   end
@@ -151,17 +151,17 @@ local function deciding(groups)
 end
 
 local function agree(engine, groups, live, by)
-  local answers, failures = asked(engine, groups, "charges", AHEAD, by)
-  if not all_pass(answers, groups, "charges") then return told(groups, answers, failures, true) end
+  local outcomes, failures = asked(engine, groups, "charges", AHEAD, by)
+  if not all_pass(outcomes, groups, "charges") then return told(groups, outcomes, failures, true) end
   local done, troubles = asked(engine, live, "live", COMMIT, by)
   if not all_pass(done, live, "live") then take_back(engine, live, done, by) end
   local place = {}
   for i, group in ipairs(groups) do place[group] = i end
   for i, group in ipairs(live) do
     local at = place[group]
-    answers[at], failures[at] = with_aside(done[i], answers[at], group), troubles[i]
+    outcomes[at], failures[at] = with_aside(done[i], outcomes[at], group), troubles[i]
   end
-  return told(groups, answers, failures, true)
+  return told(groups, outcomes, failures, true)
 end
 
 -- Several charges in a cluster: one question if their keys share a slot, otherwise apart. Trouble is not told yet.
@@ -170,8 +170,8 @@ function M.decide(engine, charges, commit, by)
   if #groups == 1 then return engine:decide_together(charges, commit, by) end
   local live = deciding(groups)
   if commit == 1 and #live > 1 then return agree(engine, groups, live, by) end
-  local answers, failures = asked(engine, groups, "charges", commit == 1 and COMMIT or TOLD, by)
-  return told(groups, answers, failures, commit ~= 1)
+  local outcomes, failures = asked(engine, groups, "charges", commit == 1 and COMMIT or TOLD, by)
+  return told(groups, outcomes, failures, commit ~= 1)
 end
 
 return M

@@ -60,9 +60,9 @@ local function put(into, more)
   for name, value in pairs(more or {}) do into[name] = value end
 end
 
-function Engine:use(plate, texts)
-  put(self.scripts, plate.scripts)
-  put(self.zones, plate.zones)
+function Engine:use(bundle, texts)
+  put(self.scripts, bundle.scripts)
+  put(self.zones, bundle.zones)
   put(self.texts, texts)
   self.joints = {}
 end
@@ -104,11 +104,11 @@ local function now_us() return math.floor(now() * 1000000) end
 local function lacking(what) return trouble.wrong("the plate in force has no script for " .. what) end
 
 -- The hand's questions; nil and trouble if its plate has no script for them.
-local function known_of(self, hand)
-  local known = hand.redis
+local function known_of(self, bound_limit)
+  local known = bound_limit.redis
   if known and known.take then return known end
-  known = bind(hand, self.scripts, self.prefix)
-  if not known.take then return nil, lacking(hand.limit.algorithm) end
+  known = bind(bound_limit, self.scripts, self.prefix)
+  if not known.take then return nil, lacking(bound_limit.limit.algorithm) end
   return known
 end
 
@@ -121,7 +121,7 @@ local function taken(self, charges, known, by, at_us)
   local charge = charges[1]
   local question, name = joinable(self, charges, known.take), escaped(charge.key)
   if not question then
-    local numbers = at_us and self:numbers(charge.hand.limit, at_us)
+    local numbers = at_us and self:numbers(charge.bound_limit.limit, at_us)
     question = { packed = take(known, name, charge.cost, numbers) }
   end
   return self:asked(question, known.take, name, by)
@@ -130,9 +130,9 @@ end
 local function no_decision() return trouble.wrong("it answered what is no decision") end
 
 local function decide_one(self, charges, known, by)
-  local facts, failure = taken(self, charges, known, by, known.calendar and now_us() or nil)
-  if type(facts) == "table" and facts[1] == OUTSIDE then facts, failure = taken(self, charges, known, by, facts[2]) end
-  if type(facts) == "table" and facts[7] then return { facts } end
+  local outcome, failure = taken(self, charges, known, by, known.calendar and now_us() or nil)
+  if type(outcome) == "table" and outcome[1] == OUTSIDE then outcome, failure = taken(self, charges, known, by, outcome[2]) end
+  if type(outcome) == "table" and outcome[7] then return { outcome } end
   return nil, self:told(failure or no_decision())
 end
 
@@ -169,13 +169,13 @@ end
 -- The script of charges that look at nothing but their counts and are of one algorithm; nil if they are not so, or if
 -- the plate is older than that script. All hands are bound by this.
 local function alike(self, charges)
-  local hand = charges[1].hand
-  local first = hand.redis or bind(hand, self.scripts, self.prefix)
-  local sha = first.terms == nil and first.together
+  local bound_limit = charges[1].bound_limit
+  local first = bound_limit.redis or bind(bound_limit, self.scripts, self.prefix)
+  local sha = first.options == nil and first.together
   for i = 2, #charges do
-    hand = charges[i].hand
-    local known = hand.redis or bind(hand, self.scripts, self.prefix)
-    sha = sha and known.terms == nil and known.together == sha and sha
+    bound_limit = charges[i].bound_limit
+    local known = bound_limit.redis or bind(bound_limit, self.scripts, self.prefix)
+    sha = sha and known.options == nil and known.together == sha and sha
   end
   return sha or nil
 end
@@ -183,7 +183,7 @@ end
 -- The script of any charges, whose hands are bound; or nil and trouble.
 local function joint(self, charges)
   local uses = ""
-  for i = 1, #charges do uses = uses .. charges[i].hand.redis.uses end
+  for i = 1, #charges do uses = uses .. charges[i].bound_limit.redis.uses end
   local sha = self.joints[uses]
   if not sha then
     local wanted = sorted(uses)
@@ -197,12 +197,12 @@ end
 -- Outcome for each of so many charges, of the one row that says that all of them pass.
 local function all_passed(row, count)
   if #row ~= 1 + 4 * count then return nil, nil, no_decision() end
-  local at_us, facts = row[1], {}
+  local at_us, outcome = row[1], {}
   for i = 1, count do
     local n = i * 4
-    facts[i] = { 1, row[n - 2], 0, row[n - 1], row[n], at_us, row[n + 1] }
+    outcome[i] = { 1, row[n - 2], 0, row[n - 1], row[n], at_us, row[n + 1] }
   end
-  return facts
+  return outcome
 end
 
 -- Outcome for each; nil and the server's time where that lies outside of the calendar; or nil, nil and trouble. `pack`
@@ -229,40 +229,40 @@ function Engine:decide_together(charges, commit, by)
     if not sha then return nil, lacks end
     pack = questions.together
   end
-  local facts, server_us, failure = asked_together(self, pack, charges, sha, commit, by, now_us())
-  if server_us then facts, server_us, failure = asked_together(self, pack, charges, sha, commit, by, server_us) end
+  local outcome, server_us, failure = asked_together(self, pack, charges, sha, commit, by, now_us())
+  if server_us then outcome, server_us, failure = asked_together(self, pack, charges, sha, commit, by, server_us) end
   if server_us then return nil, trouble.not_now("a window of the calendar ended in between") end
-  return facts, failure
+  return outcome, failure
 end
 
 function Engine:decide(charges, commit, deadline)
   local by = by_of(self, deadline)
   local charge = charges[1]
   if charges[2] == nil and commit == 1 then
-    local known, lacks = known_of(self, charge.hand)
+    local known, lacks = known_of(self, charge.bound_limit)
     if not known then return nil, self:told(lacks) end
     if known.alone then return decide_one(self, charges, known, by) end
   end
-  local answers, failure
+  local outcomes, failure
   if self.topology.joins then
-    answers, failure = self:decide_together(charges, commit, by)
+    outcomes, failure = self:decide_together(charges, commit, by)
   else
-    answers, failure = apart.decide(self, charges, commit, by)
+    outcomes, failure = apart.decide(self, charges, commit, by)
   end
-  if not answers then return nil, self:told(failure) end
-  return answers
+  if not outcomes then return nil, self:told(failure) end
+  return outcomes
 end
 
 -- The same of one charge.
 function Engine:take(charge, deadline)
-  local answers, failure = self:decide({ charge }, COMMIT, deadline)
-  return answers and answers[1], failure
+  local outcomes, failure = self:decide({ charge }, COMMIT, deadline)
+  return outcomes and outcomes[1], failure
 end
 
 -- The numbers that an override of this text has in the place of the hand's own; false if it has changed meanwhile,
 -- nil if nobody answers.
 local function overridden(self, charge, name, text, by, at_us)
-  local known, limit = charge.hand.redis, charge.hand.limit
+  local known, limit = charge.bound_limit.redis, charge.bound_limit.limit
   local stored = self:asked({ packed = resp.command { "GET", known.override .. name .. "}" } }, nil, name, by)
   if stored == nil then return nil end
   for algorithm, numbers, said in string.gmatch(stored or "", "([%w_]+) ([^|\n]*)|([^\n]*)") do
@@ -280,20 +280,20 @@ local function overridden(self, charge, name, text, by, at_us)
 end
 
 function Engine:override(charge, text, deadline)
-  if not known_of(self, charge.hand) then return nil end
+  if not known_of(self, charge.bound_limit) then return nil end
   return overridden(self, charge, escaped(charge.key), text, by_of(self, deadline), now_us())
 end
 
 -- Gives a charge back (trouble as it is, not told).
-function Engine:given_back(charge, facts, by)
-  local hand = charge.hand
-  local known, lacks = known_of(self, hand)
+function Engine:given_back(charge, outcome, by)
+  local bound_limit = charge.bound_limit
+  local known, lacks = known_of(self, bound_limit)
   if not known then return nil, lacks end
   local name, at_us = escaped(charge.key), now_us()
   for _ = 1, 2 do
-    local numbers = facts[8] and overridden(self, charge, name, facts[8], by, at_us)
-    if not numbers and known.calendar then numbers = self:numbers(hand.limit, at_us) end
-    local question = { packed = questions.refund(charge, name, facts, numbers) }
+    local numbers = outcome[8] and overridden(self, charge, name, outcome[8], by, at_us)
+    if not numbers and known.calendar then numbers = self:numbers(bound_limit.limit, at_us) end
+    local question = { packed = questions.refund(charge, name, outcome, numbers) }
     local reply, failure = self:asked(question, known.back, name, by)
     if type(reply) ~= "table" then return nil, failure or no_decision() end
     if reply[1] ~= OUTSIDE then return reply end
@@ -302,8 +302,8 @@ function Engine:given_back(charge, facts, by)
   return nil, trouble.not_now("a window of the calendar ended in between")
 end
 
-function Engine:refund(charge, facts, deadline)
-  local reply, failure = self:given_back(charge, facts, by_of(self, deadline))
+function Engine:refund(charge, outcome, deadline)
+  local reply, failure = self:given_back(charge, outcome, by_of(self, deadline))
   if not reply then return nil, self:told(failure) end
   return reply
 end
@@ -318,9 +318,9 @@ function Engine:run(script, key, words, tag, deadline)
 end
 
 local function slots(self, charge, deadline, verb, ...)
-  local words = { verb, unpack(charge.hand.limit.numbers) }
+  local words = { verb, unpack(charge.bound_limit.limit.numbers) }
   for _, word in ipairs { ... } do words[#words + 1] = word end
-  local key = naming.tagged(charge.hand.head, charge.key, sha256)
+  local key = naming.tagged(charge.bound_limit.head, charge.key, sha256)
   return self:run("slots", key, words, escaped(charge.key), deadline)
 end
 

@@ -1,109 +1,116 @@
--- A hand as this engine has it: bound once, asked often.
+-- Binds limits to the shared dict: once, for all decisions.
 --
---   model, limit    the limit as its model reads it; of a calendar, the one around now (limit_at)
---   load, save      how its states are kept
---   pace, whole     the digits that a token bucket's states are written at, as a number; whether they are numbers
---   width           the bytes of the largest state
---   head            what the names of its counts begin with
---   spare           where keys are counted that find no room
---   plain, aside    nothing beside its counts is looked at; it is decided by itself
---   lockout         how its rule locks out: { own, limit, head }; nil if it does not
+--   model, limit     the limit as its model reads it; of a calendar, the one around now (limit_at)
+--   load, save       how its states are stored
+--   pace, whole      the digits that a token bucket's states are written at, as a number; whether they are numbers
+--   width            the bytes of the largest state
+--   head             what the names of its counts begin with
+--   overflow_count   the count of keys for which there is no room
+--   is_plain         it has no lockout, so nothing but its count is read
+--   shadow           it is decided by itself
+--   lockout          how its rule locks out: { binding, limit, head, store }; nil if it does not
 
 local ffi = require "ffi"
 
-local instants = require "resty.headgate.engines.shared.timestamps"
-local keeps = require "resty.headgate.engines.shared.state_storage"
+local timestamps = require "resty.headgate.engines.shared.timestamps"
+local state_storage = require "resty.headgate.engines.shared.state_storage"
 local lock = require "resty.headgate.engines.shared.lock"
 local lockout = require "resty.headgate.algorithms.lockout"
-local naming = require "resty.headgate.engines.redis.keys"
-local room = require "resty.headgate.engines.shared.overflow"
+local keys = require "resty.headgate.engines.redis.keys"
+local overflow = require "resty.headgate.engines.shared.overflow"
 local sha256 = require "resty.headgate.text.sha256"
 
 local M = {}
 
--- One letter for all that this engine keeps: others share the dict.
-local OURS, SPARE = "c", "overflow"
-local MOST_UNITS, LONGEST_KEY = 1000, 200
-local NOTES = 4 * 17 -- what refunds, clocks that were set back and changed limits add to a state
+-- All entries of this engine begin with one letter: others share the dict.
+local KEY_PREFIX, OVERFLOW_KEY = "c", "overflow"
+local MAX_ENTRIES, MAX_KEY_BYTES = 1000, 200
+local EXTRA_STATE_BYTES = 4 * 17 -- what refunds, clocks that were set back and changed limits add to a state
 local PERCENT, HASH = 37, 35
-local SWING_US = 100000
+local CLOCK_SKEW_US = 100000
 local byte = string.byte
 
--- The name of a key's count. A head ends with the only brace it has, so a key need not be escaped here to keep names
--- apart; but long ones are hashed, and so are those that look as if they were.
-function M.named(head, key)
-  if #key > LONGEST_KEY or (byte(key, 1) == PERCENT and byte(key, 2) == HASH) then
+-- Returns the name of a key's count. A head ends with the only brace it has, so a key need not be escaped here to keep
+-- names distinct; but long keys are hashed, and so are those that look as if they were.
+function M.count_name(head, key)
+  if #key > MAX_KEY_BYTES or (byte(key, 1) == PERCENT and byte(key, 2) == HASH) then
     return head .. "%#" .. sha256(key) .. "}"
   end
   return head .. key .. "}"
 end
 
--- Why a limit cannot be followed on a shared dict: a sentence, or nil.
-function M.refuses(limit)
+-- Returns why a limit cannot be decided on a shared dict: a sentence, or nil.
+function M.reason_unsupported(limit)
   local algorithm = limit.algorithm
   if algorithm ~= "sliding_log" and algorithm ~= "slots" then return nil end
-  if tonumber(limit.numbers[1]) <= MOST_UNITS then return nil end
-  local each = algorithm == "slots" and "a lease" or "an instant"
+  if tonumber(limit.numbers[1]) <= MAX_ENTRIES then return nil end
+  local entry = algorithm == "slots" and "a lease" or "an instant"
   return table.concat {
-    limit.text or "A limit", " would keep ", each, " for each of ", limit.numbers[1], " units; on a shared dict every ",
-    "decision copies them, so there may be at most ", MOST_UNITS, ". Count it in Redis, or by another algorithm.",
+    limit.text or "A limit", " would keep ", entry, " for each of ", limit.numbers[1], " units; on a shared dict ",
+    "every decision copies them, so there may be at most ", MAX_ENTRIES,
+    ". Count it in Redis, or by another algorithm.",
   }
 end
 
--- The bytes of the largest state, also of one that a changed limit has left.
-local function most_bytes(algorithm, limit, width)
-  if algorithm == "sliding_log" then return instants.room(limit.amount + 3) * instants.WIDTH end
-  if algorithm == "slots" then return instants.room(limit.amount * 2 + 3) * instants.WIDTH end
-  return width + NOTES
+-- Returns the bytes of the largest state, also of one that a changed limit has left.
+local function max_state_bytes(algorithm, limit, width)
+  if algorithm == "sliding_log" then return timestamps.capacity(limit.amount + 3) * timestamps.WIDTH end
+  if algorithm == "slots" then return timestamps.capacity(limit.amount * 2 + 3) * timestamps.WIDTH end
+  return width + EXTRA_STATE_BYTES
 end
 
-local function locking(dict, terms, prefix)
-  if not terms.lockout then return nil end
-  local keep, limit = keeps.of(lockout), lockout.limit(terms.lockout, 1)
-  local own = { model = lockout, pace = 0, width = keeps.width("lockout", limit), load = keep.load, save = keep.save }
-  return { own = own, limit = limit, head = OURS .. naming.head(prefix, "lockout", terms.rule), store = dict }
+local function bind_lockout(dict, options, prefix)
+  if not options.lockout then return nil end
+  local storage, limit = state_storage.for_model(lockout), lockout.limit(options.lockout, 1)
+  local width = state_storage.width("lockout", limit)
+  local binding = { model = lockout, pace = 0, width = width, load = storage.load, save = storage.save }
+  local head = KEY_PREFIX .. keys.head(prefix, "lockout", options.rule)
+  return { binding = binding, limit = limit, head = head, store = dict }
 end
 
--- The limit around now: a calendar's windows are worked out anew when it leaves them, or a worker whose clock is ahead
--- by a swing may have.
-function M.limit_at(own, zones, now_us)
-  local limit = own.limit
-  if not own.calendar or (limit[4] and limit[1] <= now_us and now_us < limit[4] - SWING_US) then return limit end
+-- Returns the limit at this instant: the windows of a calendar are computed anew when it leaves them, or when another
+-- worker, whose clock is ahead by CLOCK_SKEW_US, may have.
+function M.limit_at(binding, zones, now_us)
+  local limit = binding.limit
+  if not binding.calendar then return limit end
+  if limit[4] and limit[1] <= now_us and now_us < limit[4] - CLOCK_SKEW_US then return limit end
   local calendar = require "resty.headgate.calendar"
-  own.limit = own.model.limit(calendar.numbers(own.calendar, zones, now_us), 1)
-  return own.limit
+  binding.limit = binding.model.limit(calendar.numbers(binding.calendar, zones, now_us), 1)
+  return binding.limit
 end
 
--- LuaJIT leaves its compiled code for math.fmod, but not for the C function that it is: so a decision takes half the
+-- LuaJIT leaves its compiled code for math.fmod, but not for the C function behind it: so a decision takes half the
 -- time.
 ffi.cdef "double fmod(double x, double y);"
-local COMPILED = {
+local FAST_ENVIRONMENT = {
   ipairs = ipairs, tonumber = tonumber, type = type, string = string, table = table,
   math = setmetatable({ fmod = ffi.C.fmod }, { __index = math }),
 }
 
 local function model_of(algorithm)
   local model = require("resty.headgate.algorithms." .. algorithm)
-  setfenv(model.decide, COMPILED)
+  setfenv(model.decide, FAST_ENVIRONMENT)
   return model
 end
 
-function M.bind(dict, hand, prefix)
-  local said, terms = hand.limit, hand.terms
-  local algorithm = said.algorithm
+function M.bind(dict, bound_limit, prefix)
+  local limit_spec, options = bound_limit.limit, bound_limit.options
+  local algorithm = limit_spec.algorithm
   local model = model_of(algorithm)
-  local keep, limit = keeps.of(model), model.limit(said.numbers, 1)
-  local own = {
-    model = model, decide = model.decide, load = keep.load, save = keep.save, limit = limit,
-    width = keeps.width(algorithm, limit), pace = 0, whole = false, calendar = said.calendar and said or nil,
-    head = OURS .. hand.head, aside = terms.aside, lockout = locking(dict, terms, prefix), plain = not terms.lockout,
+  local storage, limit = state_storage.for_model(model), model.limit(limit_spec.numbers, 1)
+  local binding = {
+    model = model, decide = model.decide, load = storage.load, save = storage.save, limit = limit,
+    width = state_storage.width(algorithm, limit), pace = 0, whole = false,
+    calendar = limit_spec.calendar and limit_spec or nil, head = KEY_PREFIX .. bound_limit.head,
+    shadow = options.shadow, lockout = bind_lockout(dict, options, prefix), is_plain = not options.lockout,
   }
-  if algorithm == "slots" then lock.lay_fences(dict) end
+  if algorithm == "slots" then lock.prepare_fences(dict) end
   if algorithm == "token_bucket" then
-    own.pace, own.whole = tonumber(string.sub(limit.pace or "", 1, 3)) or 0, limit.amount == 1
+    binding.pace, binding.whole = tonumber(string.sub(limit.pace or "", 1, 3)) or 0, limit.amount == 1
   end
-  own.spare = room.spare(dict, own.head .. SPARE .. "}", most_bytes(algorithm, limit, own.width))
-  return own
+  local max_bytes = max_state_bytes(algorithm, limit, binding.width)
+  binding.overflow_count = overflow.reserve_count(dict, binding.head .. OVERFLOW_KEY .. "}", max_bytes)
+  return binding
 end
 
 return M

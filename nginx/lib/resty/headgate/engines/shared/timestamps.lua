@@ -1,5 +1,5 @@
--- Instants as bytes: 7 each, big-endian, whole numbers below 2^53. A text of instants has room to grow, so that most of
--- the time it is written in place.
+-- Packs timestamps into bytes: 7 each, big-endian, whole numbers below 2^53. A text of timestamps has spare capacity,
+-- so that it is mostly written in place.
 
 local byte, char, floor = string.byte, string.char, math.floor
 
@@ -12,30 +12,30 @@ function M.pack(us)
     floor(low / 65536) % 256, floor(low / 256) % 256, low % 256)
 end
 
--- The n-th instant of a text, counted from 0.
+-- Returns the n-th timestamp of a text, counted from 0.
 function M.at(text, n)
   local a, b, c, d, e, f, g = byte(text, n * 7 + 1, n * 7 + 7)
   return (a * 65536 + b * 256 + c) * 4294967296 + d * 16777216 + e * 65536 + f * 256 + g
 end
 
-local FEWEST = 16
-local BLANK = string.rep("\0", 7)
+local MIN_CAPACITY = 16
+local PADDING = string.rep("\0", 7)
 
--- For how many instants there is room where `count` must fit: twice as much each time it grows.
-function M.room(count)
-  local room = FEWEST
-  while room < count do room = room + room end
-  return room
+-- Returns the capacity for `count` timestamps: it doubles each time it grows.
+function M.capacity(count)
+  local capacity = MIN_CAPACITY
+  while capacity < count do capacity = capacity + capacity end
+  return capacity
 end
 
--- A header and what is held, with blanks (the instant 0) between: never shorter than what was kept before.
-function M.roomy(header, held, before)
-  local length = M.room((#header + #held) / 7) * 7
-  if before and #before > length then length = #before end
-  return header .. string.rep(BLANK, (length - #header - #held) / 7) .. held
+-- Joins a header and entries, with padding (the timestamp 0) between: never shorter than the previous text.
+function M.pad(header, entries, previous)
+  local length = M.capacity((#header + #entries) / 7) * 7
+  if previous and #previous > length then length = #previous end
+  return header .. string.rep(PADDING, (length - #header - #entries) / 7) .. entries
 end
 
--- Those from low up to, not including, high.
+-- Returns the timestamps from low up to, not including, high.
 function M.cut(text, low, high) return string.sub(text, low * 7 + 1, high * 7) end
 
 return M
