@@ -21,11 +21,11 @@ package.path = arg[1] .. "/?.lua;" .. package.path
 local calendar = require "resty.headgate.calendar"
 local headers = require "resty.headgate.http.headers"
 local json = require "resty.headgate.text.json"
-local product = require "resty.headgate.exact_compare"
-local quota = require "resty.headgate.limit_quota"
-local refusal = require "resty.headgate.http.refusal_body"
-local share = require "resty.headgate.engines.fallback.limit_share"
-local words = require "resty.headgate.request.log_status"
+local exact_compare = require "resty.headgate.exact_compare"
+local limit_quota = require "resty.headgate.limit_quota"
+local refusal_body = require "resty.headgate.http.refusal_body"
+local limit_share = require "resty.headgate.engines.fallback.limit_share"
+local log_status = require "resty.headgate.request.log_status"
 
 local quoted = json.quoted
 
@@ -72,20 +72,20 @@ function answers.calendar(question)
   return { words = found, tables = count }
 end
 
-function answers.share(question) return share.share(question.limit, question.count, question.rank) or false end
+function answers.share(question) return limit_share.share(question.limit, question.count, question.rank) or false end
 
-function answers.even(question) return share.even(question.limit, question.count, question.rank) end
+function answers.even(question) return limit_share.even(question.limit, question.count, question.rank) end
 
 function answers.complete(question)
   local limit = question.limit
-  return quota.complete { algorithm = limit.algorithm, numbers = limit.numbers, calendar = limit.calendar }
+  return limit_quota.complete { algorithm = limit.algorithm, numbers = limit.numbers, calendar = limit.calendar }
 end
 
-function answers.at_most(question) return product.at_most(unpack(question.factors)) end
+function answers.at_most(question) return exact_compare.at_most(unpack(question.factors)) end
 
 -- A verdict as the gateway has it.
 local function told(verdict)
-  verdict.limit, verdict.rule = same(verdict.limit), { name = verdict.rule or "" }
+  verdict.limit, verdict.rule, verdict.outcome = same(verdict.limit), { name = verdict.rule or "" }, verdict.facts
   return verdict
 end
 
@@ -104,25 +104,25 @@ end
 
 function answers.headers_of_one(question)
   local verdict = told(question.verdict)
-  local facts = verdict.facts
-  verdict.facts = false
-  return fields(headers.put_one, question.form, verdict, facts)
+  local outcome = verdict.outcome
+  verdict.outcome = false
+  return fields(headers.put_one, question.form, verdict, outcome)
 end
 
 function answers.kept(question)
   local one, other = told(question.one), told(question.other)
   fields(headers.put, "draft-11", { one }, nil, true)
-  local before = one.limit.told[one.rule.name][0]
-  fields(headers.put_one, "draft-11", other, other.facts)
-  return other.limit.told[other.rule.name][0] == before
+  local before = one.limit.policy_items[one.rule.name][0]
+  fields(headers.put_one, "draft-11", other, other.outcome)
+  return other.limit.policy_items[other.rule.name][0] == before
 end
 
 function answers.refusal(question)
-  local compiled = tried(refusal.compile, question.refuse, question.rule)
-  return compiled.error and compiled or refusal.answer(compiled, question.violated, question.accept)
+  local compiled = tried(refusal_body.compile, question.refuse, question.rule)
+  return compiled.error and compiled or refusal_body.for_client(compiled, question.violated, question.accept)
 end
 
-function answers.word(question) return words.status(question.allowed, question.delayed, question.asides) end
+function answers.word(question) return log_status.status(question.allowed, question.delayed, question.asides) end
 
 for line in io.lines() do
   local question = json.decode(line)

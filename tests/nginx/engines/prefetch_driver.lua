@@ -1,9 +1,9 @@
--- Runs inside nginx: a lease engine around a real Redis, and calls that ask it as a test says by JSON.
+-- Runs inside nginx: a prefetch engine around a real Redis, and calls that ask it as a test says by JSON.
 
 local engines = require "resty.headgate.engines.redis.engine"
 local json = require "resty.headgate.text.json"
-local lease = require "resty.headgate.engines.prefetch"
-local naming = require "resty.headgate.engines.redis.keys"
+local prefetch = require "resty.headgate.engines.prefetch"
+local keys = require "resty.headgate.engines.redis.keys"
 
 local M = {}
 
@@ -19,16 +19,16 @@ function M.init(path)
   for name, rule in pairs(said.rules) do
     local limit = said.limits[rule.limit]
     local terms = rule.terms
-    terms.rule = name
-    hands[name] = { name = name, limit = limit, terms = terms, head = naming.head("hg", limit.algorithm, name) }
+    terms.rule, terms.shadow = name, terms.aside
+    hands[name] = { name = name, limit = limit, options = terms, head = keys.head("hg", limit.algorithm, name) }
   end
-  engine = lease.around(redis, ngx.shared.headgate)
+  engine = prefetch.around(redis, ngx.shared.headgate)
 end
 
 local verbs = {}
 
 local function taken(said, cost)
-  local charge = { hand = hands[said.rule], key = said.key, cost = cost or said.cost or 1 }
+  local charge = { bound_limit = hands[said.rule], key = said.key, cost = cost or said.cost or 1 }
   local answers, trouble = engine:decide({ charge }, said.commit or 1, said.deadline or 2)
   return charge, answers and answers[1], trouble
 end
@@ -53,7 +53,7 @@ function verbs.take_and_meet_an_end(said)
   local stock, dict, left = facts[9], engine.dict, nil
   local between = {}
   function between.get()
-    left = engine.returns:finish(stock)
+    left = engine.returns:close(stock)
     return true -- the flag of who ends it
   end
   engine.dict = setmetatable(between, { __index = function(_, verb)
@@ -61,7 +61,7 @@ function verbs.take_and_meet_an_end(said)
   end })
   assert(engine:refund(charge, facts, 2))
   engine.dict = dict
-  assert(engine.returns:give_back(stock, left))
+  assert(engine.returns:return_units(stock, left))
   return { left = left }
 end
 
@@ -74,7 +74,7 @@ local function one_of_flood(said, number, marks)
   if not facts then return note(dict, "troubles", 1), ngx.log(ngx.WARN, "no answer: ", trouble.text) end
   if facts[1] ~= 1 then return note(dict, "refused", 1) end
   if facts[9] then note(dict, "leased", cost) end
-  if charge.hand.limit.algorithm == "fixed_window" and facts[6] >= facts[7] then note(dict, "late", cost) end
+  if charge.bound_limit.limit.algorithm == "fixed_window" and facts[6] >= facts[7] then note(dict, "late", cost) end
   if said.refund_every and number % said.refund_every == 0 then
     if number % (2 * said.refund_every) == 0 then ngx.sleep(said.refund_after or 0) end
     assert(engine:refund(charge, facts, 2))

@@ -1,32 +1,32 @@
 -- Runs engines/prefetch/prefetched_units.lua outside of nginx, so that it can be compared with Python's.
 --
---   luajit stock.lua LIB
+--   luajit prefetched_units.lua LIB
 --
 -- Each line is a question in JSON, and each answers one line of JSON.
 --
 --   {"ask": "bound", "limit", "units"}                        U
---   {"ask": "receipts", "limit", "facts", "extra", "lefts"}   the receipt for each number of units left, of a stock
+--   {"ask": "receipts", "limit", "facts", "extra", "lefts"}   the receipt for each number of units left, of units
 --                                                             that was written and read again
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
 local json = require "resty.headgate.text.json"
-local stock = require "resty.headgate.engines.prefetch.prefetched_units"
+local prefetched_units = require "resty.headgate.engines.prefetch.prefetched_units"
 
 local answers = {}
 
-function answers.bound(question) return string.format("%.0f", stock.bound(question.limit, question.units)) end
+function answers.bound(question) return string.format("%.0f", prefetched_units.max_units(question.limit, question.units)) end
 
 function answers.receipts(question)
-  local facts, spread, rate = question.facts, stock.spread(question.limit)
-  for i = 1, 7 do facts[i] = tonumber(facts[i]) end
-  local made = stock.new {
-    since_us = 5, until_us = 9, told = facts[2], reset_us = facts[4], at_us = facts[6], mark = facts[7],
-    extra = tonumber(question.extra), cost = 1, lately = 0, counter = "l:u:1:2:3",
+  local outcome, period_us, amount = question.facts, prefetched_units.drain_rate(question.limit)
+  for i = 1, 7 do outcome[i] = tonumber(outcome[i]) end
+  local made = prefetched_units.new {
+    since_us = 5, until_us = 9, remaining = outcome[2], reset_us = outcome[4], at_us = outcome[6], mark = outcome[7],
+    extra = tonumber(question.extra), cost = 1, recent_demand = 0, counter = "l:u:1:2:3",
   }
-  local read, found = stock.read(made.text), {}
+  local read, found = prefetched_units.read(made.text), {}
   for i, left in ipairs(question.lefts) do
-    local words = stock.receipt({ spread = spread, rate = rate }, read, tonumber(left))
+    local words = prefetched_units.receipt({ drain_period_us = period_us, drain_amount = amount }, read, tonumber(left))
     for j = 1, #words do words[j] = string.format("%.0f", words[j]) end
     found[i] = "[" .. table.concat(words, ",") .. "]"
   end

@@ -5,7 +5,7 @@ local lib = arg[1]
 package.path = lib .. "/?.lua;" .. package.path
 
 local json = require "resty.headgate.text.json"
-local pacing = require "resty.headgate.engines.load_shedding.shed_rate"
+local shed_rate = require "resty.headgate.engines.load_shedding.shed_rate"
 
 local START = 1700000000000000 -- a multiple of a second
 
@@ -16,7 +16,7 @@ local function flood(said)
   math.randomseed(said.seed)
   local model = require("resty.headgate.algorithms." .. said.limit.algorithm)
   local limit, kept = model.limit(said.limit.numbers, 1), nil
-  local plan = pacing.plan(said.limit)
+  local plan = shed_rate.plan(said.limit)
   if not plan then return { paced = false } end
   local members = said.members
   local states, clocks, rates, flights = {}, {}, {}, {}
@@ -25,8 +25,8 @@ local function flood(said)
     clocks[i] = START + (rates[i] > 0 and exponential(1 / rates[i]) or math.huge)
     flights[i] = { first = 1, last = 0 }
     local state = {}
-    pacing.begin(state, START, said.believed or members)
-    state[pacing.DEMAND] = rates[i] * said.error
+    shed_rate.begin(state, START, said.believed or members)
+    state[shed_rate.DEMAND] = rates[i] * said.error
     states[i] = state
   end
   local found = { asked = 0, allowed = 0, arrived = 0, tenths = {}, each = {}, paced = true }
@@ -43,18 +43,18 @@ local function flood(said)
     clocks[i] = now + exponential(1 / rates[i])
     while flight.first <= flight.last and flight[flight.first].answered <= now do
       local one = flight[flight.first]
-      pacing.learn(plan, state, 1, one.facts, one.asked, one.answered)
+      shed_rate.observe(plan, state, 1, one.facts, one.asked, one.answered)
       flight[flight.first] = nil
       flight.first = flight.first + 1
     end
-    if now - state[pacing.MARK_AT] > 100000 then
-      state[pacing.MARK_AT] = now
-      pacing.share(plan, state, said.believed or members, now)
+    if now - state[shed_rate.DEMAND_MARK_AT] > 100000 then
+      state[shed_rate.DEMAND_MARK_AT] = now
+      shed_rate.update_sharers(plan, state, said.believed or members, now)
     end
     local counts = now >= counted
     if counts then found.arrived = found.arrived + 1 end
-    if not pacing.flooded(plan, state, 0) or math.random() < pacing.chance(plan, state, now, 1) then
-      pacing.spend(plan, state, now, 1)
+    if not shed_rate.flooded(plan, state, 0) or math.random() < shed_rate.chance(plan, state, now, 1) then
+      shed_rate.note_request(plan, state, now, 1)
       local facts
       facts, kept = model.decide(limit, kept, math.floor(now + said.away / 2), 1, -1)
       flight.last = flight.last + 1

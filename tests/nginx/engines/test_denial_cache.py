@@ -10,16 +10,16 @@ from tests.nginx.engines.redis.redis_harness import Engine, Gate
 from tests.nginx.flood import asked_of
 from tests.servers import RedisServer
 
-# Whatever is opened has a memo around it, and a look into its dict in the place of `ask`.
+# Whatever is opened has a denial cache around it, and a look into its dict in the place of `ask`.
 LINES = """
 lua_shared_dict memo 1m;
 init_by_lua_block {
-  local engines, memo = require "resty.headgate.engines.redis.engine", require
+  local engines, denial_cache = require "resty.headgate.engines.redis.engine", require
   "resty.headgate.engines.denial_cache" local open = engines.open function engines.open(url, chosen)
     local engine = open(url, chosen)
-    local around = memo.around(engine, ngx.shared.memo)
+    local around = denial_cache.around(engine, ngx.shared.memo)
     function around.use(_, ...) return engine:use(...) end
-    function around.ask(_, words)
+    function around.command(_, words)
       if words[1] == "forget" then ngx.shared.memo:flush_all() end
       return ngx.shared.memo:get_keys(0)
     end

@@ -25,12 +25,12 @@ UNFAIR = 1e-6  # chance that a fair gate would treat its callers so unequally
 LINES = """
 lua_shared_dict rates 1m;
 init_by_lua_block {
-  local engines, shed = require "resty.headgate.engines.redis.engine", require
+  local engines, load_shedding = require "resty.headgate.engines.redis.engine", require
   "resty.headgate.engines.load_shedding" local open = engines.open function engines.open(url, chosen)
     local engine = open(url, chosen)
-    local around = shed.around(engine, ngx.shared.rates, { place = function() return 2, 0 end })
+    local around = load_shedding.around(engine, ngx.shared.rates, { position = function() return 2, 0 end })
     function around.use(_, ...) return engine:use(...) end
-    function around.ask() return ngx.shared.rates:get_keys(0) end
+    function around.command() return ngx.shared.rates:get_keys(0) end
     return around
   end
 }

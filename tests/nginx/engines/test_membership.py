@@ -210,11 +210,11 @@ def test_when_redis_is_gone_the_place_stays_and_the_log_says_so_once(server: Red
         await_place(gate, 2, 1)
         engine.close()
         server.kill()
-        until(lambda: None if "have not heard of this nginx" in gate.log else "not told", 15)
+        until(lambda: None if "have not received a heartbeat of this nginx" in gate.log else "not told", 15)
         assert place(gate) == (2, 1)
         assert "it stays number 2 of 2" in gate.log
         assert admitted(gate, 10) == 5
         server.start()
         push({"rules": [rule("10/day fixed")]}, server.url)
         await_members(server, 1)
-        assert gate.log.count("have not heard of this nginx") == 1
+        assert gate.log.count("have not received a heartbeat of this nginx") == 1

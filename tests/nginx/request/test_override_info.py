@@ -89,9 +89,9 @@ location = /silent { content_by_lua_block {
   local gone = { override = function() asked = asked + 1 return false end }
   local limit = { algorithm = "token_bucket" }
   for _, engine in ipairs { silent, gone } do
-    local charge = { key = "k", limit = limit, hand = { limit = limit, terms = { deadline = 1 } } }
+    local charge = { key = "k", limit = limit, bound_limit = { limit = limit, options = { deadline = 1 } } }
     asked = 0
-    local own = require("resty.headgate.request.override_info").of(engine)
+    local own = require("resty.headgate.request.override_info").new(engine)
     own:note(charge, "5/day")
     own:note(charge, "6/day")
     local at_once = asked

@@ -17,7 +17,7 @@ local crc32 = require "resty.headgate.text.crc32"
 local json = require "resty.headgate.text.json"
 local keys = require "resty.headgate.rules.keys"
 local match = require "resty.headgate.rules.match"
-local naming = require "resty.headgate.engines.redis.keys"
+local redis_keys = require "resty.headgate.engines.redis.keys"
 local sha256 = require "resty.headgate.text.sha256"
 local utf8 = require "resty.headgate.text.utf8"
 
@@ -45,7 +45,7 @@ end
 
 local function known(question)
   local came = question.request
-  if not came then return attributes.given(question.attributes) end
+  if not came then return attributes.from_table(question.attributes) end
   return attributes.request(came.method, came.target, came.headers, came.address)
 end
 
@@ -61,8 +61,8 @@ function answers.match(question)
 end
 
 function answers.key(question)
-  local key, missing = keys.former(keys.dimensions(question.key))(known(question))
-  local redis = naming.tagged(naming.head("hg", question.algorithm, question.name), key, sha256)
+  local key, missing = keys.compile(keys.dimensions(question.key))(known(question))
+  local redis = redis_keys.redis_key(redis_keys.head("hg", question.algorithm, question.name), key, sha256)
   return string.format('{"key":%s,"missing":%s,"redis":%s}', quoted(key), texts(missing), quoted(redis))
 end
 

@@ -2,15 +2,15 @@
 -- cross as hex.
 
 local json = require "resty.headgate.text.json"
-local naming = require "resty.headgate.engines.redis.keys"
+local keys = require "resty.headgate.engines.redis.keys"
 local cluster = require "resty.headgate.engines.redis.cluster"
-local convoy = require "resty.headgate.engines.redis.batching"
+local batching = require "resty.headgate.engines.redis.batching"
 local engines = require "resty.headgate.engines.redis.engine"
-local line = require "resty.headgate.engines.redis.connection"
-local address = require "resty.headgate.engines.redis.server_address"
-local questions = require "resty.headgate.engines.redis.commands"
+local connection = require "resty.headgate.engines.redis.connection"
+local server_address = require "resty.headgate.engines.redis.server_address"
+local commands = require "resty.headgate.engines.redis.commands"
 local resp = require "resty.headgate.engines.redis.resp"
-local trouble = require "resty.headgate.engines.redis.errors"
+local errors = require "resty.headgate.engines.redis.errors"
 local urls = require "resty.headgate.engines.redis.url"
 
 local M = {}
@@ -60,11 +60,12 @@ function verbs.open(said)
   if not engine then return nil, why end
   engine:use({ scripts = said.scripts, zones = said.zones }, said.texts)
   local hands = {}
+  for _, options in pairs(said.terms) do options.shadow = options.aside end
   for i, one in ipairs(said.hands) do
     local limit = said.limits[one.limit]
     hands[i] = {
-      name = one.name, limit = limit, terms = said.terms[one.terms], aside = said.terms[one.terms].aside and "shadow",
-      head = naming.head(said.prefix, limit.algorithm, one.name),
+      name = one.name, limit = limit, options = said.terms[one.terms], shadow = said.terms[one.terms].aside and "shadow",
+      head = keys.head(said.prefix, limit.algorithm, one.name),
     }
   end
   rooms[said.id] = { engine = engine, hands = hands }
@@ -73,7 +74,7 @@ end
 
 local function charges_of(room, list)
   local charges = {}
-  for i, one in ipairs(list) do charges[i] = { hand = room.hands[one[1]], key = one[2], cost = one[3] } end
+  for i, one in ipairs(list) do charges[i] = { bound_limit = room.hands[one[1]], key = one[2], cost = one[3] } end
   return charges
 end
 
@@ -133,7 +134,7 @@ function verbs.release(said)
   return room.engine:release(charges_of(room, { said.charge })[1], said.fence, said.deadline)
 end
 
-function verbs.ask(said) return rooms[said.id].engine:ask(said.words, said.tag, said.deadline) end
+function verbs.ask(said) return rooms[said.id].engine:command(said.words, said.tag, said.deadline) end
 
 function verbs.forget_scripts(said)
   rooms[said.id].engine.texts = {}
@@ -142,7 +143,7 @@ end
 
 function verbs.drop(said)
   local engine = rooms[said.id].engine
-  engine.scripts[said.script], engine.joints = nil, {}
+  engine.scripts[said.script], engine.take_all_shas = nil, {}
   return true
 end
 
@@ -152,22 +153,22 @@ function verbs.shard(said) return rooms[said.id].engine:shard(said.key) end
 function verbs.together(said)
   local room = rooms[said.id]
   local charges = charges_of(room, said.charges)
-  for _, charge in ipairs(charges) do questions.bind(charge.hand, room.engine.scripts, room.engine.prefix) end
-  return hex(questions[said.alike and "alike" or "together"](charges, said.sha, said.commit))
+  for _, charge in ipairs(charges) do commands.bind(charge.bound_limit, room.engine.scripts, room.engine.prefix) end
+  return hex(commands[said.alike and "take_together" or "take_all"](charges, said.sha, said.commit))
 end
 
 function verbs.take(said)
   local room = rooms[said.id]
   local charge = charges_of(room, { said.charge })[1]
-  local known = questions.bind(charge.hand, room.engine.scripts, room.engine.prefix)
-  return hex(questions.take(known, questions.escaped(charge.key), charge.cost))
+  local known = commands.bind(charge.bound_limit, room.engine.scripts, room.engine.prefix)
+  return hex(commands.take(known, commands.escaped(charge.key), charge.cost))
 end
 
 function verbs.packed_refund(said)
   local room = rooms[said.id]
   local charge = charges_of(room, { said.charge })[1]
-  questions.bind(charge.hand, room.engine.scripts, room.engine.prefix)
-  return hex(questions.refund(charge, questions.escaped(charge.key), said.facts))
+  commands.bind(charge.bound_limit, room.engine.scripts, room.engine.prefix)
+  return hex(commands.refund(charge, commands.escaped(charge.key), said.facts))
 end
 
 local function spelled(value)
@@ -193,21 +194,21 @@ end
 
 function verbs.with_text(said) return hex(resp.with_text(bytes(said.packed), bytes(said.text))) end
 
-function verbs.slot(said) return cluster.slot(questions.escaped(bytes(said.key))) end
+function verbs.slot(said) return cluster.slot(commands.escaped(bytes(said.key))) end
 
-function verbs.url(said) return urls.read(said.url) end
+function verbs.url(said) return urls.parse(said.url) end
 
-function verbs.said(said) return trouble.said(said.text) end
+function verbs.said(said) return errors.from_reply(said.text) end
 
-function verbs.told(said) return trouble.told("h:1", "hg", trouble.said(said.text), said.instead) end
+function verbs.told(said) return errors.explain("h:1", "hg", errors.from_reply(said.text), said.instead) end
 
 local function at_port(port, host)
-  rooms[port] = rooms[port] or address.new { host = host or "127.0.0.1", port = port }
+  rooms[port] = rooms[port] or server_address.new { host = host or "127.0.0.1", port = port }
   return rooms[port]
 end
 
 -- One line, without an engine.
-function verbs.line(said) return line.ask(at_port(said.port), bytes(said.packed), ngx.now() + said.seconds, said.count) end
+function verbs.line(said) return connection.request(at_port(said.port), bytes(said.packed), ngx.now() + said.seconds, said.count) end
 
 local function look_away(seconds)
   ngx.update_time()
@@ -217,7 +218,7 @@ end
 
 -- One question that may travel with others.
 function verbs.convoy(said)
-  return convoy.ask(at_port(said.port), { packed = bytes(said.packed) }, ngx.now() + said.seconds)
+  return batching.request(at_port(said.port), { packed = bytes(said.packed) }, ngx.now() + said.seconds)
 end
 
 -- Such questions from threads of one request: each begins `after` so many seconds, and when it was answered nginx sees
@@ -229,7 +230,7 @@ function verbs.convoys(said)
     threads[i] = ngx.thread.spawn(function()
       if one.after then ngx.sleep(one.after) end
       local began = ngx.now()
-      local answer, failure = convoy.ask(at, { packed = bytes(one.packed) }, began + one.seconds)
+      local answer, failure = batching.request(at, { packed = bytes(one.packed) }, began + one.seconds)
       if failure then failure.had_by = (failure.had_by or 0) + 1 end
       found[i] = { answer = answer, trouble = failure, took = ngx.now() - began }
       if one.blind then look_away(one.blind) end
@@ -248,8 +249,8 @@ end
 
 -- How many drive, and how many are known to wait.
 function verbs.convoy_now(said)
-  local known, drive = at_port(said.port).convoy, 0
-  for _, ends in ipairs(known.ends) do drive = drive + (ends > ngx.now() and 1 or 0) end
+  local known, drive = at_port(said.port).batcher, 0
+  for _, ends in ipairs(known.busy_until) do drive = drive + (ends > ngx.now() and 1 or 0) end
   return { drive = drive, wait = #known.waiting }
 end
 

@@ -41,7 +41,7 @@ class Trouble(Exception):
     def __init__(self, said: Any) -> None:
         super().__init__(said["text"] if isinstance(said, dict) else said)
         self.kind = said.get("kind") if isinstance(said, dict) else None
-        self.again = said.get("again") if isinstance(said, dict) else None
+        self.retry = said.get("retry") if isinstance(said, dict) else None
 
 
 class Gate:

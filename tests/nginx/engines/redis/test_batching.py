@@ -139,10 +139,10 @@ def said(found: list[Any]) -> list[Any]:
 
 
 def _said(each: Any) -> Any:
-    return each["answer"] if "answer" in each else (each["trouble"]["kind"], each["trouble"].get("again"))
+    return each["answer"] if "answer" in each else (each["trouble"]["kind"], each["trouble"].get("retry"))
 
 
-LATE, LOST, NOT_ASKED = ("timeout", None), ("unreachable", None), ("timeout", "unreached")
+LATE, LOST, NOT_ASKED = ("timeout", None), ("unreachable", None), ("timeout", "connect_failed")
 FIRST = [f"d{i}" for i in range(DRIVERS)]  # those who go straight
 
 
@@ -227,7 +227,7 @@ def test_an_error_hits_the_one_who_asked(gate: Gate, redis_server: RedisServer) 
     with asking(gate, redis_server.port, *({"packed": one.hex(), "seconds": LONG} for one in packed)) as answers:
         found = answers()
     told: list[Any] = [f"w{i}" for i in range(60)]
-    told[11::10] = [("refused", "forgot")] * 5
+    told[11::10] = [("refused", "no_script")] * 5
     told[13::10] = [("corrupt", None)] * 5
     told[15::10] = [False] * 5
     assert said(found) == told
@@ -289,7 +289,7 @@ def test_a_link_that_is_cut_under_convoys(gate: Gate, redis_server: RedisServer)
         lost = [each["trouble"] for each in found if "answers" not in each]
         assert lost
         assert len(set(answered)) == len(answered) == 80 - len(lost)
-        assert {(each["kind"], each.get("again")) for each in lost} == {LOST}
+        assert {(each["kind"], each.get("retry")) for each in lost} == {LOST}
         charged = 100 - engine.take("login", "ada", 0)[1]
         assert len(answered) <= charged <= 80
 
@@ -329,7 +329,7 @@ def test_a_server_that_is_not_there(gate: Gate) -> None:
         port = listening.getsockname()[1]
     with asking(gate, port, *(asks(f"w{i}") for i in range(50))) as answers:
         found = answers()
-    assert set(said(found)) == {("unreachable", "unreached")}
+    assert set(said(found)) == {("unreachable", "connect_failed")}
     assert all(each["took"] < SLACK for each in found)
 
 

@@ -128,7 +128,7 @@ def test_one_slot_is_one_round(engine: Engine, cluster: Cluster) -> None:
 def apart(facts: object) -> list[int]:
     """What was decided in several places, unwrapped."""
     assert isinstance(facts, dict)
-    assert facts["apart"] is True
+    assert facts["cross_slot"] is True
     found: list[int] = facts["list"]
     return found
 

@@ -47,7 +47,7 @@ def test_one_that_hangs(gate: Gate) -> None:
         server.pause()
         with within(0.2), pytest.raises(Trouble, match="no answer within the deadline") as late:
             engine.take("login", "ada", deadline=0.2)
-        assert (late.value.kind, late.value.again) == ("timeout", None)
+        assert (late.value.kind, late.value.retry) == ("timeout", None)
         with within(0.2), pytest.raises(Trouble) as late:  # on a new connection, which the kernel takes for it
             engine.take("login", "ada", deadline=0.2)
         assert late.value.kind == "timeout"
@@ -61,7 +61,7 @@ def test_nobody_is_there(gate: Gate) -> None:
     engine = open_engine(gate, url)
     with within(0), pytest.raises(Trouble, match=r"connection failed.*refused") as unreachable:
         engine.take("login", "ada")
-    assert (unreachable.value.kind, unreachable.value.again) == ("unreachable", "unreached")
+    assert (unreachable.value.kind, unreachable.value.retry) == ("unreachable", "connect_failed")
 
 
 @pytest.mark.parametrize("used", [True, False])
@@ -139,7 +139,7 @@ def test_a_link_that_is_cut_while_asked(gate: Gate, link: Proxy) -> None:
         link.cut()
         with pytest.raises(Trouble, match="connection failed") as lost:
             asked.result()
-    assert (lost.value.kind, lost.value.again) == ("unreachable", None)
+    assert (lost.value.kind, lost.value.retry) == ("unreachable", None)
     link.heal()
     assert engine.take("login", "ada", 0)[1] == 98, "it was charged, and must not be charged again"
 
@@ -203,7 +203,7 @@ def test_a_far_server_is_reached_later(gate: Gate, link: Proxy) -> None:
         link.delay(60)  # 120 ms for the login, 120 ms for the question
         with pytest.raises(Trouble) as late:
             engine.take("login", "ada", deadline=0.2)
-        assert (late.value.kind, late.value.again) in {("timeout", None), ("timeout", "unreached")}
+        assert (late.value.kind, late.value.retry) in {("timeout", None), ("timeout", "connect_failed")}
         time.sleep(0.5)
         before = link.opened
         assert engine.take("login", "ada", 0, deadline=0.2)[0] == 1
@@ -233,7 +233,7 @@ def test_a_question_that_was_sent_is_not(gate: Gate, redis_server: RedisServer) 
         redis_server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         with pytest.raises(Trouble, match="the connection failed") as lost:
             asked.result()
-    assert (lost.value.kind, lost.value.again) == ("unreachable", None)
+    assert (lost.value.kind, lost.value.retry) == ("unreachable", None)
     assert engine.take("login", "ada", 0)[1] == 99
 
 
@@ -288,7 +288,7 @@ def test_one_that_hangs_up_when_asked(gate: Gate) -> None:
     with scripted(lambda connection: None) as (port, heard):
         with pytest.raises(Trouble, match="closed") as lost:
             gate.ask("line", port=port, packed=PING, seconds=5)
-        assert (lost.value.kind, lost.value.again) == ("unreachable", None)
+        assert (lost.value.kind, lost.value.retry) == ("unreachable", None)
         assert len(heard) == 1
 
 

@@ -13,7 +13,12 @@ from headgate.engines.redis.errors import (
 )
 from tests.nginx.engines.redis.redis_harness import Gate
 
-AGAIN = {NoScript: "forgot", Redirected: "elsewhere", ClusterBusy: "not_now", ReadOnlyReplica: "replica"}
+RETRY = {
+    NoScript: "no_script",
+    Redirected: "redirected",
+    ClusterBusy: "busy",
+    ReadOnlyReplica: "read_only_replica",
+}
 SAID = [
     *("NOSCRIPT No matching script. Please use EVAL.", "READONLY You can't write against a read only replica."),
     *(
@@ -49,9 +54,9 @@ SAID = [
 def test_what_is_said(gate: Gate, text: str) -> None:
     there, here = said(text), gate.ask("said", text=text)
     assert here["kind"] == ("corrupt" if isinstance(there, WrongType) else "refused")
-    assert here.get("again") == AGAIN.get(type(there))
+    assert here.get("retry") == RETRY.get(type(there))
     if isinstance(there, Redirected):
-        found = (here["for_now"], here["slot"], here["host"], here["port"])
+        found = (here["is_ask"], here["slot"], here["host"], here["port"])
         assert found == (there.for_now, there.slot, there.host, there.port)
 
 

@@ -75,7 +75,7 @@ def test_a_replica_in_the_url(gate: Gate, mortal: Sentinels) -> None:
     other = gate.engine(f"redis://:open-sesame@127.0.0.1:{replica.port}", LIMITS)
     with pytest.raises(Trouble, match=r"it is a replica and takes no writes\. Name the master") as refused:
         other.take("login", "zoe")
-    assert (refused.value.kind, refused.value.again) == ("refused", "replica")
+    assert (refused.value.kind, refused.value.retry) == ("refused", "read_only_replica")
     assert engine.take("login", "zoe")[1] == 99
 
 

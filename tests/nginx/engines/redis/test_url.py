@@ -48,7 +48,7 @@ def python(url: str) -> Any:
 
 def lua(gate: Gate, url: str) -> Any:
     found = gate.ask("url", url=url)
-    around = tuple(found.get(name) for name in ("deadline", "fallback", "nodes", "patience"))
+    around = tuple(found.get(name) for name in ("deadline", "fallback", "nodes", "timeout"))
     around = (*around, found.get("denial_cache", False))
     if found["kind"] == "one":
         return "one", around, [lua_address(found["address"])]
@@ -56,7 +56,7 @@ def lua(gate: Gate, url: str) -> Any:
         return "cluster", around, [lua_address(seed) for seed in found["seeds"]]
     master = found["master"]
     login = tuple(word for word in (master.get("user"), master.get("password")) if word is not None)
-    watchers = [lua_address(watcher) for watcher in found["watchers"]]
+    watchers = [lua_address(watcher) for watcher in found["sentinels"]]
     return "sentinel", around, watchers, found["name"], login, master["db"]
 
 

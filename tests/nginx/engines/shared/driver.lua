@@ -7,7 +7,7 @@ local clock = require "resty.headgate.clock"
 local shared = require "resty.headgate.engines.shared.engine"
 local json = require "resty.headgate.text.json"
 local lock = require "resty.headgate.engines.shared.lock"
-local naming = require "resty.headgate.engines.redis.keys"
+local keys = require "resty.headgate.engines.redis.keys"
 
 local M = { hands = {}, terms = {} }
 
@@ -17,17 +17,17 @@ function M.hand(said)
   local known = M.hands[said.id]
   if known then return known end
   local terms = said.terms
-  M.terms[terms.id] = M.terms[terms.id] or { rule = terms.rule, aside = terms.aside, lockout = terms.lockout }
+  M.terms[terms.id] = M.terms[terms.id] or { rule = terms.rule, shadow = terms.aside, lockout = terms.lockout }
   said.limit.text = said.limit.text or said.id
   local hand = {
-    name = said.name, limit = said.limit, terms = M.terms[terms.id], here = true,
-    head = naming.head("hg", said.limit.algorithm, said.name), aside = terms.aside and "shadow" or nil,
+    name = said.name, limit = said.limit, options = M.terms[terms.id], on_shared_dict = true,
+    head = keys.head("hg", said.limit.algorithm, said.name), shadow = terms.aside and "shadow" or nil,
   }
   M.hands[said.id] = hand
   return hand
 end
 
-local function charge(said) return { hand = M.hand(said.hand), key = said.key, cost = said.cost } end
+local function charge(said) return { bound_limit = M.hand(said.hand), key = said.key, cost = said.cost } end
 
 local function shown(facts)
   local out = {}
@@ -78,14 +78,14 @@ end
 
 function verbs.forget(asked)
   local hand = M.hand(asked.hand)
-  M.dict:delete("c" .. naming.tagged(hand.head, asked.key))
+  M.dict:delete("c" .. keys.redis_key(hand.head, asked.key))
   return "forgotten"
 end
 
 function verbs.use(asked)
   local some = {}
   for i, said in ipairs(asked.hands) do some[i] = M.hand(said) end
-  M.engine:use { zones = asked.zones, hands = { { live = some } } }
+  M.engine:use { zones = asked.zones, bound_limits = { { live = some } } }
   return "used"
 end
 
@@ -126,7 +126,7 @@ function verbs.entry(asked)
   return #tostring(M.dict:get(asked.name)) .. " " .. string.format("%.0f", M.dict:ttl(asked.name) * 1000)
 end
 
-function verbs.refuses(asked) return shared.refuses(asked.limit) or "fine" end
+function verbs.refuses(asked) return shared.reason_unsupported(asked.limit) or "fine" end
 
 -- Keeps the worker busy for so many seconds: nginx's cached clock stands still meanwhile.
 local function spin(seconds)
@@ -147,7 +147,7 @@ end
 
 -- One charge by query: /hit?key=anna answers 200 or 429.
 function M.hit()
-  local answers, trouble = M.engine:decide({ { hand = M.only, key = ngx.var.arg_key, cost = 1 } }, 1, 5)
+  local answers, trouble = M.engine:decide({ { bound_limit = M.only, key = ngx.var.arg_key, cost = 1 } }, 1, 5)
   if not answers then
     ngx.status = 500
     return ngx.print(told(trouble))
@@ -160,7 +160,7 @@ end
 
 -- A charge in a phase that cannot sleep: what came of it stands in the error log.
 function M.logged()
-  local answers, trouble = M.engine:decide({ { hand = M.only, key = ngx.var.arg_key, cost = 1 } }, 1, 5)
+  local answers, trouble = M.engine:decide({ { bound_limit = M.only, key = ngx.var.arg_key, cost = 1 } }, 1, 5)
   ngx.log(ngx.NOTICE, "logged: ", answers and shown(answers[1]) or told(trouble), ";")
 end
 
@@ -170,8 +170,8 @@ function M.hammer()
   local times, keys, passed = tonumber(ngx.var.arg_times), tonumber(ngx.var.arg_keys), 0
   local prefix, pairs_too = ngx.var.arg_prefix, ngx.var.arg_pairs
   for i = 1, times do
-    local charges = { { hand = M.only, key = prefix .. i % keys, cost = 1 } }
-    if pairs_too then table.insert(charges, i % 2 + 1, { hand = M.only, key = prefix .. "other", cost = 1 }) end
+    local charges = { { bound_limit = M.only, key = prefix .. i % keys, cost = 1 } }
+    if pairs_too then table.insert(charges, i % 2 + 1, { bound_limit = M.only, key = prefix .. "other", cost = 1 }) end
     local answers, trouble = M.engine:decide(charges, 1, 5)
     if not answers then error(trouble.text) end
     if answers[1][1] == 1 and (not pairs_too or answers[2][1] == 1) then passed = passed + 1 end

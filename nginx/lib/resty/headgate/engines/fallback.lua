@@ -113,7 +113,9 @@ local function decide_by_shares(self, charges, indexes, commit, outcomes)
   local share_charges = {}
   for i, index in ipairs(indexes) do share_charges[i] = charges[index].share_charge end
   local results, failure = self.shared_engine:decide(share_charges, commit, SHARE_TIMEOUT_S)
-  if not results then self.breakers:log_rarely("the limit's share gave no decision either, and refuses: " .. failure.text) end
+  if not results then
+    self.breakers:log_rarely("the limit's share gave no decision either, and refuses: " .. failure.text)
+  end
   local charged = results and commit == 1 and all_pass(results)
   for i, index in ipairs(indexes) do
     outcomes[index] = results and degraded_outcome(charges[index], results[i], charged) or refusal()

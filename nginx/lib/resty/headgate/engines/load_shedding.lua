@@ -73,10 +73,10 @@ local function bind(bound_limit)
   local options = bound_limit.options
   local may_shed = not options.shadow and not options.lockout and not options.overrides
   local plan = may_shed and shed_rate.plan(bound_limit.limit)
-  local key_prefix = bound_limit.limit.text .. ":" .. bound_limit.head
+  local name_suffix = bound_limit.limit.text .. ":" .. bound_limit.head
   bound_limit.shedding = plan and {
-    plan = plan, state_name = "r:" .. key_prefix, count_name = "n:" .. key_prefix, uncounted = 0,
-    cached = ffi.new("double[?]", shed_rate.STATE_SIZE), cached_key = nil, cached_at = 0, -- the state that was read last
+    plan = plan, state_name = "r:" .. name_suffix, count_name = "n:" .. name_suffix, uncounted = 0,
+    cached = ffi.new("double[?]", shed_rate.STATE_SIZE), cached_key = nil, cached_at = 0, -- the last state read
   } or false
   return bound_limit.shedding
 end

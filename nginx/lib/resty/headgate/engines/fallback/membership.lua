@@ -109,7 +109,7 @@ local function count_missed(self, why)
 end
 
 function Membership:heartbeat()
-  local reply, failure = self.engine:run("membership", self.key, { "beat", self:id(), TTL_US }, nil, TIMEOUT_S)
+  local reply, failure = self.engine:run_script("membership", self.key, { "beat", self:id(), TTL_US }, nil, TIMEOUT_S)
   if reply and reply[2] then return record(self.dict, reply[1], reply[2]) end
   count_missed(self, failure and failure.text or "The reply of Redis is no count of members.")
 end
@@ -117,7 +117,7 @@ end
 local function leave(self)
   local workers_left = self.dict:incr(WORKERS_KEY, -1)
   if workers_left ~= 0 or not largest_count(self.dict:get(HISTORY_KEY)) then return end
-  self.engine:run("membership", self.key, { "leave", self:id() }, nil, TIMEOUT_S)
+  self.engine:run_script("membership", self.key, { "leave", self:id() }, nil, TIMEOUT_S)
 end
 
 -- Returns whether this worker is to send a heartbeat. Without a bundle there is no script yet, and nothing to share.

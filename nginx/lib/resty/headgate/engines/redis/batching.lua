@@ -1,231 +1,235 @@
--- Convoys: questions that are asked of one server at the same time travel together.
+-- Batches requests to one server: those that are made at the same time travel together.
 --
--- A question by itself costs nginx more than its decision costs Redis: a send, a receive, a turn of the event loop. So
--- while a worker has DRIVERS questions on the way to a server, whoever comes waits for a seat. When a driver is back,
--- the first of those who wait drives on, and takes all the others along, in one send. Where nobody is on the way,
--- nobody waits: alone, a question goes straight. Questions of one convoy that can be joined (questions.lua) are one run
--- of one script, which reads and writes a count only once that several of them charge.
+-- A request by itself costs nginx more than its decision costs Redis: a send, a receive, a turn of the event loop. So a
+-- worker has at most MAX_IN_FLIGHT batches on the way to a server, each in a lane; a request that finds no free lane
+-- waits. When a lane becomes free, the first that waits becomes the leader of the next batch: it sends its own request
+-- and those of all others that wait. Where a lane is free, a request goes straight. Requests of one batch that can be
+-- joined (commands.lua) are one run of one script, which reads and writes a count only once that several of them
+-- charge.
 --
---   ada    drives ............ answered
---   bob       drives ............ answered
---   cy           waits ...... drives ............ answered
---   dan             waits ... rides with cy ..... answered
+--   ada    leads ............. answered
+--   bob       leads ............. answered
+--   cy           waits ...... leads ............. answered
+--   dan             waits ... in cy's batch ..... answered
 --
 -- Laws (tests/nginx/engines/redis/test_batching.py):
---   - no call takes longer than until `by`; who rides is answered, or has failed, by the end of the driver's time, and
---     nobody rides with a driver who has much less time (SOONER);
---   - the answer is that of the own question, whoever drives;
---   - what was sent and not answered is never sent again, and neither is a convoy that was sent in part; of who was
---     not taken along by his time, the trouble says that he was not charged;
---   - a driver that is broken off (his client has gone) costs those who ride with him their answer, and his place is
---     free again when his time is over: then one of those who wait takes it, or whoever comes. Who is broken off while
---     he waits costs nobody anything.
+--   - no call takes longer than until `deadline_at`; a waiter in a batch is answered, or has failed, by the end of the
+--     leader's time, and no waiter joins a leader with a much earlier deadline (DEADLINE_SLACK_S);
+--   - each call gets the reply to its own request, whoever leads;
+--   - a request that was sent and not answered is never sent again, and neither is a batch that was sent in part; a
+--     waiter that was in no batch by its deadline gets a failure that says that it was not charged;
+--   - a leader that is aborted (its client has gone) costs its batch the replies, and its lane is free again at its
+--     deadline: then one of those that wait takes it, or the next request. A waiter that is aborted costs others
+--     nothing.
 
-local line = require "resty.headgate.engines.redis.connection"
-local questions = require "resty.headgate.engines.redis.commands"
+local connection = require "resty.headgate.engines.redis.connection"
+local commands = require "resty.headgate.engines.redis.commands"
 local resp = require "resty.headgate.engines.redis.resp"
 local semaphore = require "ngx.semaphore"
-local trouble = require "resty.headgate.engines.redis.errors"
+local errors = require "resty.headgate.engines.redis.errors"
 
 local now = require("resty.headgate.clock").now
-local joined, packed_of = questions.joined, questions.packed
+local join_calls, encode = commands.join_calls, commands.encode
 local concat, find, min, remove = table.concat, string.find, math.min, table.remove
 
 local M = {}
 
-local DRIVERS = 4 -- on the way at once: while Redis decides for one, nginx makes another ready
-local SEATS = 16 -- questions in a convoy
-local SOONER = 0.01 -- seconds that a driver's time may end before that of who rides with him
-local TICK = 0.001 -- ... of nginx's clock: a shorter wait is none
-local LOOK = 0.25 -- ... after which one who waits looks again for a place: who drove on may have had less time
-local KEPT = 256 -- semaphores that are not used at the moment
+local MAX_IN_FLIGHT = 4 -- batches: while Redis decides one, nginx prepares another
+local BATCH_SIZE = 16 -- requests
+local DEADLINE_SLACK_S = 0.01 -- that a leader's deadline may be before that of a waiter
+local CLOCK_TICK_S = 0.001 -- of nginx's clock: a shorter wait is none
+local RECHECK_S = 0.25 -- after which a waiter looks for a lane again: the leader's deadline may have been earlier
+local MAX_FREE_SEMAPHORES = 256
 
-local free = {}
+local free_semaphores = {}
 
-local function begin(address)
-  local convoy = { ends = {}, waiting = {} }
-  for i = 1, DRIVERS do convoy.ends[i] = 0 end
-  address.convoy = convoy
-  return convoy
+local function new_batcher(address)
+  local batcher = { busy_until = {}, waiting = {} }
+  for i = 1, MAX_IN_FLIGHT do batcher.busy_until[i] = 0 end
+  address.batcher = batcher
+  return batcher
 end
 
--- A driver's place that nobody has, or whose driver has no time left; nil if there is none.
-local function place(convoy, at)
-  local ends = convoy.ends
-  for i = 1, DRIVERS do
-    if ends[i] <= at then return i end
+-- Returns a lane that is free, or whose leader's deadline is over; nil if there is none.
+local function free_lane(batcher, at)
+  local busy_until = batcher.busy_until
+  for i = 1, MAX_IN_FLIGHT do
+    if busy_until[i] <= at then return i end
   end
   return nil
 end
 
--- When the next place is free, even if no driver comes back.
-local function soonest(convoy)
-  local ends = convoy.ends
-  local found = ends[1]
-  for i = 2, DRIVERS do found = min(found, ends[i]) end
-  return found
+-- Returns when the next lane is free, even if no leader returns.
+local function next_free_at(batcher)
+  local busy_until = batcher.busy_until
+  local result = busy_until[1]
+  for i = 2, MAX_IN_FLIGHT do result = min(result, busy_until[i]) end
+  return result
 end
 
--- Whether somebody is there who waits: he has not left, and was not broken off.
-local function there(rider) return rider.wake and rider.wake:count() < 0 end
+-- Returns whether a waiter still waits: it has neither left nor been aborted.
+local function is_waiting(waiter) return waiter.semaphore and waiter.semaphore:count() < 0 end
 
--- The driver of this place is back: if it is still his, the first who waits drives on.
-local function pass_on(convoy, at, by)
-  if convoy.ends[at] ~= by then return end
-  local waiting = convoy.waiting
-  local rider = remove(waiting, 1)
-  while rider and not there(rider) do rider = remove(waiting, 1) end
-  convoy.ends[at] = rider and rider.by or 0
-  if not rider then return end
-  rider.drives = at
-  rider.wake:post(1)
+-- Releases the lane of a leader, if it is still its own: the first waiter leads the next batch.
+local function release_lane(batcher, lane, deadline_at)
+  if batcher.busy_until[lane] ~= deadline_at then return end
+  local waiting = batcher.waiting
+  local waiter = remove(waiting, 1)
+  while waiter and not is_waiting(waiter) do waiter = remove(waiting, 1) end
+  batcher.busy_until[lane] = waiter and waiter.deadline_at or 0
+  if not waiter then return end
+  waiter.lane = lane
+  waiter.semaphore:post(1)
 end
 
--- Those who ride with a driver whose time ends then; the others go on waiting.
-local function board(convoy, by)
-  local riders, others = {}, {}
-  for _, rider in ipairs(convoy.waiting) do
-    if #riders == SEATS - 1 or rider.by > by + SOONER then
-      if rider.wake then others[#others + 1] = rider end
-    elseif there(rider) then
-      rider.aboard = true
-      riders[#riders + 1] = rider
+-- Returns the waiters that join a leader with this deadline; the others go on waiting.
+local function collect_batch(batcher, deadline_at)
+  local batch, left_waiting = {}, {}
+  for _, waiter in ipairs(batcher.waiting) do
+    if #batch == BATCH_SIZE - 1 or waiter.deadline_at > deadline_at + DEADLINE_SLACK_S then
+      if waiter.semaphore then left_waiting[#left_waiting + 1] = waiter end
+    elseif is_waiting(waiter) then
+      waiter.in_batch = true
+      batch[#batch + 1] = waiter
     end
   end
-  convoy.waiting = others
-  return riders
+  batcher.waiting = left_waiting
+  return batch
 end
 
-local function said(answer)
-  if type(answer) == "table" and answer.error then return nil, trouble.said(answer.error) end
-  return answer
+local function check_reply(reply)
+  if type(reply) == "table" and reply.error then return nil, errors.from_reply(reply.error) end
+  return reply
 end
 
--- The same trouble for another one, who may write into it.
-local function own(failure)
-  local found = {}
-  for name, value in pairs(failure) do found[name] = value end
-  return found
+-- Copies a failure for another caller, which may change it.
+local function copy_failure(failure)
+  local result = {}
+  for name, value in pairs(failure) do result[name] = value end
+  return result
 end
 
--- The bytes of all of them; how many replies there will be; and, if some are joined in the first of those, which of
--- its rows is whose.
-local function loaded(all)
-  local first, rows = joined(all)
-  local texts, count = { first }, first and 1 or 0
-  for i = 1, #all do
-    if not (rows and rows[i]) then
+-- Encodes a batch. Returns the bytes of its requests; how many replies there will be; and, if some are joined in the
+-- first, the row of each in its reply.
+local function encode_batch(requests)
+  local first, row_of = join_calls(requests)
+  local packed_requests, count = { first }, first and 1 or 0
+  for i = 1, #requests do
+    if not (row_of and row_of[i]) then
       count = count + 1
-      texts[count] = packed_of(all[i])
+      packed_requests[count] = encode(requests[i])
     end
   end
-  return texts, count, rows
+  return packed_requests, count, row_of
 end
 
--- Each one's own reply, of those that came.
-local function dealt_out(all, rows, replies)
-  if not rows then return replies end
-  local found, at, together = {}, 1, replies[1]
-  for i = 1, #all do
-    if not rows[i] then
-      at = at + 1
-      found[i] = replies[at]
-    elseif type(together) == "table" and not together.error then
-      found[i] = together[rows[i]]
+-- Returns the reply to each request.
+local function split_replies(requests, row_of, replies)
+  if not row_of then return replies end
+  local result, next_reply, joined_reply = {}, 1, replies[1]
+  for i = 1, #requests do
+    if not row_of[i] then
+      next_reply = next_reply + 1
+      result[i] = replies[next_reply]
+    elseif type(joined_reply) == "table" and not joined_reply.error then
+      result[i] = joined_reply[row_of[i]]
     else
-      found[i] = together
+      result[i] = joined_reply
     end
   end
-  return found
+  return result
 end
 
--- A server that has forgotten the script of those that are joined has decided nothing for them: they are asked again,
--- with its text.
-local function asked_again(address, packed, text, replies, by)
-  local refused = type(replies[1]) == "table" and replies[1].error
-  if not refused or not text or not find(refused, "^NOSCRIPT") then return nil end
-  local again = {}
-  local _, failure = line.ask_all(address, resp.with_text(packed, text), by, 1, again)
-  replies[1] = again[1]
+-- Sends the joined requests again, with the text of their script, to a server that did not know it: it has decided
+-- nothing for them.
+local function retry_with_script(address, packed, script, replies, deadline_at)
+  local error_text = type(replies[1]) == "table" and replies[1].error
+  if not error_text or not script or not find(error_text, "^NOSCRIPT") then return nil end
+  local retried = {}
+  local _, failure = connection.request_all(address, resp.with_text(packed, script), deadline_at, 1, retried)
+  replies[1] = retried[1]
   return failure
 end
 
-local function drive_with(riders, address, question, by)
-  local all = { question }
-  for i, rider in ipairs(riders) do all[i + 1] = rider.question end
-  local texts, count, rows = loaded(all)
+local function send_batch(batch, address, request, deadline_at)
+  local requests = { request }
+  for i, waiter in ipairs(batch) do requests[i + 1] = waiter.request end
+  local packed_requests, count, row_of = encode_batch(requests)
   local replies = {}
-  local _, failure = line.ask_all(address, concat(texts), by, count, replies)
-  if failure and failure.kind == "wrong" then replies = {} end -- nobody knows what is an answer to what
-  if rows and not failure then failure = asked_again(address, texts[1], question.text, replies, by) end
-  local outcomes = dealt_out(all, rows, replies)
-  failure = failure or trouble.wrong(address.text .. " answers fewer calls than it was asked")
-  for i, rider in ipairs(riders) do
-    if rider.wake then
-      rider.answer, rider.done = outcomes[i + 1], true
-      if rider.answer == nil then rider.failure = own(failure) end
-      rider.wake:post(1)
+  local _, failure = connection.request_all(address, concat(packed_requests), deadline_at, count, replies)
+  if failure and failure.kind == "wrong" then replies = {} end -- replies cannot be assigned to requests
+  if row_of and not failure then
+    failure = retry_with_script(address, packed_requests[1], request.text, replies, deadline_at)
+  end
+  local own_replies = split_replies(requests, row_of, replies)
+  failure = failure or errors.unusable(address.text .. " sent fewer replies than there were requests")
+  for i, waiter in ipairs(batch) do
+    if waiter.semaphore then
+      waiter.reply, waiter.done = own_replies[i + 1], true
+      if waiter.reply == nil then waiter.failure = copy_failure(failure) end
+      waiter.semaphore:post(1)
     end
   end
-  if outcomes[1] == nil then return nil, failure end
-  return said(outcomes[1])
+  if own_replies[1] == nil then return nil, failure end
+  return check_reply(own_replies[1])
 end
 
-local function drive(convoy, at, address, question, by)
-  convoy.ends[at] = by
-  local answer, failure
-  local riders = convoy.waiting[1] and board(convoy, by)
-  if riders and riders[1] then
-    answer, failure = drive_with(riders, address, question, by)
+local function send(batcher, lane, address, request, deadline_at)
+  batcher.busy_until[lane] = deadline_at
+  local reply, failure
+  local batch = batcher.waiting[1] and collect_batch(batcher, deadline_at)
+  if batch and batch[1] then
+    reply, failure = send_batch(batch, address, request, deadline_at)
   else
-    answer, failure = line.ask(address, packed_of(question), by)
+    reply, failure = connection.request(address, encode(request), deadline_at)
   end
-  pass_on(convoy, at, by)
-  return answer, failure
+  release_lane(batcher, lane, deadline_at)
+  return reply, failure
 end
 
--- Until he is answered, has the place of a driver, or has no time left. Whoever was not taken along looks for a place
--- himself when a driver's time is over: that one may not come back.
-local function wait(convoy, rider)
-  local wake, by = rider.wake, rider.by
+-- Waits until there is a reply, a free lane, or no time left. A waiter that is in no batch looks for a lane itself when
+-- a leader's deadline is over: that one may not return.
+local function wait_for_reply(batcher, waiter)
+  local own_semaphore, deadline_at = waiter.semaphore, waiter.deadline_at
   repeat
-    local upto = rider.aboard and by or min(by, soonest(convoy), now() + LOOK)
-    local woken, why = wake:wait(upto - now() + TICK)
-    if not woken and why ~= "timeout" then error(why, 0) end
-    local told = rider.done or rider.drives
-    if told and not woken then wake:wait(0) end -- told in the very moment; nobody else may find that
-    if not told and not rider.aboard then rider.drives = place(convoy, now()) end
-  until told or rider.drives or by <= now()
-  rider.wake = nil
-  if #free < KEPT then free[#free + 1] = wake end
+    local wait_until = waiter.in_batch and deadline_at or min(deadline_at, next_free_at(batcher), now() + RECHECK_S)
+    local signalled, why = own_semaphore:wait(wait_until - now() + CLOCK_TICK_S)
+    if not signalled and why ~= "timeout" then error(why, 0) end
+    local finished = waiter.done or waiter.lane
+    if finished and not signalled then own_semaphore:wait(0) end -- posted this very moment; it will be reused
+    if not finished and not waiter.in_batch then waiter.lane = free_lane(batcher, now()) end
+  until finished or waiter.lane or deadline_at <= now()
+  waiter.semaphore = nil
+  if #free_semaphores < MAX_FREE_SEMAPHORES then free_semaphores[#free_semaphores + 1] = own_semaphore end
 end
 
-local function late(address, aboard)
-  if aboard then return nil, trouble.late(address.text .. ": no reply in time") end
-  return nil, trouble.unreached(address.text .. ": not asked in time", "timeout")
+local function timeout_failure(address, was_sent)
+  if was_sent then return nil, errors.timed_out(address.text .. ": no reply in time") end
+  return nil, errors.connect_failed(address.text .. ": not asked in time", "timeout")
 end
 
--- Waits for an answer, or for the place of a driver.
-local function ride(convoy, address, question, by)
-  if by <= now() then return late(address) end
-  local rider = { question = question, by = by, wake = remove(free) or semaphore.new() }
-  convoy.waiting[#convoy.waiting + 1] = rider
-  wait(convoy, rider)
-  if rider.drives then
-    if by > now() then return drive(convoy, rider.drives, address, question, by) end
-    pass_on(convoy, rider.drives, by)
+-- Waits for a reply, or for a lane.
+local function wait_or_send(batcher, address, request, deadline_at)
+  if deadline_at <= now() then return timeout_failure(address) end
+  local own_semaphore = remove(free_semaphores) or semaphore.new()
+  local waiter = { request = request, deadline_at = deadline_at, semaphore = own_semaphore }
+  batcher.waiting[#batcher.waiting + 1] = waiter
+  wait_for_reply(batcher, waiter)
+  if waiter.lane then
+    if deadline_at > now() then return send(batcher, waiter.lane, address, request, deadline_at) end
+    release_lane(batcher, waiter.lane, deadline_at)
   end
-  if not rider.done then return late(address, rider.aboard) end
-  if rider.answer == nil then return nil, rider.failure end
-  return said(rider.answer)
+  if not waiter.done then return timeout_failure(address, waiter.in_batch) end
+  if waiter.reply == nil then return nil, waiter.failure end
+  return check_reply(waiter.reply)
 end
 
--- As line.ask: the reply to a question of questions.lua, or to what is packed in { packed = text }; or nil and trouble.
-function M.ask(address, question, by)
-  local convoy = address.convoy or begin(address)
-  local at = place(convoy, now())
-  if not at then return ride(convoy, address, question, by) end
-  return drive(convoy, at, address, question, by)
+-- Sends a request of commands.lua, or { packed = bytes }. Returns the reply, or nil and a failure.
+function M.request(address, request, deadline_at)
+  local batcher = address.batcher or new_batcher(address)
+  local lane = free_lane(batcher, now())
+  if not lane then return wait_or_send(batcher, address, request, deadline_at) end
+  return send(batcher, lane, address, request, deadline_at)
 end
 
 return M

@@ -1,16 +1,16 @@
--- The nodes of a cluster, and which of them answers for which slot. The twin of topology.Cluster.
+-- Finds the node of a cluster that owns a slot. The twin of topology.Cluster.
 --
--- All counts of one key lie in one slot: what stands between the braces, the hash tag, is the escaped key. The map is
--- asked for once, by CLUSTER SLOTS, and again when it turned out to be old: somebody was sent on, or did not answer.
--- While it is in doubt it is asked for every tenth of a second at most, and what is known holds meanwhile.
+-- All counts of one key are in one slot: the text between the braces, the hash tag, is the escaped key. The map is
+-- requested once, by CLUSTER SLOTS, and again when it turned out to be stale: a request was redirected, or a node did
+-- not reply. While it is stale it is requested every tenth of a second at most, and the known map is used meanwhile.
 --
 -- Laws (tests/nginx/engines/redis/test_cluster.py): the slot is the server's; MOVED changes the map for that slot at
--- once, ASK changes nothing; one that did not answer is asked for the map last.
+-- once, ASK changes nothing; a node that did not reply is asked for the map last.
 
 local bit = require "bit"
 
-local addresses = require "resty.headgate.engines.redis.server_address"
-local first_answer = require "resty.headgate.engines.redis.first_reply"
+local server_address = require "resty.headgate.engines.redis.server_address"
+local first_reply = require "resty.headgate.engines.redis.first_reply"
 local resp = require "resty.headgate.engines.redis.resp"
 
 local band, bxor, lshift, rshift = bit.band, bit.bxor, bit.lshift, bit.rshift
@@ -19,26 +19,26 @@ local byte = string.byte
 local M = {}
 
 local SLOTS = 16384
-local AGAIN = 0.1 -- seconds between two looks at a cluster that seems to have changed
-local QUESTION = resp.command { "CLUSTER", "SLOTS" }
-local LACKING = "it knows of no slots"
+local REFRESH_INTERVAL_S = 0.1 -- of a stale map
+local SLOTS_COMMAND = resp.command { "CLUSTER", "SLOTS" }
+local NO_SLOTS_TEXT = "it knows of no slots"
 
-local steps = {}
+local CRC_TABLE = {}
 for first = 0, 255 do
-  local rest = lshift(first, 8)
+  local crc = lshift(first, 8)
   for _ = 1, 8 do
-    rest = band(rest, 0x8000) ~= 0 and bxor(lshift(rest, 1), 0x1021) or lshift(rest, 1)
+    crc = band(crc, 0x8000) ~= 0 and bxor(lshift(crc, 1), 0x1021) or lshift(crc, 1)
   end
-  steps[first] = band(rest, 0xFFFF)
+  CRC_TABLE[first] = band(crc, 0xFFFF)
 end
 
--- The slot of all keys with this hash tag: CRC-16 as XMODEM reckons it.
+-- Returns the slot of all keys with this hash tag: CRC-16/XMODEM.
 function M.slot(tag)
-  local rest = 0
+  local crc = 0
   for i = 1, #tag do
-    rest = band(bxor(lshift(rest, 8), steps[band(bxor(rshift(rest, 8), byte(tag, i)), 255)]), 0xFFFF)
+    crc = band(bxor(lshift(crc, 8), CRC_TABLE[band(bxor(rshift(crc, 8), byte(tag, i)), 255)]), 0xFFFF)
   end
-  return rest % SLOTS
+  return crc % SLOTS
 end
 
 local slot = M.slot
@@ -47,82 +47,84 @@ local Cluster = {}
 Cluster.__index = Cluster
 
 function M.new(seeds)
-  local names, known = {}, {}
+  local names, addresses = {}, {}
   for i, seed in ipairs(seeds) do
     names[i] = seed.text
-    known[seed.text] = seed
+    addresses[seed.text] = seed
   end
   return setmetatable({
-    joins = false, moves = true, text = "the cluster of " .. table.concat(names, ", "),
-    instead = addresses.url(seeds[1], ""),
-    _seeds = seeds, _known = known, _owners = {}, _masters = {}, _suspects = {}, _doubtful = true, _looked_at = -1,
+    spans_keys = false, fails_over = true, text = "the cluster of " .. table.concat(names, ", "),
+    suggested_url = server_address.url(seeds[1], ""),
+    _seeds = seeds, _addresses = addresses, _owners = {}, _masters = {}, _suspects = {}, _stale = true,
+    _refreshed_at = -1,
   }, Cluster)
 end
 
 function Cluster:node(tag)
-  if self._doubtful and ngx.now() - self._looked_at > AGAIN then return nil end
+  if self._stale and ngx.now() - self._refreshed_at > REFRESH_INTERVAL_S then return nil end
   return self._owners[slot(tag)]
 end
 
 function Cluster:owner(tag) return self._owners[slot(tag)] end
 
--- One address for each place, so that its connections are known again. No host: the one who said so.
+-- Returns one address for each host and port, so that its connections are reused. No host: that of the node that
+-- replied.
 function Cluster:_at(from, host, port)
   if not host or host == "" or host == "?" then host = from.host end
-  local place = host .. ":" .. port
-  local known = self._known[place]
-  if not known then
-    known = addresses.at(self._seeds[1], host, port)
-    self._known[place] = known
+  local host_port = host .. ":" .. port
+  local address = self._addresses[host_port]
+  if not address then
+    address = server_address.at(self._seeds[1], host, port)
+    self._addresses[host_port] = address
   end
-  return known
+  return address
 end
 
--- Whom to ask for the map: masters before seeds, those who did not answer last.
-function Cluster:_asked()
-  local trusted, doubted, seen = {}, {}, {}
+-- Returns the nodes to ask for the map: masters before seeds, those that did not reply last.
+function Cluster:_candidates()
+  local trusted, suspected, added = {}, {}, {}
   for _, list in ipairs { self._masters, self._seeds } do
     for _, address in ipairs(list) do
-      if not seen[address] then
-        local into = self._suspects[address] and doubted or trusted
-        seen[address], into[#into + 1] = true, address
+      if not added[address] then
+        local target = self._suspects[address] and suspected or trusted
+        added[address], target[#target + 1] = true, address
       end
     end
   end
-  for _, address in ipairs(doubted) do trusted[#trusted + 1] = address end
+  for _, address in ipairs(suspected) do trusted[#trusted + 1] = address end
   return trusted
 end
 
-function Cluster:discover(by)
-  self._looked_at = ngx.now() -- whoever else doubts goes by what is known meanwhile
-  local asked = self:_asked()
-  local reply, at, silent = first_answer(asked, QUESTION, by, "node", LACKING)
-  if not reply then return silent end
-  local from, owners, masters, seen, served = asked[at], {}, {}, {}, 0
+function Cluster:discover(deadline_at)
+  self._refreshed_at = ngx.now() -- other calls use the known map meanwhile
+  local candidates = self:_candidates()
+  local reply, at, unanswered = first_reply(candidates, SLOTS_COMMAND, deadline_at, "node", NO_SLOTS_TEXT)
+  if not reply then return unanswered end
+  local from, owners, masters, added, slots_served = candidates[at], {}, {}, {}, 0
   for _, range in ipairs(reply) do
     local owner = self:_at(from, range[3][1], range[3][2])
-    for each = range[1], range[2] do owners[each] = owner end
-    served = served + range[2] - range[1] + 1
-    if not seen[owner] then seen[owner], masters[#masters + 1] = true, owner end
+    for slot_number = range[1], range[2] do owners[slot_number] = owner end
+    slots_served = slots_served + range[2] - range[1] + 1
+    if not added[owner] then added[owner], masters[#masters + 1] = true, owner end
   end
-  for _, address in ipairs(silent) do self._suspects[address] = true end
+  for _, address in ipairs(unanswered) do self._suspects[address] = true end
   self._suspects[from] = nil
-  self._owners, self._masters, self._doubtful = owners, masters, served < SLOTS
+  self._owners, self._masters, self._stale = owners, masters, slots_served < SLOTS
   return nil
 end
 
-function Cluster:sent_on(told, from)
-  local to = self:_at(from, told.host, told.port)
-  if not told.for_now then
-    self._owners[told.slot] = to
-    self._doubtful = true -- where one slot went, others went too
+function Cluster:follow_redirect(redirect, from)
+  local target = self:_at(from, redirect.host, redirect.port)
+  if not redirect.is_ask then
+    self._owners[redirect.slot] = target
+    self._stale = true -- where one slot moved, others moved too
   end
-  return to
+  return target
 end
 
 function Cluster:suspect(address)
   self._suspects[address] = true
-  self._doubtful = true
+  self._stale = true
 end
 
 return M

@@ -1,76 +1,76 @@
--- One question on one connection: opened or taken from nginx's pool, asked, answered, given back.
+-- Sends one request on one connection: opened or taken from nginx's pool, used, and returned.
 --
--- The common way is straight: a connection that was used before, one send, one receive. A new one is let in first: TLS,
--- AUTH, SELECT, and only then is anything asked, since a question that came behind a refused SELECT would be decided in
--- another database. Before each step that may wait, the socket is told how much time is left of the whole.
+-- The fast path is a reused connection, one send, one receive. A new connection logs in first: TLS, AUTH, SELECT, and
+-- only then a request is sent, since a request behind a refused SELECT would be decided in another database. Before
+-- each step that may wait, the socket's timeout is set to what is left of the deadline.
 --
--- nginx closes an idle connection in its pool when the server does. One that ended in this very moment may still be
+-- nginx closes an idle connection in its pool when the server does. One that ended at this very moment may still be
 -- taken. Two cases look alike in a log and are not:
 --
---   the send fails        the server never had the whole question, so it was not charged: it is asked on another
+--   the send fails        the server never had the whole request, so it was not charged: it is sent on another
 --                         connection, and each that fails so leaves the pool, until one is new
---   the receive fails     the server may have read it, decided, and died: nobody asks that question again
+--   the receive fails     the server may have read it, decided, and died: the request is never repeated
 --
--- Where a new connection was not asked and answered within the deadline, another is opened behind it, with a second of
--- time, for those who come later: otherwise a far server with TLS could never be reached within a short deadline.
+-- Where a new connection missed the deadline, another is opened in the background, with a second of time, for later
+-- requests: otherwise a distant server with TLS could never be reached within a short deadline.
 --
--- Laws (tests/nginx/engines/redis/test_connection.py): no call takes longer than until `by`; what was sent and not
--- answered is never sent again; a connection returns to its pool only if exactly the replies were read; nothing but the
--- greeting is said before the login was accepted.
+-- Laws (tests/nginx/engines/redis/test_connection.py): no call takes longer than until `deadline_at`; a request that
+-- was sent and not answered is never sent again; a connection returns to its pool only if exactly the replies were
+-- read; nothing but the greeting is sent before the login was accepted.
 --
--- `by` is a time of ngx.now(), nginx's own clock, which stands still while Lua runs and is fresh after each wait. One
--- wait is not ours to bound: where a new connection needs a name looked up, that takes as long as nginx's
--- resolver_timeout lets it.
+-- `deadline_at` is a time of ngx.now(), nginx's own clock, which stops while Lua runs and is fresh after each wait. One
+-- wait cannot be bounded here: where a new connection needs a name looked up, that takes up to nginx's
+-- resolver_timeout.
 
 local resp = require "resty.headgate.engines.redis.resp"
-local trouble = require "resty.headgate.engines.redis.errors"
+local errors = require "resty.headgate.engines.redis.errors"
 
 local ceil = math.ceil
 local tcp, now, timer_at = ngx.socket.tcp, require("resty.headgate.clock").now, ngx.timer.at
-local read = resp.read
+local read_reply = resp.read
 
 local M = {}
 
-local MOST = 4096 -- bytes read at once; a decision's reply is about 70
-local IDLE_MS, POOL = 60000, 256 -- how long an unused connection stays, and how many of them in each worker
-local OPENING = 1.0 -- seconds that opening a connection may take behind the asker
-local AHEAD = 4 -- connections that are opened so at once
-local GIBBERISH = "what it says is no reply"
+local READ_BYTES = 4096 -- a decision's reply is about 70
+local IDLE_MS, POOL_SIZE = 60000, 256 -- of unused connections, in each worker
+local OPEN_TIMEOUT_S = 1.0 -- in the background
+local MAX_BACKGROUND_OPENS = 4 -- at once
+local MALFORMED = "malformed reply"
 
--- Tells the socket what is left; nil if nothing is.
-local function hurry(sock, by)
-  local left = by - now()
-  if left <= 0 then return nil end
-  sock:settimeout(ceil(left * 1000))
+-- Sets the socket's timeout to the time that is left; returns nil if there is none.
+local function set_timeout(sock, deadline_at)
+  local seconds_left = deadline_at - now()
+  if seconds_left <= 0 then return nil end
+  sock:settimeout(ceil(seconds_left * 1000))
   return true
 end
 
--- `count` replies: the last one, or the first error among them; and whether nothing else came. Else nil and why. Each
--- of them is put `into` a list, if there is one.
-local function replies(sock, by, count, into)
-  local text, why = sock:receiveany(MOST)
+-- Reads `count` replies. Returns the last one, or the first error among them, and whether nothing else came; else nil
+-- and why. Each is put into `replies`, if that is given.
+local function read_replies(sock, deadline_at, count, replies)
+  local text, why = sock:receiveany(READ_BYTES)
   if not text then return nil, why end
-  local at, answer, refusal = 1, nil, nil
+  local at, reply, first_error = 1, nil, nil
   for i = 1, count do
-    local found, beyond = read(text, at)
-    while found == nil do
-      if not beyond then return nil, GIBBERISH end
-      if not hurry(sock, by) then return nil, "timeout" end
+    local value, next_at = read_reply(text, at)
+    while value == nil do
+      if not next_at then return nil, MALFORMED end
+      if not set_timeout(sock, deadline_at) then return nil, "timeout" end
       local more
-      if beyond > MOST then more, why = sock:receive(beyond) else more, why = sock:receiveany(MOST) end
+      if next_at > READ_BYTES then more, why = sock:receive(next_at) else more, why = sock:receiveany(READ_BYTES) end
       if not more then return nil, why end
       text = text .. more
-      found, beyond = read(text, at)
+      value, next_at = read_reply(text, at)
     end
-    at, answer = beyond, found
-    if into then into[i] = found end
-    if not refusal and type(found) == "table" and found.error then refusal = found end
+    at, reply = next_at, value
+    if replies then replies[i] = value end
+    if not first_error and type(value) == "table" and value.error then first_error = value end
   end
-  return refusal or answer, at == #text + 1
+  return first_error or reply, at == #text + 1
 end
 
--- The certificate that we show, read once.
-local function shown(tls)
+-- Returns the client certificate and its key, read once.
+local function client_certificate(tls)
   if not tls.chain then
     local ssl = require "ngx.ssl"
     local function contents(path)
@@ -92,57 +92,58 @@ local function shown(tls)
   return tls.chain, tls.private
 end
 
-local function secure(sock, address)
+local function start_tls(sock, address)
   local tls = address.tls
   if tls.certificate then
-    local chain, key, why = shown(tls)
+    local chain, key, why = client_certificate(tls)
     if not chain then return why end
     local ok
     ok, why = sock:setclientcert(chain, key)
     if not ok then return why end
   end
-  local ok, why = sock:sslhandshake(false, tls.named and address.host or nil, tls.verify)
+  local ok, why = sock:sslhandshake(false, tls.check_hostname and address.host or nil, tls.verify)
   return not ok and (why or "the handshake failed") or nil
 end
 
--- Of a second handshake that fails, nginx says in its log why, and here only that the socket is closed.
-local function not_opened(address, why)
+-- Returns the failure of opening a connection. If a second handshake fails, nginx logs the reason, and reports here
+-- only that the socket is closed.
+local function open_failure(address, why)
   if address.tls and why == "closed" then why = "closed in the handshake; nginx's log tells of its certificate" end
-  return trouble.unreached(address.text .. ": " .. (why == "timeout" and "not reached in time" or why), why)
+  return errors.connect_failed(address.text .. ": " .. (why == "timeout" and "not reached in time" or why), why)
 end
 
--- Lets us in on a new connection; trouble if it does not.
-local function greet(sock, address, by)
-  if not hurry(sock, by) then return not_opened(address, "timeout") end
+-- Logs in on a new connection; returns a failure, or nil.
+local function log_in(sock, address, deadline_at)
+  if not set_timeout(sock, deadline_at) then return open_failure(address, "timeout") end
   if address.tls then
-    local why = secure(sock, address)
-    if why then return not_opened(address, why) end
-    if not hurry(sock, by) then return not_opened(address, "timeout") end
+    local why = start_tls(sock, address)
+    if why then return open_failure(address, why) end
+    if not set_timeout(sock, deadline_at) then return open_failure(address, "timeout") end
   end
   if not address.greeting then return nil end
   local sent, why = sock:send(address.greeting)
-  if not sent then return not_opened(address, why) end
-  local answer, whole = replies(sock, by, address.replies)
-  if answer == nil then return not_opened(address, whole) end
-  if type(answer) == "table" then return trouble.said(answer.error) end
-  if not whole then return trouble.wrong(address.text .. " says more than it was asked") end
-  if not hurry(sock, by) then return not_opened(address, "timeout") end
+  if not sent then return open_failure(address, why) end
+  local reply, complete = read_replies(sock, deadline_at, address.replies)
+  if reply == nil then return open_failure(address, complete) end
+  if type(reply) == "table" then return errors.from_reply(reply.error) end
+  if not complete then return errors.unusable(address.text .. " sent more replies than there were requests") end
+  if not set_timeout(sock, deadline_at) then return open_failure(address, "timeout") end
   return nil
 end
 
--- A connection that may be asked on, and whether it was used before; else nil and trouble.
-local function open(address, by)
+-- Opens a connection. Returns it, and whether it was used before; else nil and a failure.
+local function open(address, deadline_at)
   local sock = tcp()
-  if not hurry(sock, by) then return nil, not_opened(address, "timeout") end
+  if not set_timeout(sock, deadline_at) then return nil, open_failure(address, "timeout") end
   local ok, why
   if address.port then
-    ok, why = sock:connect(address.to, address.port, address.options)
+    ok, why = sock:connect(address.target, address.port, address.options)
   else
-    ok, why = sock:connect(address.to, address.options)
+    ok, why = sock:connect(address.target, address.options)
   end
-  if not ok then return nil, not_opened(address, why) end
+  if not ok then return nil, open_failure(address, why) end
   if sock:getreusedtimes() > 0 then return sock, true end
-  local failure = greet(sock, address, by)
+  local failure = log_in(sock, address, deadline_at)
   if failure then
     sock:close()
     return nil, failure
@@ -150,70 +151,76 @@ local function open(address, by)
   return sock, false
 end
 
--- The failure itself has been told to the one who waited: whoever comes next finds out anew.
-local function open_behind(premature, address)
+-- Opens a connection for the pool. Its failure is not reported: the request that missed its deadline was.
+local function open_in_background(premature, address)
   if not premature then
-    local sock = open(address, now() + OPENING)
-    if sock then sock:setkeepalive(IDLE_MS, POOL) end
+    local sock = open(address, now() + OPEN_TIMEOUT_S)
+    if sock then sock:setkeepalive(IDLE_MS, POOL_SIZE) end
   end
-  address.opening = address.opening - 1
+  address.background_opens = address.background_opens - 1
 end
 
-local function open_later(address)
-  address.opening = address.opening or 0
-  if address.opening < AHEAD and timer_at(0, open_behind, address) then address.opening = address.opening + 1 end
+local function schedule_open(address)
+  address.background_opens = address.background_opens or 0
+  if address.background_opens < MAX_BACKGROUND_OPENS and timer_at(0, open_in_background, address) then
+    address.background_opens = address.background_opens + 1
+  end
 end
 
--- A connection on which all that is packed has been sent, and whether it was used before; else nil and trouble, and
--- nobody has the question. Of several questions somebody may have had some: those are lost.
-local function sent_on(address, packed, by, several)
+-- Sends bytes. Returns the connection, and whether it was used before; else nil and a failure, and no server has the
+-- request. Of a batch a server may have received some requests: those are lost.
+local function send_request(address, packed, deadline_at, is_batch)
   while true do
-    local sock, used = open(address, by)
+    local sock, reused = open(address, deadline_at)
     if not sock then
-      if used.kind == "timeout" then open_later(address) end
-      return nil, used
+      if reused.kind == "timeout" then schedule_open(address) end
+      return nil, reused
     end
     local sent, why = sock:send(packed)
-    if sent then return sock, used end
+    if sent then return sock, reused end
     sock:close()
-    if several then return nil, (why == "timeout" and trouble.late or trouble.lost)(address.text .. ": " .. why) end
-    if not used then return nil, not_opened(address, why) end
+    if is_batch then
+      local failure_of = why == "timeout" and errors.timed_out or errors.connection_lost
+      return nil, failure_of(address.text .. ": " .. why)
+    end
+    if not reused then return nil, open_failure(address, why) end
   end
 end
 
--- Sends what is packed and reads as many replies: what `replies` says of them, or nil and trouble.
-local function exchange(address, packed, by, count, into)
-  local sock, used = sent_on(address, packed, by, into)
-  if not sock then return nil, used end
-  local answer, whole = nil, "timeout"
-  if hurry(sock, by) then answer, whole = replies(sock, by, count, into) end
-  if whole == true then
-    sock:setkeepalive(IDLE_MS, POOL)
-    return answer
+-- Sends bytes and reads `count` replies: the result of read_replies, or nil and a failure.
+local function exchange(address, packed, deadline_at, count, replies)
+  local sock, reused = send_request(address, packed, deadline_at, replies)
+  if not sock then return nil, reused end
+  local reply, complete = nil, "timeout"
+  if set_timeout(sock, deadline_at) then reply, complete = read_replies(sock, deadline_at, count, replies) end
+  if complete == true then
+    sock:setkeepalive(IDLE_MS, POOL_SIZE)
+    return reply
   end
   sock:close()
-  if answer ~= nil then return nil, trouble.wrong(address.text .. " says more than it was asked") end
-  if whole == "timeout" then
-    if not used then open_later(address) end
-    return nil, trouble.late(address.text .. ": no reply in time")
+  if reply ~= nil then return nil, errors.unusable(address.text .. " sent more replies than there were requests") end
+  if complete == "timeout" then
+    if not reused then schedule_open(address) end
+    return nil, errors.timed_out(address.text .. ": no reply in time")
   end
-  if whole == GIBBERISH then return nil, trouble.wrong(address.text .. ": " .. whole) end
-  return nil, trouble.lost(address.text .. ": " .. whole)
+  if complete == MALFORMED then return nil, errors.unusable(address.text .. ": " .. complete) end
+  return nil, errors.connection_lost(address.text .. ": " .. complete)
 end
 
--- Sends what is packed and reads as many replies (1); the last of them, or nil and trouble: an error reply is trouble.
-function M.ask(address, packed, by, count)
-  local answer, failure = exchange(address, packed, by, count or 1, nil)
-  if answer == nil then return nil, failure end
-  if type(answer) == "table" and answer.error then return nil, trouble.said(answer.error) end
-  return answer
+-- Sends bytes and reads `count` replies (1). Returns the last of them, or nil and a failure: an error reply is a
+-- failure.
+function M.request(address, packed, deadline_at, count)
+  local reply, failure = exchange(address, packed, deadline_at, count or 1, nil)
+  if reply == nil then return nil, failure end
+  if type(reply) == "table" and reply.error then return nil, errors.from_reply(reply.error) end
+  return reply
 end
 
--- Sends several questions at once and puts their replies `into` a list, errors among them. Whether all came; if not,
--- why, and some may have come.
-function M.ask_all(address, packed, by, count, into)
-  local answer, failure = exchange(address, packed, by, count, into)
-  return answer ~= nil, failure
+-- Sends several requests at once and puts their replies into `replies`, errors among them. Returns whether all came; if
+-- not, a failure, and some may have come.
+function M.request_all(address, packed, deadline_at, count, replies)
+  local reply, failure = exchange(address, packed, deadline_at, count, replies)
+  return reply ~= nil, failure
 end
 
 return M

@@ -1,352 +1,357 @@
--- Decides inside Redis or Valkey, by one EVALSHA for each question: the Engine of a gateway that has a server.
+-- Decides inside Redis or Valkey, by one EVALSHA for each request: the Engine of a gateway that has a server.
 --
 --   engine.open(url, { prefix = "hg" })      an engine, or nil and a sentence
---   :use(plate, texts)                       a plate is in force: its scripts by name, texts by SHA1, and its zones
---   :decide(charges, commit, deadline)       facts for each charge; commit 1, or 0 to be told only
---   :take(charge, deadline)                  facts for one
---   :refund(charge, facts, deadline)         gives back what that charge took; facts after it
---   :override(charge, text, deadline)        the numbers of its key's own limit of this text; false if it has none
---   :acquire(charge, deadline)               a slot: facts, of which mark is the fence
---   :renew(charge, fence, deadline), :release(charge, fence, deadline)          whether that lease was still there
---   :ask(words, tag, deadline)               a plain command; `tag` tells the slot, if it is not the first key
---   :run(script, key, words, tag, deadline)  one of the plate's scripts on a key of another kind: members
---   :shard(key)                              which part of the server answers for a key
+--   :use(bundle, texts)                      uses a bundle: its scripts by name, texts by SHA1, and its zones
+--   :decide(charges, commit, deadline)       an outcome for each charge; commit 1, or 0 to peek
+--   :take(charge, deadline)                  the outcome of one
+--   :refund(charge, outcome, deadline)       refunds that charge; the outcome after it
+--   :override(charge, text, deadline)        the numbers of its key's override of this text; false if it has none
+--   :acquire(charge, deadline)               a slot: an outcome, of which mark is the fence
+--   :renew(charge, fence, deadline), :release(charge, fence, deadline)          whether that lease was still held
+--   :command(args, tag, deadline)            a plain command; `tag` determines the slot, if it is not the first key
+--   :run_script(name, key, args, tag, deadline)  one of the bundle's scripts on another key: membership
+--   :shard(key)                              the shard of the server that owns a key
 --
 -- All but open, use and shard wait for a socket: they can be called where nginx lets Lua wait (rewrite, access,
--- content, timers) and not where it does not (log, header filters). A deadline is seconds for everything together, and
--- never more than the URL's. What fails is nil and Trouble.
+-- content, timers) and not elsewhere (log, header filters). A deadline is seconds for everything together, and never
+-- more than the URL's. A failed call returns nil and a Failure.
 --
--- Laws (tests/nginx/redis): a single charge with nothing beside it is one take; several of one algorithm, with nothing
--- beside them, are as many takes in one script; all others are decided together by the smallest script that covers
--- them; where a calendar's window ended in between, it is asked once more from the server's time; a question that was
--- sent and not answered is never asked again. Scripts and zones of an older plate stay known: its hands may still be
--- asked.
+-- Laws (tests/nginx/engines/redis): a single charge without lockout and overrides is one take; several of one
+-- algorithm, without options, are as many takes in one script; all others are decided together by the smallest script
+-- that covers them; where a calendar's window ended in between, the request is repeated once with the server's time; a
+-- request that was sent and not answered is never repeated. Scripts and zones of an older bundle stay known: its bound
+-- limits may still be used.
 
-local apart = require "resty.headgate.engines.redis.cross_slot"
-local around = require "resty.headgate.engines.redis.redirects"
-local convoy = require "resty.headgate.engines.redis.batching"
-local line = require "resty.headgate.engines.redis.connection"
-local naming = require "resty.headgate.engines.redis.keys"
-local questions = require "resty.headgate.engines.redis.commands"
+local cross_slot = require "resty.headgate.engines.redis.cross_slot"
+local redirects = require "resty.headgate.engines.redis.redirects"
+local batching = require "resty.headgate.engines.redis.batching"
+local connection = require "resty.headgate.engines.redis.connection"
+local keys = require "resty.headgate.engines.redis.keys"
+local commands = require "resty.headgate.engines.redis.commands"
 local resp = require "resty.headgate.engines.redis.resp"
-local servers = require "resty.headgate.engines.redis.topology"
+local topologies = require "resty.headgate.engines.redis.topology"
 local sha256 = require "resty.headgate.text.sha256"
-local trouble = require "resty.headgate.engines.redis.errors"
+local errors = require "resty.headgate.engines.redis.errors"
 local urls = require "resty.headgate.engines.redis.url"
 
 local now = require("resty.headgate.clock").now
-local ask, ask_together = line.ask, convoy.ask
-local bind, escaped, take, COMMIT = questions.bind, questions.escaped, questions.take, questions.COMMIT
-local packed_of = questions.packed
+local request_directly, request_batched = connection.request, batching.request
+local bind, escaped, take, COMMIT = commands.bind, commands.escaped, commands.take, commands.COMMIT
+local encode = commands.encode
 
 local M = {}
 
-local OUTSIDE = -2
+local OUTSIDE_CALENDAR = -2
 
 local Engine = {}
 Engine.__index = Engine
 
-function M.open(url, chosen)
-  local said, why = urls.read(url)
-  if not said then return nil, why end
-  local topology = servers.open(said)
+function M.open(url, settings)
+  local parsed_url, why = urls.parse(url)
+  if not parsed_url then return nil, why end
+  local topology = topologies.open(parsed_url)
   return setmetatable({
-    prefix = chosen and chosen.prefix or "hg", deadline = said.patience, said = said, topology = topology,
-    only = topology.only, text = topology.text, scripts = {}, texts = {}, zones = {}, joints = {},
+    prefix = settings and settings.prefix or "hg", deadline = parsed_url.timeout, parsed_url = parsed_url,
+    topology = topology, single_address = topology.single_address, text = topology.text,
+    scripts = {}, texts = {}, zones = {}, take_all_shas = {},
   }, Engine)
 end
 
-local function put(into, more)
-  for name, value in pairs(more or {}) do into[name] = value end
+local function merge(target, entries)
+  for name, value in pairs(entries or {}) do target[name] = value end
 end
 
 function Engine:use(bundle, texts)
-  put(self.scripts, bundle.scripts)
-  put(self.zones, bundle.zones)
-  put(self.texts, texts)
-  self.joints = {}
+  merge(self.scripts, bundle.scripts)
+  merge(self.zones, bundle.zones)
+  merge(self.texts, texts)
+  self.take_all_shas = {}
 end
 
-local function by_of(self, deadline)
+local function deadline_at_of(self, deadline)
   local seconds = self.deadline
   if deadline and deadline < seconds then seconds = deadline end
   return now() + seconds
 end
 
--- The reply to a question, by then. `sha` names the script that it needs: such replies are short, so they go in
--- convoys.
-function Engine:asked(question, sha, tag, by)
-  local address = self.only or self.topology:node(tag)
+-- Sends a request, and returns the reply by deadline_at. `sha` names the script that it needs: such replies are short,
+-- so they are batched.
+function Engine:request(request, sha, tag, deadline_at)
+  local address = self.single_address or self.topology:node(tag)
   local reply, failure
   if address then
     if sha then
-      reply, failure = ask_together(address, question, by)
+      reply, failure = request_batched(address, request, deadline_at)
     else
-      reply, failure = ask(address, question.packed, by)
+      reply, failure = request_directly(address, request.packed, deadline_at)
     end
     if reply ~= nil then return reply end
   end
-  return around.answered(self.topology, address, failure, packed_of(question), sha and self.texts[sha], tag, by)
+  return redirects.request(self.topology, address, failure, encode(request), sha and self.texts[sha], tag, deadline_at)
 end
 
-function Engine:told(failure) return trouble.told(self.text, self.prefix, failure, self.topology.instead) end
+function Engine:explain(failure) return errors.explain(self.text, self.prefix, failure, self.topology.suggested_url) end
 
--- Nothing is refused without asking: that is for those who stand around this engine.
+-- This engine refuses nothing without asking: only the layers around it do.
 function Engine.refused() return nil end
 
--- A calendar's numbers at this instant, microseconds.
+-- Returns a calendar's numbers at this instant, microseconds.
 function Engine:numbers(limit, now_us)
   return require("resty.headgate.calendar").numbers(limit, self.zones, now_us)
 end
 
 local function now_us() return math.floor(now() * 1000000) end
 
-local function lacking(what) return trouble.wrong("the plate in force has no script for " .. what) end
+local function missing_script(what) return errors.unusable("the current bundle has no script for " .. what) end
 
--- The hand's questions; nil and trouble if its plate has no script for them.
-local function known_of(self, bound_limit)
-  local known = bound_limit.redis
-  if known and known.take then return known end
-  known = bind(bound_limit, self.scripts, self.prefix)
-  if not known.take then return nil, lacking(bound_limit.limit.algorithm) end
-  return known
+-- Returns the encoding of a bound limit's requests; nil and a failure if the bundle has no script for them.
+local function encoding_of(self, bound_limit)
+  local encoding = bound_limit.redis
+  if encoding and encoding.take_sha then return encoding end
+  encoding = bind(bound_limit, self.scripts, self.prefix)
+  if not encoding.take_sha then return nil, missing_script(bound_limit.limit.algorithm) end
+  return encoding
 end
 
--- A question of charges that are alike: it may be joined with others where one server has all counts.
+-- Returns a request that may be joined with others, where one server has all counts.
 local function joinable(self, charges, sha)
-  return self.topology.joins and questions.joinable(charges, sha, self.texts)
+  return self.topology.spans_keys and commands.joinable(charges, sha, self.texts)
 end
 
-local function taken(self, charges, known, by, at_us)
+local function send_take(self, charges, encoding, deadline_at, at_us)
   local charge = charges[1]
-  local question, name = joinable(self, charges, known.take), escaped(charge.key)
-  if not question then
+  local request, key_text = joinable(self, charges, encoding.take_sha), escaped(charge.key)
+  if not request then
     local numbers = at_us and self:numbers(charge.bound_limit.limit, at_us)
-    question = { packed = take(known, name, charge.cost, numbers) }
+    request = { packed = take(encoding, key_text, charge.cost, numbers) }
   end
-  return self:asked(question, known.take, name, by)
+  return self:request(request, encoding.take_sha, key_text, deadline_at)
 end
 
-local function no_decision() return trouble.wrong("it answered what is no decision") end
+local function not_a_decision() return errors.unusable("it answered what is no decision") end
 
-local function decide_one(self, charges, known, by)
-  local outcome, failure = taken(self, charges, known, by, known.calendar and now_us() or nil)
-  if type(outcome) == "table" and outcome[1] == OUTSIDE then outcome, failure = taken(self, charges, known, by, outcome[2]) end
+local function decide_one(self, charges, encoding, deadline_at)
+  local outcome, failure = send_take(self, charges, encoding, deadline_at, encoding.calendar and now_us() or nil)
+  if type(outcome) == "table" and outcome[1] == OUTSIDE_CALENDAR then
+    outcome, failure = send_take(self, charges, encoding, deadline_at, outcome[2])
+  end
   if type(outcome) == "table" and outcome[7] then return { outcome } end
-  return nil, self:told(failure or no_decision())
+  return nil, self:explain(failure or not_a_decision())
 end
 
--- The words of a text, each once and in order.
+-- Returns the words of a text, each once and sorted.
 local function sorted(text)
-  local seen, found = {}, {}
-  for word in string.gmatch(text, "%S+") do
-    if not seen[word] then seen[word], found[#found + 1] = true, word end
+  local listed, result = {}, {}
+  for model in string.gmatch(text, "%S+") do
+    if not listed[model] then listed[model], result[#result + 1] = true, model end
   end
-  table.sort(found)
-  return found
+  table.sort(result)
+  return result
 end
 
-local function covers(name, wanted)
-  for _, word in ipairs(wanted) do
-    if not string.find(name .. " ", " " .. word .. " ", 1, true) then return false end
+local function covers(script_name, models)
+  for _, model in ipairs(models) do
+    if not string.find(script_name .. " ", " " .. model .. " ", 1, true) then return false end
   end
   return true
 end
 
--- The smallest script of several charges that has all these models.
-local function smallest(scripts, wanted)
-  local exact = scripts["take_all " .. table.concat(wanted, " ")]
+-- Returns the smallest script of several charges that has all these models.
+local function smallest_script(scripts, models)
+  local exact = scripts["take_all " .. table.concat(models, " ")]
   if exact then return exact end
-  local found, least
+  local result, shortest
   for name, sha in pairs(scripts) do
-    if string.sub(name, 1, 9) == "take_all " and covers(name, wanted) and (not least or #name < least) then
-      found, least = sha, #name
+    if string.sub(name, 1, 9) == "take_all " and covers(name, models) and (not shortest or #name < shortest) then
+      result, shortest = sha, #name
     end
   end
-  return found
+  return result
 end
 
--- The script of charges that look at nothing but their counts and are of one algorithm; nil if they are not so, or if
--- the plate is older than that script. All hands are bound by this.
-local function alike(self, charges)
+-- Returns the script of charges without options that are of one algorithm; nil if they are not, or if the bundle is
+-- older than that script. It binds all limits.
+local function together_sha(self, charges)
   local bound_limit = charges[1].bound_limit
   local first = bound_limit.redis or bind(bound_limit, self.scripts, self.prefix)
-  local sha = first.options == nil and first.together
+  local sha = first.options == nil and first.together_sha
   for i = 2, #charges do
     bound_limit = charges[i].bound_limit
-    local known = bound_limit.redis or bind(bound_limit, self.scripts, self.prefix)
-    sha = sha and known.options == nil and known.together == sha and sha
+    local encoding = bound_limit.redis or bind(bound_limit, self.scripts, self.prefix)
+    sha = sha and encoding.options == nil and encoding.together_sha == sha and sha
   end
   return sha or nil
 end
 
--- The script of any charges, whose hands are bound; or nil and trouble.
-local function joint(self, charges)
-  local uses = ""
-  for i = 1, #charges do uses = uses .. charges[i].bound_limit.redis.uses end
-  local sha = self.joints[uses]
+-- Returns the script of any charges, whose limits are bound; or nil and a failure.
+local function take_all_sha(self, charges)
+  local model_names = ""
+  for i = 1, #charges do model_names = model_names .. charges[i].bound_limit.redis.model_names end
+  local sha = self.take_all_shas[model_names]
   if not sha then
-    local wanted = sorted(uses)
-    sha = smallest(self.scripts, wanted)
-    if not sha then return nil, lacking(table.concat(wanted, ", ") .. " together") end
-    self.joints[uses] = sha
+    local models = sorted(model_names)
+    sha = smallest_script(self.scripts, models)
+    if not sha then return nil, missing_script(table.concat(models, ", ") .. " together") end
+    self.take_all_shas[model_names] = sha
   end
   return sha
 end
 
--- Outcome for each of so many charges, of the one row that says that all of them pass.
-local function all_passed(row, count)
-  if #row ~= 1 + 4 * count then return nil, nil, no_decision() end
-  local at_us, outcome = row[1], {}
+-- Returns an Outcome for each charge, from the short reply that says that all of them pass.
+local function all_passed(reply, count)
+  if #reply ~= 1 + 4 * count then return nil, nil, not_a_decision() end
+  local at_us, outcomes = reply[1], {}
   for i = 1, count do
     local n = i * 4
-    outcome[i] = { 1, row[n - 2], 0, row[n - 1], row[n], at_us, row[n + 1] }
+    outcomes[i] = { 1, reply[n - 2], 0, reply[n - 1], reply[n], at_us, reply[n + 1] }
   end
-  return outcome
-end
-
--- Outcome for each; nil and the server's time where that lies outside of the calendar; or nil, nil and trouble. `pack`
--- is questions.alike, or questions.together.
-local function asked_together(self, pack, charges, sha, commit, by, at_us)
-  local question = pack == questions.alike and joinable(self, charges, sha)
-  question = question or { packed = pack(charges, sha, commit, self, at_us) }
-  local reply, failure = self:asked(question, sha, escaped(charges[1].key), by)
-  if reply == nil then return nil, nil, failure end
-  local first = type(reply) == "table" and reply[1]
-  if type(first) == "number" then return all_passed(reply, #charges) end
-  if type(first) ~= "table" then return nil, nil, no_decision() end
-  if first[1] == OUTSIDE then return nil, first[2] end
-  if #reply ~= #charges then return nil, nil, no_decision() end
-  return reply
-end
-
--- Several charges, decided by one script: facts for each, or nil and trouble (as it is, not told).
-function Engine:decide_together(charges, commit, by)
-  local sha, pack = alike(self, charges), questions.alike
-  if not sha or commit ~= COMMIT then
-    local lacks
-    sha, lacks = joint(self, charges)
-    if not sha then return nil, lacks end
-    pack = questions.together
-  end
-  local outcome, server_us, failure = asked_together(self, pack, charges, sha, commit, by, now_us())
-  if server_us then outcome, server_us, failure = asked_together(self, pack, charges, sha, commit, by, server_us) end
-  if server_us then return nil, trouble.not_now("a window of the calendar ended in between") end
-  return outcome, failure
-end
-
-function Engine:decide(charges, commit, deadline)
-  local by = by_of(self, deadline)
-  local charge = charges[1]
-  if charges[2] == nil and commit == 1 then
-    local known, lacks = known_of(self, charge.bound_limit)
-    if not known then return nil, self:told(lacks) end
-    if known.alone then return decide_one(self, charges, known, by) end
-  end
-  local outcomes, failure
-  if self.topology.joins then
-    outcomes, failure = self:decide_together(charges, commit, by)
-  else
-    outcomes, failure = apart.decide(self, charges, commit, by)
-  end
-  if not outcomes then return nil, self:told(failure) end
   return outcomes
 end
 
--- The same of one charge.
+-- Sends several charges. Returns an Outcome for each; nil and the server's time if that is outside of the calendar's
+-- windows; or nil, nil and a failure. `encode_charges` is commands.take_together or commands.take_all.
+local function send_together(self, encode_charges, charges, sha, commit, deadline_at, at_us)
+  local request = encode_charges == commands.take_together and joinable(self, charges, sha)
+  request = request or { packed = encode_charges(charges, sha, commit, self, at_us) }
+  local reply, failure = self:request(request, sha, escaped(charges[1].key), deadline_at)
+  if reply == nil then return nil, nil, failure end
+  local first_row = type(reply) == "table" and reply[1]
+  if type(first_row) == "number" then return all_passed(reply, #charges) end
+  if type(first_row) ~= "table" then return nil, nil, not_a_decision() end
+  if first_row[1] == OUTSIDE_CALENDAR then return nil, first_row[2] end
+  if #reply ~= #charges then return nil, nil, not_a_decision() end
+  return reply
+end
+
+-- Decides several charges by one script: an outcome for each, or nil and a failure (not explained yet).
+function Engine:decide_in_one(charges, commit, deadline_at)
+  local sha, encode_charges = together_sha(self, charges), commands.take_together
+  if not sha or commit ~= COMMIT then
+    local no_script
+    sha, no_script = take_all_sha(self, charges)
+    if not sha then return nil, no_script end
+    encode_charges = commands.take_all
+  end
+  local outcomes, server_us, failure = send_together(self, encode_charges, charges, sha, commit, deadline_at, now_us())
+  if server_us then
+    outcomes, server_us, failure = send_together(self, encode_charges, charges, sha, commit, deadline_at, server_us)
+  end
+  if server_us then return nil, errors.busy("a window of the calendar ended in between") end
+  return outcomes, failure
+end
+
+function Engine:decide(charges, commit, deadline)
+  local deadline_at = deadline_at_of(self, deadline)
+  local charge = charges[1]
+  if charges[2] == nil and commit == 1 then
+    local encoding, no_script = encoding_of(self, charge.bound_limit)
+    if not encoding then return nil, self:explain(no_script) end
+    if encoding.is_single_take then return decide_one(self, charges, encoding, deadline_at) end
+  end
+  local outcomes, failure
+  if self.topology.spans_keys then
+    outcomes, failure = self:decide_in_one(charges, commit, deadline_at)
+  else
+    outcomes, failure = cross_slot.decide(self, charges, commit, deadline_at)
+  end
+  if not outcomes then return nil, self:explain(failure) end
+  return outcomes
+end
+
+-- Decides one charge.
 function Engine:take(charge, deadline)
   local outcomes, failure = self:decide({ charge }, COMMIT, deadline)
   return outcomes and outcomes[1], failure
 end
 
--- The numbers that an override of this text has in the place of the hand's own; false if it has changed meanwhile,
--- nil if nobody answers.
-local function overridden(self, charge, name, text, by, at_us)
-  local known, limit = charge.bound_limit.redis, charge.bound_limit.limit
-  local stored = self:asked({ packed = resp.command { "GET", known.override .. name .. "}" } }, nil, name, by)
-  if stored == nil then return nil end
-  for algorithm, numbers, said in string.gmatch(stored or "", "([%w_]+) ([^|\n]*)|([^\n]*)") do
-    if said == text and algorithm == limit.algorithm then
-      local words = {}
-      for word in string.gmatch(numbers, "%S+") do words[#words + 1] = word end
-      return words
-    elseif said == text and algorithm == "calendar" and known.calendar then
-      local words = { unpack(self:numbers(limit, at_us)) }
-      words[1] = numbers
-      return words
+-- Reads the numbers of an override of this text; false if it has changed meanwhile, nil if there is no reply.
+local function read_override(self, charge, key_text, text, deadline_at, at_us)
+  local encoding, limit = charge.bound_limit.redis, charge.bound_limit.limit
+  local request = { packed = resp.command { "GET", encoding.override .. key_text .. "}" } }
+  local reply = self:request(request, nil, key_text, deadline_at)
+  if reply == nil then return nil end
+  for algorithm, numbers, override_text in string.gmatch(reply or "", "([%w_]+) ([^|\n]*)|([^\n]*)") do
+    if override_text == text and algorithm == limit.algorithm then
+      local list = {}
+      for number in string.gmatch(numbers, "%S+") do list[#list + 1] = number end
+      return list
+    elseif override_text == text and algorithm == "calendar" and encoding.calendar then
+      local list = { unpack(self:numbers(limit, at_us)) }
+      list[1] = numbers
+      return list
     end
   end
   return false
 end
 
 function Engine:override(charge, text, deadline)
-  if not known_of(self, charge.bound_limit) then return nil end
-  return overridden(self, charge, escaped(charge.key), text, by_of(self, deadline), now_us())
+  if not encoding_of(self, charge.bound_limit) then return nil end
+  return read_override(self, charge, escaped(charge.key), text, deadline_at_of(self, deadline), now_us())
 end
 
--- Gives a charge back (trouble as it is, not told).
-function Engine:given_back(charge, outcome, by)
+-- Refunds a charge; or nil and a failure (not explained yet).
+function Engine:refund_until(charge, outcome, deadline_at)
   local bound_limit = charge.bound_limit
-  local known, lacks = known_of(self, bound_limit)
-  if not known then return nil, lacks end
-  local name, at_us = escaped(charge.key), now_us()
+  local encoding, no_script = encoding_of(self, bound_limit)
+  if not encoding then return nil, no_script end
+  local key_text, at_us = escaped(charge.key), now_us()
   for _ = 1, 2 do
-    local numbers = outcome[8] and overridden(self, charge, name, outcome[8], by, at_us)
-    if not numbers and known.calendar then numbers = self:numbers(bound_limit.limit, at_us) end
-    local question = { packed = questions.refund(charge, name, outcome, numbers) }
-    local reply, failure = self:asked(question, known.back, name, by)
-    if type(reply) ~= "table" then return nil, failure or no_decision() end
-    if reply[1] ~= OUTSIDE then return reply end
+    local numbers = outcome[8] and read_override(self, charge, key_text, outcome[8], deadline_at, at_us)
+    if not numbers and encoding.calendar then numbers = self:numbers(bound_limit.limit, at_us) end
+    local request = { packed = commands.refund(charge, key_text, outcome, numbers) }
+    local reply, failure = self:request(request, encoding.refund_sha, key_text, deadline_at)
+    if type(reply) ~= "table" then return nil, failure or not_a_decision() end
+    if reply[1] ~= OUTSIDE_CALENDAR then return reply end
     at_us = reply[2]
   end
-  return nil, trouble.not_now("a window of the calendar ended in between")
+  return nil, errors.busy("a window of the calendar ended in between")
 end
 
 function Engine:refund(charge, outcome, deadline)
-  local reply, failure = self:given_back(charge, outcome, by_of(self, deadline))
-  if not reply then return nil, self:told(failure) end
+  local reply, failure = self:refund_until(charge, outcome, deadline_at_of(self, deadline))
+  if not reply then return nil, self:explain(failure) end
   return reply
 end
 
-function Engine:run(script, key, words, tag, deadline)
+function Engine:run_script(script, key, args, tag, deadline)
   local sha = self.scripts[script]
-  if not sha then return nil, self:told(lacking(script)) end
-  local question = { packed = questions.run(sha, key, words) }
-  local reply, failure = self:asked(question, sha, tag or key, by_of(self, deadline))
-  if reply == nil then return nil, self:told(failure) end
+  if not sha then return nil, self:explain(missing_script(script)) end
+  local request = { packed = commands.run_script(sha, key, args) }
+  local reply, failure = self:request(request, sha, tag or key, deadline_at_of(self, deadline))
+  if reply == nil then return nil, self:explain(failure) end
   return reply
 end
 
-local function slots(self, charge, deadline, verb, ...)
-  local words = { verb, unpack(charge.bound_limit.limit.numbers) }
-  for _, word in ipairs { ... } do words[#words + 1] = word end
-  local key = naming.tagged(charge.bound_limit.head, charge.key, sha256)
-  return self:run("slots", key, words, escaped(charge.key), deadline)
+local function run_slots(self, charge, deadline, operation, ...)
+  local args = { operation, unpack(charge.bound_limit.limit.numbers) }
+  for _, arg in ipairs { ... } do args[#args + 1] = arg end
+  local key = keys.redis_key(charge.bound_limit.head, charge.key, sha256)
+  return self:run_script("slots", key, args, escaped(charge.key), deadline)
 end
 
-function Engine:acquire(charge, deadline) return slots(self, charge, deadline, "acquire", "", "0") end
+function Engine:acquire(charge, deadline) return run_slots(self, charge, deadline, "acquire", "", "0") end
 
 function Engine:renew(charge, fence, deadline)
-  local reply, failure = slots(self, charge, deadline, "renew", fence)
+  local reply, failure = run_slots(self, charge, deadline, "renew", fence)
   if not reply then return nil, failure end
   return reply[1] == 1
 end
 
 function Engine:release(charge, fence, deadline)
-  local reply, failure = slots(self, charge, deadline, "release", fence)
+  local reply, failure = run_slots(self, charge, deadline, "release", fence)
   if not reply then return nil, failure end
   return reply == 1
 end
 
-function Engine:ask(words, tag, deadline)
-  local question = { packed = resp.command(words) }
-  local reply, failure = self:asked(question, nil, tag or words[2] or "", by_of(self, deadline))
-  if reply == nil then return nil, self:told(failure) end
+function Engine:command(args, tag, deadline)
+  local request = { packed = resp.command(args) }
+  local reply, failure = self:request(request, nil, tag or args[2] or "", deadline_at_of(self, deadline))
+  if reply == nil then return nil, self:explain(failure) end
   return reply
 end
 
 function Engine:shard(key)
-  if self.topology.joins then return "" end
+  if self.topology.spans_keys then return "" end
   local owner = self.topology:owner(escaped(key))
   return owner and owner.text or ""
 end

@@ -1,18 +1,19 @@
--- One question to several servers, one after the other, until one tells something.
+-- Sends one request to several servers, one after the other, until one replies with a result.
 --
--- Law: one that does not answer leaves half of the time for the others.
+-- Law: a server that does not reply leaves half of the time for the others.
 
-local line = require "resty.headgate.engines.redis.connection"
-local trouble = require "resty.headgate.engines.redis.errors"
+local connection = require "resty.headgate.engines.redis.connection"
+local errors = require "resty.headgate.engines.redis.errors"
 
--- The answer, whose it is (a place in the list), and who was silent; else nil, nil and trouble.
-return function(addresses, packed, by, who, lacking)
-  local failures, silent = {}, {}
+-- Returns the reply, the index of its server in the list, and the servers before it that failed; else nil, nil and a
+-- failure.
+return function(addresses, packed, deadline_at, server_kind, empty_text)
+  local failures, unanswered = {}, {}
   for i, address in ipairs(addresses) do
-    local reply, failure = line.ask(address, packed, (ngx.now() + by) / 2)
-    if reply and (type(reply) ~= "table" or reply[1] ~= nil) then return reply, i, silent end
-    failures[i] = address.text .. ": " .. (failure and failure.text or lacking)
-    silent[i] = address
+    local reply, failure = connection.request(address, packed, (ngx.now() + deadline_at) / 2)
+    if reply and (type(reply) ~= "table" or reply[1] ~= nil) then return reply, i, unanswered end
+    failures[i] = address.text .. ": " .. (failure and failure.text or empty_text)
+    unanswered[i] = address
   end
-  return nil, nil, trouble.unreached("no " .. who .. " could tell (" .. table.concat(failures, "; ") .. ")")
+  return nil, nil, errors.connect_failed("no " .. server_kind .. " could tell (" .. table.concat(failures, "; ") .. ")")
 end

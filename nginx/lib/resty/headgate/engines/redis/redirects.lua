@@ -1,91 +1,99 @@
--- The long way of a question: a script to be loaded, servers that have changed places. The twin of flows.answered.
+-- Handles requests off the fast path: a script to be loaded, redirects, failover. The twin of the flows in
+-- engines/redis.
 --
--- The short way was tried first, or nobody was known to ask. From there the question goes wherever it is sent on to,
--- but not long after its time.
+-- The fast path was tried first, or no server was known. From there the request follows every redirect, but not long
+-- after its deadline.
 --
--- Laws (tests/nginx/engines/redis/test_engine.py, test_cluster.py, test_sentinel.py): it is asked again only where it
--- surely has not been charged: the server said so, or never had it. A script that a server forgot goes to it once, as
--- text. One looks for the servers, the others wait for what is found; and if the one was broken off, another one looks.
+-- Laws (tests/nginx/engines/redis/test_engine.py, test_cluster.py, test_sentinel.py): a request is repeated only where
+-- it certainly has not been charged: the server said so, or never received it. A script that a server does not know is
+-- sent to it once, as text. One call discovers the servers, the others wait for its result; and if that one is aborted,
+-- another one discovers them.
 
-local line = require "resty.headgate.engines.redis.connection"
+local connection = require "resty.headgate.engines.redis.connection"
 local resp = require "resty.headgate.engines.redis.resp"
-local trouble = require "resty.headgate.engines.redis.errors"
+local errors = require "resty.headgate.engines.redis.errors"
 
 local now = require("resty.headgate.clock").now
 
-local PAUSE = 0.02 -- seconds before a server that is busy with itself is asked again
-local GLANCE = 0.005 -- ... before one looks whether another has found them
-local LONGEST = 1 -- ... that one who looks is waited for
-local DETOURS = 4 -- times that a question is sent on at once
+local RETRY_PAUSE_S = 0.02 -- before a busy server is asked again
+local POLL_PAUSE_S = 0.005 -- between two looks for another call's discovery
+local MAX_DISCOVERY_S = 1 -- that others wait for a discovery
+local MAX_REDIRECTS = 4 -- without a pause
 local ASKING = resp.command { "ASKING" }
 
 local M = {}
 
--- Who answers for the tag now; else nil and trouble.
-local function found(topology, tag, by)
-  while topology.looking and topology.looking > now() do
-    ngx.sleep(GLANCE)
+-- Returns the server that owns the tag now; else nil and a failure.
+local function discover_node(topology, tag, deadline_at)
+  while topology.discovering_until and topology.discovering_until > now() do
+    ngx.sleep(POLL_PAUSE_S)
     local address = topology:node(tag)
     if address then return address end
-    if now() >= by then return nil, trouble.unreached(topology.text .. " was not found in time", "timeout") end
+    if now() >= deadline_at then
+      return nil, errors.connect_failed(topology.text .. " was not found in time", "timeout")
+    end
   end
-  topology.looking = math.min(by, now() + LONGEST)
-  local failure = topology:discover(by)
-  topology.looking = nil
+  topology.discovering_until = math.min(deadline_at, now() + MAX_DISCOVERY_S)
+  local failure = topology:discover(deadline_at)
+  topology.discovering_until = nil
   if failure then return nil, failure end
   local address = topology:node(tag)
   if address then return address end
-  return nil, trouble.not_now("no node answers for the slot of the key")
+  return nil, errors.busy("no node answers for the slot of the key")
 end
 
--- Whether time may help, and nothing can be charged twice.
-local function passes(topology, failure)
-  local again = failure.again
-  return again == "not_now" or (topology.moves and (again == "replica" or again == "unreached"))
+-- Returns whether a retry may help, and nothing can be charged twice.
+local function may_retry(topology, failure)
+  local retry = failure.retry
+  return retry == "busy" or (topology.fails_over and (retry == "read_only_replica" or retry == "connect_failed"))
 end
 
--- Which trouble to tell: of a last try that only had no time left, the one before it.
-local function best(failure, former, by)
-  if former and failure.again == "unreached" and now() + PAUSE > by then return former end
+-- Returns the failure to report: of a last try that only had no time left, the one before it.
+local function best_failure(failure, previous_failure, deadline_at)
+  if previous_failure and failure.retry == "connect_failed" and now() + RETRY_PAUSE_S > deadline_at then
+    return previous_failure
+  end
   return failure
 end
 
-local function send(address, packed, by, for_now)
-  if for_now then return line.ask(address, ASKING .. packed, by, 2) end
-  return line.ask(address, packed, by)
+local function send(address, packed, deadline_at, is_ask)
+  if is_ask then return connection.request(address, ASKING .. packed, deadline_at, 2) end
+  return connection.request(address, packed, deadline_at)
 end
 
--- The reply to what is packed, or nil and trouble. `failure` is what became of it at `address`, if it was asked there.
--- `text` is the script's, in case that a server does not know it.
-function M.answered(topology, address, failure, packed, text, tag, by)
-  local to, for_now, detours, former = nil, false, 0, nil
+-- Returns the reply to a packed request, or nil and a failure. `failure` is what happened at `address`, if it was asked
+-- there. `script` is the script's text, in case that a server does not know it.
+function M.request(topology, address, failure, packed, script, tag, deadline_at)
+  local target, is_ask, redirect_count, previous_failure = nil, false, 0, nil
   while true do
     if failure then
-      local again = failure.again
-      if again == "forgot" then
-        if not text or now() > by then return nil, failure end
-        packed, text, to = resp.with_text(packed, text), nil, address
-      elseif again == "elsewhere" then
-        to = now() <= by and topology:sent_on(failure, address)
-        if not to then return nil, failure end
-        for_now, detours = failure.for_now, detours + 1
-        if detours > DETOURS then ngx.sleep(PAUSE) end -- the nodes do not agree yet, and send us in circles
+      local retry = failure.retry
+      if retry == "no_script" then
+        if not script or now() > deadline_at then return nil, failure end
+        packed, script, target = resp.with_text(packed, script), nil, address
+      elseif retry == "redirected" then
+        target = now() <= deadline_at and topology:follow_redirect(failure, address)
+        if not target then return nil, failure end
+        is_ask, redirect_count = failure.is_ask, redirect_count + 1
+        if redirect_count > MAX_REDIRECTS then ngx.sleep(RETRY_PAUSE_S) end -- the nodes do not agree yet
       else
         if address then topology:suspect(address) end
-        if not passes(topology, failure) or now() + PAUSE > by then return nil, best(failure, former, by) end
-        ngx.sleep(PAUSE)
-        if now() >= by then return nil, best(failure, former, by) end
-        to, for_now, former = nil, false, failure
+        if not may_retry(topology, failure) or now() + RETRY_PAUSE_S > deadline_at then
+          return nil, best_failure(failure, previous_failure, deadline_at)
+        end
+        ngx.sleep(RETRY_PAUSE_S)
+        if now() >= deadline_at then return nil, best_failure(failure, previous_failure, deadline_at) end
+        target, is_ask, previous_failure = nil, false, failure
       end
     end
-    address, failure = to or topology:node(tag), nil
-    if not address then address, failure = found(topology, tag, by) end
+    address, failure = target or topology:node(tag), nil
+    if not address then address, failure = discover_node(topology, tag, deadline_at) end
     if address then
       local reply
-      reply, failure = send(address, packed, by, for_now)
+      reply, failure = send(address, packed, deadline_at, is_ask)
       if reply ~= nil then return reply end
-    elseif failure.again ~= "not_now" then
-      return nil, best(failure, former, by)
+    elseif failure.retry ~= "busy" then
+      return nil, best_failure(failure, previous_failure, deadline_at)
     end
   end
 end

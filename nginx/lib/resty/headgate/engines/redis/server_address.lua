@@ -1,7 +1,7 @@
--- Where a server is, and how one is let in: host and port or a socket's path, TLS, a login, a database. Pure.
+-- The address of a server, and how to log in: host and port or a socket's path, TLS, a login, a database. Pure.
 --
--- An Address is made once and used for every connection, so all that connecting needs is in it already: `to`, `port`
--- and `options` are the words of connect(), `greeting` is what is said before the first question.
+-- An Address is created once and used for every connection, so it contains everything that connecting needs: `target`,
+-- `port` and `options` are the arguments of connect(), `greeting` is sent before the first request.
 --
 -- Laws (tests/nginx/engines/redis/test_url.py): two addresses share the connections of a pool only if place, user,
 -- password, database and TLS are the same; no text of an address shows the password.
@@ -11,52 +11,54 @@ local sha256 = require "resty.headgate.text.sha256"
 
 local M = {}
 
--- nginx asks no hosts file, and everybody knows this one.
-local KNOWN = { localhost = "127.0.0.1" }
+-- nginx reads no hosts file, and this name is well known.
+local WELL_KNOWN_HOSTS = { localhost = "127.0.0.1" }
 
-local function greeting(said)
+local function greeting(settings)
   local packed, count = "", 0
-  if said.password then
-    local words = said.user and { "AUTH", said.user, said.password } or { "AUTH", said.password }
-    packed, count = resp.command(words), 1
+  if settings.password then
+    local args = settings.user and { "AUTH", settings.user, settings.password } or { "AUTH", settings.password }
+    packed, count = resp.command(args), 1
   end
-  if said.db ~= 0 then packed, count = packed .. resp.command { "SELECT", said.db }, count + 1 end
+  if settings.db ~= 0 then packed, count = packed .. resp.command { "SELECT", settings.db }, count + 1 end
   return count > 0 and packed or nil, count
 end
 
-local function pool(said, text)
-  local tls = said.tls
-  local secure = tls and table.concat({ "tls", tls.verify and "verified" or "", tls.named and "named" or "",
+local function pool_name(settings, text)
+  local tls = settings.tls
+  local tls_text = tls and table.concat({ "tls", tls.verify and "verified" or "", tls.check_hostname and "named" or "",
     tls.certificate or "", tls.key or "" }, ";") or ""
-  local login = said.password and sha256((said.user or "") .. "\0" .. said.password) or ""
-  return table.concat({ "headgate", text, said.db, secure, login }, "|")
+  local login = settings.password and sha256((settings.user or "") .. "\0" .. settings.password) or ""
+  return table.concat({ "headgate", text, settings.db, tls_text, login }, "|")
 end
 
--- host, port or path; user, password (nil: no login), db, tls ({ verify, named, certificate, key } or nil).
-function M.new(said)
-  local found = {
-    host = said.host, path = said.path, tls = said.tls, user = said.user, password = said.password, db = said.db or 0,
+-- Returns an Address. `settings`: host, port or path; user, password (nil: no login), db, tls ({ verify,
+-- check_hostname, certificate, key } or nil).
+function M.new(settings)
+  local address = {
+    host = settings.host, path = settings.path, tls = settings.tls, user = settings.user,
+    password = settings.password, db = settings.db or 0,
   }
-  if said.path then
-    found.to, found.text = "unix:" .. said.path, said.path
+  if settings.path then
+    address.target, address.text = "unix:" .. settings.path, settings.path
   else
-    local host = KNOWN[said.host] or said.host
-    found.to = string.find(host, ":", 1, true) and "[" .. host .. "]" or host
-    found.port, found.text = said.port, said.host .. ":" .. said.port
+    local host = WELL_KNOWN_HOSTS[settings.host] or settings.host
+    address.target = string.find(host, ":", 1, true) and "[" .. host .. "]" or host
+    address.port, address.text = settings.port, settings.host .. ":" .. settings.port
   end
-  found.greeting, found.replies = greeting(found)
-  found.options = { pool = pool(found, found.text) }
-  return found
+  address.greeting, address.replies = greeting(address)
+  address.options = { pool = pool_name(address, address.text) }
+  return address
 end
 
--- A URL that leads there, without its login; `kind` is "" or "+cluster".
+-- Returns a URL of the address, without its login; `kind` is "" or "+cluster".
 function M.url(address, kind)
   local host = address.host or "localhost"
   if string.find(host, ":", 1, true) then host = "[" .. host .. "]" end
   return "redis" .. (address.tls and "s" or "") .. kind .. "://" .. host .. ":" .. (address.port or 6379)
 end
 
--- Another server that lets us in the same way.
+-- Returns the address of another server with the same login.
 function M.at(address, host, port)
   return M.new {
     host = host, port = port, tls = address.tls, user = address.user, password = address.password, db = address.db,

@@ -1,20 +1,20 @@
--- An engine's URL, as Python reads it too (engines/url.py, engines/url_schemes.py, engines/redis/topology.py). Pure.
+-- Parses an engine's URL, as Python does (engines/url.py, engines/url_schemes.py, engines/redis/topology.py). Pure.
 --
 --   redis://user:password@host:6379/0        rediss:// with TLS; valkey://, valkeys:// are the same
 --   unix://user:password@/path/to.sock?db=0  redis+unix://, valkey+unix:// too
 --   redis+cluster://user:password@host:6379,host:6380
 --   redis+sentinel://user:password@host:26379,host:26379/name-of-the-master/0
 --
--- Behind it come options (options.lua).
+-- Options follow (url_options.lua).
 --
--- Laws (tests/nginx/engines/redis/test_url.py): what is read is what Python reads; what cannot be read is a sentence,
--- which never holds a part of the login.
+-- Laws (tests/nginx/engines/redis/test_url.py): the result is what Python parses; a URL that cannot be parsed is
+-- refused with a sentence, which never contains a part of the login.
 
-local address = require "resty.headgate.engines.redis.server_address"
-local options = require "resty.headgate.engines.redis.url_options"
-local split = require "resty.headgate.text.strings"
+local server_address = require "resty.headgate.engines.redis.server_address"
+local url_options = require "resty.headgate.engines.redis.url_options"
+local strings = require "resty.headgate.text.strings"
 
-local decoded = options.decoded
+local percent_decode = url_options.percent_decode
 local find, gsub, lower, match = string.find, string.gsub, string.lower, string.match
 
 local M = {}
@@ -23,25 +23,26 @@ local SCHEMES = {
   redis = "redis", rediss = "rediss", valkey = "redis", valkeys = "rediss",
   unix = "unix", ["redis+unix"] = "unix", ["valkey+unix"] = "unix",
 }
-local FORMS = {
+local EXAMPLES = {
   one = "user:password@host:6379/0",
   unix = "user:password@/path/to.sock?db=0",
   cluster = "user:password@host:6379,host:6380",
   sentinel = "user:password@host:26379,host:26379/name-of-the-master/0",
 }
 
-local function filled(text) return text ~= nil and text ~= "" and text or nil end
+local function non_empty(text) return text ~= nil and text ~= "" and text or nil end
 
-local function unreadable(scheme, kind)
-  return "The engine's URL " .. scheme .. "://… cannot be read. Write " .. scheme .. "://" .. FORMS[kind]
+local function unreadable_text(scheme, kind)
+  return "The engine's URL " .. scheme .. "://… cannot be read. Write " .. scheme .. "://" .. EXAMPLES[kind]
     .. ", with / and other special characters of the password as %2F and so on."
 end
 
--- Refuses a text that is not a URL, and leaves out of the sentence what may be a login.
+-- Returns a refusal of a text that is not a URL, without a part that may be a login.
 local function not_a_url(text)
-  local shown = match(match(text, "([^@]*)$"), "^[^?]*")
-  local form = find(shown, "^[%w._-]+:%d+$") or find(shown, "^[%w._-]+:%d+/%d+$")
-  return '"' .. shown:sub(1, 80) .. '" is not an engine URL. Write redis://' .. (form and shown or "host:6379/0") .. "."
+  local safe_text = match(match(text, "([^@]*)$"), "^[^?]*")
+  local is_address = find(safe_text, "^[%w._-]+:%d+$") or find(safe_text, "^[%w._-]+:%d+/%d+$")
+  local example = is_address and safe_text or "host:6379/0"
+  return '"' .. safe_text:sub(1, 80) .. '" is not an engine URL. Write redis://' .. example .. "."
 end
 
 local function scheme_of(url)
@@ -60,150 +61,151 @@ local function scheme_of(url)
     .. " unix, and with +cluster or +sentinel all of them but unix."
 end
 
--- A sentence about one part of a URL, which it names and does not show.
-local function refusal(said, before, after, more)
-  return before .. said.scheme .. "://…" .. after .. " Write " .. said.scheme .. "://" .. FORMS[said.kind]
+-- Returns a refusal of one part of a URL, which it names and does not show.
+local function refusal(parts, before, after, more)
+  return before .. parts.scheme .. "://…" .. after .. " Write " .. parts.scheme .. "://" .. EXAMPLES[parts.kind]
     .. (more or "") .. "."
 end
 
-local function host_of(said, text, port)
-  local host, given = match(text, "^%[([%x:.%%]+)%](.*)$")
-  if not host then host, given = match(text, "^([^:%[%]]*)(.*)$") end
-  local digits = match(given, "^:([^:%[%]]*)$")
-  if given ~= "" and not digits then
+local function host_of(parts, text, port)
+  local host, port_text = match(text, "^%[([%x:.%%]+)%](.*)$")
+  if not host then host, port_text = match(text, "^([^:%[%]]*)(.*)$") end
+  local digits = match(port_text, "^:([^:%[%]]*)$")
+  if port_text ~= "" and not digits then
     local ipv6 = ", an IPv6 address in brackets: [::1]"
-    return nil, refusal(said, "The host in the engine's URL ", " cannot be read.", ipv6)
+    return nil, refusal(parts, "The host in the engine's URL ", " cannot be read.", ipv6)
   end
-  if host == "" and said.kind ~= "one" then return nil, refusal(said, "The engine's URL ", " lacks a host.") end
-  if filled(digits) then
+  if host == "" and parts.kind ~= "one" then return nil, refusal(parts, "The engine's URL ", " lacks a host.") end
+  if non_empty(digits) then
     port = match(digits, "^0*(%d%d?%d?%d?%d?)$") and tonumber(digits) or 0
     if port < 1 or port > 65535 then
-      return nil, refusal(said, "The port in the engine's URL ", " is not a number from 1 to 65535.")
+      return nil, refusal(parts, "The port in the engine's URL ", " is not a number from 1 to 65535.")
     end
   end
   return { host = lower(host), port = port }
 end
 
-local function hosts_of(said, port)
-  local found = {}
-  for i, one in ipairs(split.split(said.places, ",")) do
-    local place, why = host_of(said, one, port)
-    if not place then return nil, why end
-    found[i] = place
+local function hosts_of(parts, port)
+  local result = {}
+  for i, host_text in ipairs(strings.split(parts.hosts_text, ",")) do
+    local host_port, why = host_of(parts, host_text, port)
+    if not host_port then return nil, why end
+    result[i] = host_port
   end
-  return found
+  return result
 end
 
-local function tls_of(chosen)
+local function tls_options(options)
   return {
-    verify = chosen.ssl_cert_reqs ~= "none", named = chosen.ssl_check_hostname ~= false,
-    certificate = chosen.ssl_certfile, key = chosen.ssl_keyfile,
+    verify = options.ssl_cert_reqs ~= "none", check_hostname = options.ssl_check_hostname ~= false,
+    certificate = options.ssl_certfile, key = options.ssl_keyfile,
   }
 end
 
 local function login_of(text)
-  local user, password = split.cut(text or "", ":")
-  if not filled(password) then return nil, nil end
-  return filled(decoded(user)), decoded(password)
+  local user, password = strings.cut(text or "", ":")
+  if not non_empty(password) then return nil, nil end
+  return non_empty(percent_decode(user)), percent_decode(password)
 end
 
 local function db_of(text)
-  if not filled(text) then return 0 end
+  if not non_empty(text) then return 0 end
   return match(text, "^%d+$") and tonumber(text) or nil
 end
 
-local function unix(said)
-  if not filled(said.path) or said.places ~= "" then
-    return nil, refusal(said, "The engine's URL ", " needs the path of a socket, which begins with /.")
+local function unix(parts)
+  if not non_empty(parts.path) or parts.hosts_text ~= "" then
+    return nil, refusal(parts, "The engine's URL ", " needs the path of a socket, which begins with /.")
   end
-  return { address = address.new {
-    path = decoded(said.path), user = said.user, password = said.password, db = said.options.db or 0,
+  return { address = server_address.new {
+    path = percent_decode(parts.path), user = parts.user, password = parts.password, db = parts.options.db or 0,
   } }
 end
 
-local function one(said)
-  if find(said.places, ",", 1, true) then
-    local scheme = said.scheme
+local function single_server(parts)
+  if find(parts.hosts_text, ",", 1, true) then
+    local scheme = parts.scheme
     return nil, scheme .. ":// is one server, and this URL has several hosts. Write " .. scheme .. "+cluster://"
-      .. FORMS.cluster .. " or " .. scheme .. "+sentinel://" .. FORMS.sentinel .. "."
+      .. EXAMPLES.cluster .. " or " .. scheme .. "+sentinel://" .. EXAMPLES.sentinel .. "."
   end
-  local place, why = host_of(said, said.places, 6379)
-  if not place then return nil, why end
-  local in_path = db_of(gsub(said.path, "^/+", ""):gsub("/+$", ""))
-  if not in_path then
-    return nil, refusal(said, "The path of the engine's URL ", " is not the number of a database.")
+  local host_port, why = host_of(parts, parts.hosts_text, 6379)
+  if not host_port then return nil, why end
+  local path_db = db_of(gsub(parts.path, "^/+", ""):gsub("/+$", ""))
+  if not path_db then
+    return nil, refusal(parts, "The path of the engine's URL ", " is not the number of a database.")
   end
-  return { address = address.new {
-    host = filled(place.host) or "localhost", port = place.port, user = said.user, password = said.password,
-    db = said.options.db or in_path, tls = said.tls,
+  return { address = server_address.new {
+    host = non_empty(host_port.host) or "localhost", port = host_port.port, user = parts.user,
+    password = parts.password, db = parts.options.db or path_db, tls = parts.tls,
   } }
 end
 
-local function cluster(said)
-  local hosts, why = hosts_of(said, 6379)
+local function cluster(parts)
+  local hosts, why = hosts_of(parts, 6379)
   if not hosts then return nil, why end
-  if (said.options.db or db_of(match(said.path, "^/*(.-)/*$"))) ~= 0 then
-    return nil, "A cluster has no database but 0: write " .. said.scheme .. "://host:6379 without a number."
+  if (parts.options.db or db_of(match(parts.path, "^/*(.-)/*$"))) ~= 0 then
+    return nil, "A cluster has no database but 0: write " .. parts.scheme .. "://host:6379 without a number."
   end
-  for i, place in ipairs(hosts) do
-    place.user, place.password, place.tls = said.user, said.password, said.tls
-    hosts[i] = address.new(place)
+  for i, host_port in ipairs(hosts) do
+    host_port.user, host_port.password, host_port.tls = parts.user, parts.password, parts.tls
+    hosts[i] = server_address.new(host_port)
   end
   return { seeds = hosts }
 end
 
-local function sentinel(said)
-  local hosts, why = hosts_of(said, 26379)
+local function sentinel(parts)
+  local hosts, why = hosts_of(parts, 26379)
   if not hosts then return nil, why end
-  local name, db = split.cut(match(said.path, "^/*(.-)/*$"), "/")
+  local name, db = strings.cut(match(parts.path, "^/*(.-)/*$"), "/")
   db = db_of(db)
   if name == "" or not db then
-    return nil, "Which master? Write " .. said.scheme .. "://" .. FORMS.sentinel .. "."
+    return nil, "Which master? Write " .. parts.scheme .. "://" .. EXAMPLES.sentinel .. "."
   end
-  for i, place in ipairs(hosts) do
-    place.user, place.password = filled(said.options.sentinel_username), filled(said.options.sentinel_password)
-    place.tls = said.tls
-    hosts[i] = address.new(place)
+  for i, host_port in ipairs(hosts) do
+    host_port.user = non_empty(parts.options.sentinel_username)
+    host_port.password = non_empty(parts.options.sentinel_password)
+    host_port.tls = parts.tls
+    hosts[i] = server_address.new(host_port)
   end
-  local master = address.new {
-    host = hosts[1].host, port = hosts[1].port, user = said.user, password = said.password, tls = said.tls,
-    db = said.options.db or db,
+  local master = server_address.new {
+    host = hosts[1].host, port = hosts[1].port, user = parts.user, password = parts.password, tls = parts.tls,
+    db = parts.options.db or db,
   }
-  return { watchers = hosts, name = decoded(name), master = master }
+  return { sentinels = hosts, name = percent_decode(name), master = master }
 end
 
-local READ = { one = one, unix = unix, cluster = cluster, sentinel = sentinel }
+local READERS = { one = single_server, unix = unix, cluster = cluster, sentinel = sentinel }
 
--- All that a URL says: kind ("one", "cluster", "sentinel") with its addresses, and its options deadline, fallback,
--- denial_cache, nodes, and patience, the deadline chosen or not. Else nil and a sentence.
-function M.read(url)
-  local scheme, rest, plain, kind = scheme_of(url)
+-- Parses a URL: kind ("one", "cluster", "sentinel") with its addresses, and its options deadline, fallback,
+-- denial_cache, nodes, and timeout, the deadline or its default. Else nil and a sentence.
+function M.parse(url)
+  local scheme, rest, base_scheme, kind = scheme_of(url)
   if not scheme then return nil, rest end
-  local authority, behind = match(rest, "^([^/?#]*)(.*)$")
-  local path, query = split.cut(behind, "?")
+  local authority, after_authority = match(rest, "^([^/?#]*)(.*)$")
+  local path, query = strings.cut(after_authority, "?")
   -- A password whose special characters are not escaped: no part of it is named.
-  local fragment = match(behind, "#(.*)$")
+  local fragment = match(after_authority, "#(.*)$")
   if find(fragment or query or "", "@", 1, true) or find(query or "", "@", 1, true) then
-    return nil, unreadable(scheme, kind)
+    return nil, unreadable_text(scheme, kind)
   end
   if fragment then
     return nil, "The engine's URL " .. scheme .. "://… has a # and something behind it. Leave it out, or write # in a"
-      .. " password as %23: " .. scheme .. "://" .. FORMS[kind] .. "."
+      .. " password as %23: " .. scheme .. "://" .. EXAMPLES[kind] .. "."
   end
-  local chosen, why = options.read(query, plain, kind)
-  if not chosen then return nil, why end
-  if find(path, "@", 1, true) then return nil, unreadable(scheme, kind) end
-  local said = { scheme = scheme, kind = kind, plain = plain, path = path, options = chosen }
-  if plain == "rediss" then said.tls = tls_of(chosen) end
-  local login, places = match(authority, "^(.*)@([^@]*)$")
-  said.places = places or authority
-  said.user, said.password = login_of(login)
-  local found
-  found, why = READ[kind](said)
-  if not found then return nil, why end
-  found.kind, found.deadline, found.fallback = kind == "unix" and "one" or kind, chosen.deadline, chosen.fallback
-  found.nodes, found.patience, found.denial_cache = chosen.nodes, chosen.patience, chosen.denial_cache
-  return found
+  local options, why = url_options.parse(query, base_scheme, kind)
+  if not options then return nil, why end
+  if find(path, "@", 1, true) then return nil, unreadable_text(scheme, kind) end
+  local parts = { scheme = scheme, kind = kind, base_scheme = base_scheme, path = path, options = options }
+  if base_scheme == "rediss" then parts.tls = tls_options(options) end
+  local login, hosts_text = match(authority, "^(.*)@([^@]*)$")
+  parts.hosts_text = hosts_text or authority
+  parts.user, parts.password = login_of(login)
+  local result
+  result, why = READERS[kind](parts)
+  if not result then return nil, why end
+  result.kind, result.deadline, result.fallback = kind == "unix" and "one" or kind, options.deadline, options.fallback
+  result.nodes, result.timeout, result.denial_cache = options.nodes, options.timeout, options.denial_cache
+  return result
 end
 
 return M
