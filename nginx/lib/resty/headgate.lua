@@ -24,11 +24,11 @@
 -- Laws: a request is charged once, whatever internal redirects and sub-requests it makes; a failure of headgate is
 -- never an error page.
 
-local respond = require "resty.headgate.respond"
-local gateway = require "resty.headgate.gateway"
 local decide = require "resty.headgate.decide"
-local request_identity = require "resty.headgate.request.request_identity"
+local gateway = require "resty.headgate.gateway"
 local request_attributes = require "resty.headgate.request.request_attributes"
+local request_identity = require "resty.headgate.request.request_identity"
+local respond = require "resty.headgate.respond"
 
 local M = {}
 

@@ -2,8 +2,8 @@
 
 local engines = require "resty.headgate.engines.redis.engine"
 local json = require "resty.headgate.text.json"
-local prefetch = require "resty.headgate.engines.prefetch"
 local keys = require "resty.headgate.engines.redis.keys"
+local prefetch = require "resty.headgate.engines.prefetch"
 
 local M = {}
 

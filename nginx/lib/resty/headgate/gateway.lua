@@ -7,18 +7,18 @@
 --
 -- Law (tests/nginx/test_init_options.py): an invalid option keeps nginx from starting, with a sentence.
 
-local fallback = require "resty.headgate.engines.fallback"
 local bundle_watcher = require "resty.headgate.rules.bundle_watcher"
-local slot_tracker = require "resty.headgate.request.slot_tracker"
-local prefetch = require "resty.headgate.engines.prefetch"
-local membership = require "resty.headgate.engines.fallback.membership"
 local denial_cache = require "resty.headgate.engines.denial_cache"
+local fallback = require "resty.headgate.engines.fallback"
+local load_shedding = require "resty.headgate.engines.load_shedding"
+local membership = require "resty.headgate.engines.fallback.membership"
 local nearest = require "resty.headgate.text.nearest"
 local override_info = require "resty.headgate.request.override_info"
+local prefetch = require "resty.headgate.engines.prefetch"
 local redis_engine = require "resty.headgate.engines.redis.engine"
 local request_attributes = require "resty.headgate.request.request_attributes"
 local shared_engine = require "resty.headgate.engines.shared.engine"
-local load_shedding = require "resty.headgate.engines.load_shedding"
+local slot_tracker = require "resty.headgate.request.slot_tracker"
 
 local M = {}
 

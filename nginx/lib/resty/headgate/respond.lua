@@ -6,12 +6,12 @@
 -- Laws (tests/nginx/test_gateway.py): refusals have the same header fields as requests that pass; a delayed request
 -- blocks no worker; a refusal without a body of its own is nginx's, so that `error_page` works.
 
-local response_headers = require "resty.headgate.ffi.response_headers"
 local headers = require "resty.headgate.http.headers"
-local refusal_body = require "resty.headgate.http.refusal_body"
-local memoize = require "resty.headgate.memoize"
-local variables = require "resty.headgate.ffi.variables"
 local log_status = require "resty.headgate.request.log_status"
+local memoize = require "resty.headgate.memoize"
+local refusal_body = require "resty.headgate.http.refusal_body"
+local response_headers = require "resty.headgate.ffi.response_headers"
+local variables = require "resty.headgate.ffi.variables"
 
 local M = {}
 

@@ -1,16 +1,16 @@
 -- Runs inside nginx: does to our modules what a test asks by JSON, and answers by JSON. Texts that may be any bytes
 -- cross as hex.
 
+local batching = require "resty.headgate.engines.redis.batching"
+local cluster = require "resty.headgate.engines.redis.cluster"
+local commands = require "resty.headgate.engines.redis.commands"
+local connection = require "resty.headgate.engines.redis.connection"
+local engines = require "resty.headgate.engines.redis.engine"
+local errors = require "resty.headgate.engines.redis.errors"
 local json = require "resty.headgate.text.json"
 local keys = require "resty.headgate.engines.redis.keys"
-local cluster = require "resty.headgate.engines.redis.cluster"
-local batching = require "resty.headgate.engines.redis.batching"
-local engines = require "resty.headgate.engines.redis.engine"
-local connection = require "resty.headgate.engines.redis.connection"
-local server_address = require "resty.headgate.engines.redis.server_address"
-local commands = require "resty.headgate.engines.redis.commands"
 local resp = require "resty.headgate.engines.redis.resp"
-local errors = require "resty.headgate.engines.redis.errors"
+local server_address = require "resty.headgate.engines.redis.server_address"
 local urls = require "resty.headgate.engines.redis.url"
 
 local M = {}

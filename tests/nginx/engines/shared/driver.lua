@@ -4,10 +4,10 @@
 -- each Outcome (the eighth is "overflow" where it is so), or "trouble KIND TEXT".
 
 local clock = require "resty.headgate.clock"
-local shared = require "resty.headgate.engines.shared.engine"
 local json = require "resty.headgate.text.json"
-local lock = require "resty.headgate.engines.shared.lock"
 local keys = require "resty.headgate.engines.redis.keys"
+local lock = require "resty.headgate.engines.shared.lock"
+local shared = require "resty.headgate.engines.shared.engine"
 
 local M = { hands = {}, terms = {} }
 

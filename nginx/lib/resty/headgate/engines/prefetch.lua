@@ -50,8 +50,8 @@
 -- dict accepts no new keys, and nothing is evicted from it for prefetched units.
 
 local clock = require "resty.headgate.clock"
-local unit_returns = require "resty.headgate.engines.prefetch.unit_returns"
 local prefetched_units = require "resty.headgate.engines.prefetch.prefetched_units"
+local unit_returns = require "resty.headgate.engines.prefetch.unit_returns"
 
 local M = {}
 

@@ -14,10 +14,10 @@
 
 local headers = require "resty.headgate.http.headers"
 local json = require "resty.headgate.text.json"
-local match = require "resty.headgate.rules.match"
 local keys = require "resty.headgate.engines.redis.keys"
-local refusal_body = require "resty.headgate.http.refusal_body"
 local limit_share = require "resty.headgate.engines.fallback.limit_share"
+local match = require "resty.headgate.rules.match"
+local refusal_body = require "resty.headgate.http.refusal_body"
 
 local M = {}
 

@@ -12,9 +12,9 @@
 -- all workers, after a start and after a reload; so are the warnings of a rulebook. Rules that are split among the
 -- members are compiled anew within a second of a change of their number (tests/nginx/engines/test_split_limits.py).
 
+local bundles = require "resty.headgate.rules.bundle"
 local json = require "resty.headgate.text.json"
 local keys = require "resty.headgate.engines.redis.keys"
-local bundles = require "resty.headgate.rules.bundle"
 
 local M = {}
 

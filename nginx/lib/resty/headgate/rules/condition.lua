@@ -9,10 +9,10 @@
 -- or empty attribute passes no test but false.
 
 local compose = require "resty.headgate.compose"
-local json = require "resty.headgate.text.json"
 local ip_networks = require "resty.headgate.rules.ip_networks"
-local pattern = require "resty.headgate.rules.pattern"
+local json = require "resty.headgate.text.json"
 local memoize = require "resty.headgate.memoize"
+local pattern = require "resty.headgate.rules.pattern"
 local strings = require "resty.headgate.text.strings"
 
 local M = {}

@@ -8,10 +8,10 @@
 -- Laws (tests/vectors, tests/nginx): matches come in the order of the rulebook, byte for byte those of Python; no
 -- engine is asked, and no state is kept.
 
+local compile_rule = require "resty.headgate.rules.compile_rule"
 local condition = require "resty.headgate.rules.condition"
 local crc32 = require "resty.headgate.text.crc32"
 local rule_index = require "resty.headgate.rules.rule_index"
-local compile_rule = require "resty.headgate.rules.compile_rule"
 
 local M = {}
 

@@ -23,8 +23,8 @@
 --   - the log has one line when a breaker leaves CLOSED and one when it is back, whatever happens in between;
 --   - a reply or a failure of a request that was sent before the breaker last changed changes nothing.
 
-local keys = require "resty.headgate.engines.redis.keys"
 local commands = require "resty.headgate.engines.redis.commands"
+local keys = require "resty.headgate.engines.redis.keys"
 
 local M = {}
 

@@ -22,8 +22,8 @@
 --     deadline: then one of those that wait takes it, or the next request. A waiter that is aborted costs others
 --     nothing.
 
-local connection = require "resty.headgate.engines.redis.connection"
 local commands = require "resty.headgate.engines.redis.commands"
+local connection = require "resty.headgate.engines.redis.connection"
 local resp = require "resty.headgate.engines.redis.resp"
 local semaphore = require "ngx.semaphore"
 local errors = require "resty.headgate.engines.redis.errors"

@@ -9,9 +9,9 @@
 
 local bit = require "bit"
 
-local server_address = require "resty.headgate.engines.redis.server_address"
 local first_reply = require "resty.headgate.engines.redis.first_reply"
 local resp = require "resty.headgate.engines.redis.resp"
+local server_address = require "resty.headgate.engines.redis.server_address"
 
 local band, bxor, lshift, rshift = bit.band, bit.bxor, bit.lshift, bit.rshift
 local byte = string.byte

@@ -22,8 +22,8 @@
 -- wait cannot be bounded here: where a new connection needs a name looked up, that takes up to nginx's
 -- resolver_timeout.
 
-local resp = require "resty.headgate.engines.redis.resp"
 local errors = require "resty.headgate.engines.redis.errors"
+local resp = require "resty.headgate.engines.redis.resp"
 
 local ceil = math.ceil
 local tcp, now, timer_at = ngx.socket.tcp, require("resty.headgate.clock").now, ngx.timer.at

@@ -22,16 +22,16 @@
 -- request that was sent and not answered is never repeated. Scripts and zones of an older bundle stay known: its bound
 -- limits may still be used.
 
-local cross_slot = require "resty.headgate.engines.redis.cross_slot"
-local redirects = require "resty.headgate.engines.redis.redirects"
 local batching = require "resty.headgate.engines.redis.batching"
-local connection = require "resty.headgate.engines.redis.connection"
-local keys = require "resty.headgate.engines.redis.keys"
 local commands = require "resty.headgate.engines.redis.commands"
-local resp = require "resty.headgate.engines.redis.resp"
-local topologies = require "resty.headgate.engines.redis.topology"
-local sha256 = require "resty.headgate.text.sha256"
+local connection = require "resty.headgate.engines.redis.connection"
+local cross_slot = require "resty.headgate.engines.redis.cross_slot"
 local errors = require "resty.headgate.engines.redis.errors"
+local keys = require "resty.headgate.engines.redis.keys"
+local redirects = require "resty.headgate.engines.redis.redirects"
+local resp = require "resty.headgate.engines.redis.resp"
+local sha256 = require "resty.headgate.text.sha256"
+local topologies = require "resty.headgate.engines.redis.topology"
 local urls = require "resty.headgate.engines.redis.url"
 
 local now = require("resty.headgate.clock").now

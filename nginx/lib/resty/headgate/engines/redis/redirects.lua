@@ -10,8 +10,8 @@
 -- another one discovers them.
 
 local connection = require "resty.headgate.engines.redis.connection"
-local resp = require "resty.headgate.engines.redis.resp"
 local errors = require "resty.headgate.engines.redis.errors"
+local resp = require "resty.headgate.engines.redis.resp"
 
 local now = require("resty.headgate.clock").now
 

@@ -17,12 +17,12 @@
 -- A master counts as one only if it says so itself (ROLE): for a moment after a failover, sentinels name one that is a
 -- replica by now, and a replica would deny from an old count. Where ROLE is not answered, the request itself will show.
 
-local server_address = require "resty.headgate.engines.redis.server_address"
 local cluster = require "resty.headgate.engines.redis.cluster"
-local first_reply = require "resty.headgate.engines.redis.first_reply"
 local connection = require "resty.headgate.engines.redis.connection"
-local resp = require "resty.headgate.engines.redis.resp"
 local errors = require "resty.headgate.engines.redis.errors"
+local first_reply = require "resty.headgate.engines.redis.first_reply"
+local resp = require "resty.headgate.engines.redis.resp"
+local server_address = require "resty.headgate.engines.redis.server_address"
 
 local M = {}
 

@@ -11,8 +11,8 @@
 -- refused with a sentence, which never contains a part of the login.
 
 local server_address = require "resty.headgate.engines.redis.server_address"
-local url_options = require "resty.headgate.engines.redis.url_options"
 local strings = require "resty.headgate.text.strings"
+local url_options = require "resty.headgate.engines.redis.url_options"
 
 local percent_decode = url_options.percent_decode
 local find, gsub, lower, match = string.find, string.gsub, string.lower, string.match

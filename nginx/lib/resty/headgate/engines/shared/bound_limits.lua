@@ -12,13 +12,13 @@
 
 local ffi = require "ffi"
 
-local timestamps = require "resty.headgate.engines.shared.timestamps"
-local state_storage = require "resty.headgate.engines.shared.state_storage"
+local keys = require "resty.headgate.engines.redis.keys"
 local lock = require "resty.headgate.engines.shared.lock"
 local lockout = require "resty.headgate.algorithms.lockout"
-local keys = require "resty.headgate.engines.redis.keys"
 local overflow = require "resty.headgate.engines.shared.overflow"
 local sha256 = require "resty.headgate.text.sha256"
+local state_storage = require "resty.headgate.engines.shared.state_storage"
+local timestamps = require "resty.headgate.engines.shared.timestamps"
 
 local M = {}
 

@@ -15,13 +15,13 @@
 --   - however many workers decide at once, exactly the limit passes (test_two_workers.py, ../test_worker_clocks.py);
 --   - in a full dict no call passes uncounted and no live count is dropped (test_overflow.py).
 
-local clock = require "resty.headgate.clock"
-local shared_dict = require "resty.headgate.ffi.shared_dict"
 local bound_limits = require "resty.headgate.engines.shared.bound_limits"
-local take_all = require "resty.headgate.engines.shared.take_all"
+local clock = require "resty.headgate.clock"
 local lock = require "resty.headgate.engines.shared.lock"
 local overflow = require "resty.headgate.engines.shared.overflow"
+local shared_dict = require "resty.headgate.ffi.shared_dict"
 local slot_table = require "resty.headgate.engines.shared.slot_table"
+local take_all = require "resty.headgate.engines.shared.take_all"
 
 local M = { reason_unsupported = bound_limits.reason_unsupported }
 

@@ -13,10 +13,10 @@
 -- Laws (tests/nginx/engines/shared/test_slots.py): those of algorithms/slots.py; at no instant are more than `amount`
 -- leases alive.
 
-local timestamps = require "resty.headgate.engines.shared.timestamps"
-local state_storage = require "resty.headgate.engines.shared.state_storage"
 local model = require "resty.headgate.algorithms.slots"
 local overflow = require "resty.headgate.engines.shared.overflow"
+local state_storage = require "resty.headgate.engines.shared.state_storage"
+local timestamps = require "resty.headgate.engines.shared.timestamps"
 
 local M = {}
 

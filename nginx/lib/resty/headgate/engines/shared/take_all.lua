@@ -13,8 +13,8 @@
 --     counts. In a full dict refusals of a new key are not counted, which is logged;
 --   - a peek leaves no trace.
 
-local clock = require "resty.headgate.clock"
 local bound_limits = require "resty.headgate.engines.shared.bound_limits"
+local clock = require "resty.headgate.clock"
 local lock = require "resty.headgate.engines.shared.lock"
 local lockout = require "resty.headgate.algorithms.lockout"
 local overflow = require "resty.headgate.engines.shared.overflow"
