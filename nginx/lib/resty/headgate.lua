@@ -81,8 +81,8 @@ end
 
 -- Decides about this request: it goes on, waits, or ends here.
 function M.access()
-  local fine, why = pcall(decide_and_act)
-  if not fine then ngx.log(ngx.ERR, "headgate: a request was let pass undecided: ", why) end
+  local ok, why = pcall(decide_and_act)
+  if not ok then ngx.log(ngx.ERR, "headgate: a request was let pass undecided: ", why) end
 end
 
 -- Releases the slots of a request that has ended, however it ended.

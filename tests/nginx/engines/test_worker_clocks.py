@@ -37,12 +37,12 @@ add_header X-Worker $pid always;
 rewrite_by_lua_block {{
   if ngx.var.uri ~= "/counted" then return end
   local seen, clock = ngx.shared.seen, require "resty.headgate.clock"
-  local bin = math.floor(clock.fine_us() / {bin_us})
+  local bin = math.floor(clock.monotonic_us() / {bin_us})
   seen:incr("arrived " .. bin, 1, 0)
   seen:incr("worker " .. ngx.worker.pid(), 1, 0)
 }}
 location = /counted {{ content_by_lua_block {{
-  local bin = math.floor(require("resty.headgate.clock").fine_us() / {bin_us})
+  local bin = math.floor(require("resty.headgate.clock").monotonic_us() / {bin_us})
   ngx.shared.seen:incr("passed " .. bin, 1, 0)
   ngx.say("ok")
 }} }}

@@ -58,7 +58,7 @@ def test_where_redis_was_never_there_nothing_is_limited_and_that_is_told_once() 
         assert policy(gate) == "none"
         (line,) = unlimited(gate)
         assert "[warn]" in line
-        assert "so nothing is limited: it cannot be looked at: " in line
+        assert "so nothing is limited: it cannot be read: " in line
         gate.reload()
         until(lambda: None if len(unlimited(gate)) == 2 else "the new workers do not say it", 10)
 
@@ -118,7 +118,7 @@ def test_the_last_good_plate_is_kept_on_disk() -> None:
             server.stop()
             gate.restart()
             assert [gate.get("/").status for _ in range(4)].count(200) == 2
-            assert "cannot be looked at" in gate.log
+            assert "cannot be read" in gate.log
 
 
 def test_a_file_is_watched(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@
 --               deadlines and pauses within one worker
 --   wall_us()   the real time in whole microseconds since 1970, the same in all workers: every instant that one worker
 --               writes and another reads is of this clock
---   fine_us()   the machine's, in microseconds, the same in all workers: for lengths of time only, it tells no date. A
---               unit of a limit of 1,000/s is there for a millisecond: who reads nginx's clock comes half of the time
---               too late
+--   monotonic_us()  microseconds that never step back, the same in all workers: for durations only, it has no date.
+--               nginx's clock is too coarse: a unit of a limit of 1,000/s is there for a millisecond
 --
 -- Why decisions do not use now(): worker A refuses a call at 5 ms, worker B, whose clock still shows 3 ms, refuses the
 -- next one and stamps the state with 3 ms, and then A sees 2 ms pass again. Four workers admit twice a limit of 1,000/s
@@ -15,7 +14,7 @@
 --
 -- (ngx.now is the same clock as now(), but ends in a tail call of a C function, which LuaJIT does not compile.)
 --
--- Law: fine_us never steps back (on Linux, where it is the monotonic one); wall_us steps when somebody sets the
+-- Law: monotonic_us never steps back (on Linux, where it is the monotonic one); wall_us steps when somebody sets the
 -- machine's clock, and then steps in all workers at once.
 
 local ffi = require "ffi"
@@ -38,7 +37,7 @@ function M.wall_us()
   return tonumber(timespec[0]) * 1000000 + (ns - ns % 1000) / 1000
 end
 
-function M.fine_us()
+function M.monotonic_us()
   C.headgate_clock(MONOTONIC, timespec)
   return tonumber(timespec[0]) * 1000000 + tonumber(timespec[1]) / 1000
 end

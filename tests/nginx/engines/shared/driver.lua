@@ -130,8 +130,8 @@ function verbs.refuses(asked) return shared.reason_unsupported(asked.limit) or "
 
 -- Keeps the worker busy for so many seconds: nginx's cached clock stands still meanwhile.
 local function spin(seconds)
-  local ends_us = clock.fine_us() + seconds * 1000000
-  while clock.fine_us() < ends_us do end
+  local ends_us = clock.monotonic_us() + seconds * 1000000
+  while clock.monotonic_us() < ends_us do end
 end
 
 function M.ask()

@@ -40,7 +40,7 @@ local ENTRY_BYTES, REFUND_NOTE_BYTES = 9 * 8, 8
 local CONST_DOUBLES = ffi.typeof("const double *")
 local LOCKED, NEVER = -3, -1
 
-local cast, text_of, now_us = ffi.cast, ffi.string, clock.fine_us
+local cast, text_of, now_us = ffi.cast, ffi.string, clock.monotonic_us
 local sub = string.sub
 local entry = ffi.new("double[9]")
 

@@ -54,7 +54,7 @@ local DEMAND, DEMAND_MARK, DEMAND_MARK_AT = shed_rate.DEMAND, shed_rate.DEMAND_M
 local chance, flooded = shed_rate.chance, shed_rate.flooded
 local observe, note_request = shed_rate.observe, shed_rate.note_request
 local floor, max, random = math.floor, math.max, math.random
-local cast, copy, text_of, now_us = ffi.cast, ffi.copy, ffi.string, clock.fine_us
+local cast, copy, text_of, now_us = ffi.cast, ffi.copy, ffi.string, clock.monotonic_us
 local CONST_DOUBLES = ffi.typeof("const double *")
 
 local state = ffi.new("double[?]", shed_rate.STATE_SIZE) -- scratch space, valid until the worker yields

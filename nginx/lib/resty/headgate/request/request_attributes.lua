@@ -71,7 +71,7 @@ local function read_arguments(values)
   query = ""
 end
 
-local function joined_value(value)
+local function join_values(value)
   if type(value) ~= "table" then return find(value, "\t", 1, true) and strip(value) or value end
   for i = 1, #value do value[i] = strip(value[i]) end
   return table.concat(value, ", ")
@@ -85,9 +85,9 @@ local function read_headers(values)
     name = lower(name)
     if find(name, "_", 1, true) then
       underscored = underscored or {}
-      underscored[#underscored + 1] = { "header." .. gsub(name, "_", "-"), joined_value(value) }
+      underscored[#underscored + 1] = { "header." .. gsub(name, "_", "-"), join_values(value) }
     else
-      rawset(values, "header." .. name, joined_value(value))
+      rawset(values, "header." .. name, join_values(value))
     end
   end
   for _, pair in ipairs(underscored or {}) do

@@ -75,7 +75,7 @@ end
 local function report_missing_log_phase(self)
   if self.log_phase_missing then return end
   self.log_phase_missing = true
-  ngx.log(ngx.ERR, "headgate: requests end unseen, so slots are not renewed any more. Write ",
+  ngx.log(ngx.ERR, "headgate: requests end without our log phase, so slots are not renewed any more. Write ",
     'log_by_lua_block { require("resty.headgate").log() } wherever the access phase is ours.')
 end
 

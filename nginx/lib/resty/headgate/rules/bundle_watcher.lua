@@ -187,8 +187,8 @@ end
 function BundleWatcher:poll_redis()
   local reply, failure = self.engine:command({ "HMGET", keys.rules(self.prefix), "version", "at_us" }, nil, TIMEOUT_S)
   if not reply then
-    self:log_once("source", "the rulebook cannot be looked at: " .. failure.text)
-    return "it cannot be looked at: " .. failure.text
+    self:log_once("source", "the rulebook cannot be read: " .. failure.text)
+    return "it cannot be read: " .. failure.text
   end
   self:log_once("source", nil)
   local version, at_us = reply[1], reply[2]

@@ -30,12 +30,12 @@ end
 local function parse_side(text, last)
   local words = {}
   if text == "" then return words end
-  local parts = strings.split(text, ":")
-  for i, part in ipairs(parts) do
-    if string.find(part, "^%x%x?%x?%x?$") then
-      words[#words + 1] = tonumber(part, 16)
+  local groups = strings.split(text, ":")
+  for i, group in ipairs(groups) do
+    if string.find(group, "^%x%x?%x?%x?$") then
+      words[#words + 1] = tonumber(group, 16)
     else
-      local v4_words = last and i == #parts and parse_v4(part)
+      local v4_words = last and i == #groups and parse_v4(group)
       if not v4_words then return nil end
       words[#words + 1], words[#words + 2] = v4_words[1], v4_words[2]
     end

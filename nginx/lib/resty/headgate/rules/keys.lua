@@ -80,13 +80,13 @@ end
 
 -- Returns the key of a call that lacks some dimensions; and their names.
 local function incomplete_key(dimensions, values)
-  local parts, missing = {}, {}
+  local key_parts, missing = {}, {}
   for i, dimension in ipairs(dimensions) do
     local part = part_of(dimension, values)
     if not part then missing[#missing + 1] = dimension.name end
-    parts[i] = part or dimension.prefix
+    key_parts[i] = part or dimension.prefix
   end
-  return table.concat(parts, "|"), missing
+  return table.concat(key_parts, "|"), missing
 end
 
 -- Compiles dimensions into a function of attributes that returns the key. Missing attributes are blank in it, and named

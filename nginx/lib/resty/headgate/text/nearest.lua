@@ -10,21 +10,21 @@ local M = {}
 local MAX_LENGTH = 40
 
 -- Returns how many letters have to be changed, added, removed or swapped with the next one.
-local function distance(one, other)
+local function distance(first, second)
   local rows = { [0] = {} }
-  for j = 0, #other do rows[0][j] = j end
-  for i = 1, #one do
+  for j = 0, #second do rows[0][j] = j end
+  for i = 1, #first do
     local row = { [0] = i }
     rows[i] = row
-    for j = 1, #other do
-      local same = byte(one, i) == byte(other, j)
+    for j = 1, #second do
+      local same = byte(first, i) == byte(second, j)
       row[j] = min(rows[i - 1][j] + 1, row[j - 1] + 1, rows[i - 1][j - 1] + (same and 0 or 1))
-      if i > 1 and j > 1 and byte(one, i) == byte(other, j - 1) and byte(one, i - 1) == byte(other, j) then
+      if i > 1 and j > 1 and byte(first, i) == byte(second, j - 1) and byte(first, i - 1) == byte(second, j) then
         row[j] = min(row[j], rows[i - 2][j - 2] + 1)
       end
     end
   end
-  return rows[#one][#other]
+  return rows[#first][#second]
 end
 
 -- Returns the nearest of a list of names; nil if none is near.

@@ -102,7 +102,7 @@ end
 
 local function now_us() return math.floor(now() * 1000000) end
 
-local function missing_script(what) return errors.unusable("the current bundle has no script for " .. what) end
+local function missing_script(purpose) return errors.unusable("the current bundle has no script for " .. purpose) end
 
 -- Returns the encoding of a bound limit's requests; nil and a failure if the bundle has no script for them.
 local function encoding_of(self, bound_limit)

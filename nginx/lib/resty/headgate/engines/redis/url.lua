@@ -62,33 +62,33 @@ local function scheme_of(url)
 end
 
 -- Returns a refusal of one part of a URL, which it names and does not show.
-local function refusal(parts, before, after, more)
-  return before .. parts.scheme .. "://…" .. after .. " Write " .. parts.scheme .. "://" .. EXAMPLES[parts.kind]
+local function refusal(fields, before, after, more)
+  return before .. fields.scheme .. "://…" .. after .. " Write " .. fields.scheme .. "://" .. EXAMPLES[fields.kind]
     .. (more or "") .. "."
 end
 
-local function host_of(parts, text, port)
+local function host_of(fields, text, port)
   local host, port_text = match(text, "^%[([%x:.%%]+)%](.*)$")
   if not host then host, port_text = match(text, "^([^:%[%]]*)(.*)$") end
   local digits = match(port_text, "^:([^:%[%]]*)$")
   if port_text ~= "" and not digits then
     local ipv6 = ", an IPv6 address in brackets: [::1]"
-    return nil, refusal(parts, "The host in the engine's URL ", " cannot be read.", ipv6)
+    return nil, refusal(fields, "The host in the engine's URL ", " cannot be read.", ipv6)
   end
-  if host == "" and parts.kind ~= "one" then return nil, refusal(parts, "The engine's URL ", " lacks a host.") end
+  if host == "" and fields.kind ~= "one" then return nil, refusal(fields, "The engine's URL ", " lacks a host.") end
   if non_empty(digits) then
     port = match(digits, "^0*(%d%d?%d?%d?%d?)$") and tonumber(digits) or 0
     if port < 1 or port > 65535 then
-      return nil, refusal(parts, "The port in the engine's URL ", " is not a number from 1 to 65535.")
+      return nil, refusal(fields, "The port in the engine's URL ", " is not a number from 1 to 65535.")
     end
   end
   return { host = lower(host), port = port }
 end
 
-local function hosts_of(parts, port)
+local function hosts_of(fields, port)
   local result = {}
-  for i, host_text in ipairs(strings.split(parts.hosts_text, ",")) do
-    local host_port, why = host_of(parts, host_text, port)
+  for i, host_text in ipairs(strings.split(fields.hosts_text, ",")) do
+    local host_port, why = host_of(fields, host_text, port)
     if not host_port then return nil, why end
     result[i] = host_port
   end
@@ -113,63 +113,63 @@ local function db_of(text)
   return match(text, "^%d+$") and tonumber(text) or nil
 end
 
-local function unix(parts)
-  if not non_empty(parts.path) or parts.hosts_text ~= "" then
-    return nil, refusal(parts, "The engine's URL ", " needs the path of a socket, which begins with /.")
+local function unix(fields)
+  if not non_empty(fields.path) or fields.hosts_text ~= "" then
+    return nil, refusal(fields, "The engine's URL ", " needs the path of a socket, which begins with /.")
   end
   return { address = server_address.new {
-    path = percent_decode(parts.path), user = parts.user, password = parts.password, db = parts.options.db or 0,
+    path = percent_decode(fields.path), user = fields.user, password = fields.password, db = fields.options.db or 0,
   } }
 end
 
-local function single_server(parts)
-  if find(parts.hosts_text, ",", 1, true) then
-    local scheme = parts.scheme
+local function single_server(fields)
+  if find(fields.hosts_text, ",", 1, true) then
+    local scheme = fields.scheme
     return nil, scheme .. ":// is one server, and this URL has several hosts. Write " .. scheme .. "+cluster://"
       .. EXAMPLES.cluster .. " or " .. scheme .. "+sentinel://" .. EXAMPLES.sentinel .. "."
   end
-  local host_port, why = host_of(parts, parts.hosts_text, 6379)
+  local host_port, why = host_of(fields, fields.hosts_text, 6379)
   if not host_port then return nil, why end
-  local path_db = db_of(gsub(parts.path, "^/+", ""):gsub("/+$", ""))
+  local path_db = db_of(gsub(fields.path, "^/+", ""):gsub("/+$", ""))
   if not path_db then
-    return nil, refusal(parts, "The path of the engine's URL ", " is not the number of a database.")
+    return nil, refusal(fields, "The path of the engine's URL ", " is not the number of a database.")
   end
   return { address = server_address.new {
-    host = non_empty(host_port.host) or "localhost", port = host_port.port, user = parts.user,
-    password = parts.password, db = parts.options.db or path_db, tls = parts.tls,
+    host = non_empty(host_port.host) or "localhost", port = host_port.port, user = fields.user,
+    password = fields.password, db = fields.options.db or path_db, tls = fields.tls,
   } }
 end
 
-local function cluster(parts)
-  local hosts, why = hosts_of(parts, 6379)
+local function cluster(fields)
+  local hosts, why = hosts_of(fields, 6379)
   if not hosts then return nil, why end
-  if (parts.options.db or db_of(match(parts.path, "^/*(.-)/*$"))) ~= 0 then
-    return nil, "A cluster has no database but 0: write " .. parts.scheme .. "://host:6379 without a number."
+  if (fields.options.db or db_of(match(fields.path, "^/*(.-)/*$"))) ~= 0 then
+    return nil, "A cluster has no database but 0: write " .. fields.scheme .. "://host:6379 without a number."
   end
   for i, host_port in ipairs(hosts) do
-    host_port.user, host_port.password, host_port.tls = parts.user, parts.password, parts.tls
+    host_port.user, host_port.password, host_port.tls = fields.user, fields.password, fields.tls
     hosts[i] = server_address.new(host_port)
   end
   return { seeds = hosts }
 end
 
-local function sentinel(parts)
-  local hosts, why = hosts_of(parts, 26379)
+local function sentinel(fields)
+  local hosts, why = hosts_of(fields, 26379)
   if not hosts then return nil, why end
-  local name, db = strings.cut(match(parts.path, "^/*(.-)/*$"), "/")
+  local name, db = strings.cut(match(fields.path, "^/*(.-)/*$"), "/")
   db = db_of(db)
   if name == "" or not db then
-    return nil, "Which master? Write " .. parts.scheme .. "://" .. EXAMPLES.sentinel .. "."
+    return nil, "Which master? Write " .. fields.scheme .. "://" .. EXAMPLES.sentinel .. "."
   end
   for i, host_port in ipairs(hosts) do
-    host_port.user = non_empty(parts.options.sentinel_username)
-    host_port.password = non_empty(parts.options.sentinel_password)
-    host_port.tls = parts.tls
+    host_port.user = non_empty(fields.options.sentinel_username)
+    host_port.password = non_empty(fields.options.sentinel_password)
+    host_port.tls = fields.tls
     hosts[i] = server_address.new(host_port)
   end
   local master = server_address.new {
-    host = hosts[1].host, port = hosts[1].port, user = parts.user, password = parts.password, tls = parts.tls,
-    db = parts.options.db or db,
+    host = hosts[1].host, port = hosts[1].port, user = fields.user, password = fields.password, tls = fields.tls,
+    db = fields.options.db or db,
   }
   return { sentinels = hosts, name = percent_decode(name), master = master }
 end
@@ -195,13 +195,13 @@ function M.parse(url)
   local options, why = url_options.parse(query, base_scheme, kind)
   if not options then return nil, why end
   if find(path, "@", 1, true) then return nil, unreadable_text(scheme, kind) end
-  local parts = { scheme = scheme, kind = kind, base_scheme = base_scheme, path = path, options = options }
-  if base_scheme == "rediss" then parts.tls = tls_options(options) end
+  local fields = { scheme = scheme, kind = kind, base_scheme = base_scheme, path = path, options = options }
+  if base_scheme == "rediss" then fields.tls = tls_options(options) end
   local login, hosts_text = match(authority, "^(.*)@([^@]*)$")
-  parts.hosts_text = hosts_text or authority
-  parts.user, parts.password = login_of(login)
+  fields.hosts_text = hosts_text or authority
+  fields.user, fields.password = login_of(login)
   local result
-  result, why = READERS[kind](parts)
+  result, why = READERS[kind](fields)
   if not result then return nil, why end
   result.kind, result.deadline, result.fallback = kind == "unix" and "one" or kind, options.deadline, options.fallback
   result.nodes, result.timeout, result.denial_cache = options.nodes, options.timeout, options.denial_cache

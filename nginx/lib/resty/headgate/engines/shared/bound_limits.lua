@@ -2,7 +2,7 @@
 --
 --   model, limit     the limit as its model reads it; of a calendar, the one around now (limit_at)
 --   load, save       how its states are stored
---   pace, whole      the digits that a token bucket's states are written at, as a number; whether they are numbers
+--   pace, is_number  the digits that a token bucket's states are written at, as a number; whether they are numbers
 --   width            the bytes of the largest state
 --   head             what the names of its counts begin with
 --   overflow_count   the count of keys for which there is no room
@@ -100,13 +100,13 @@ function M.bind(dict, bound_limit, prefix)
   local storage, limit = state_storage.for_model(model), model.limit(limit_spec.numbers, 1)
   local binding = {
     model = model, decide = model.decide, load = storage.load, save = storage.save, limit = limit,
-    width = state_storage.width(algorithm, limit), pace = 0, whole = false,
+    width = state_storage.width(algorithm, limit), pace = 0, is_number = false,
     calendar = limit_spec.calendar and limit_spec or nil, head = KEY_PREFIX .. bound_limit.head,
     shadow = options.shadow, lockout = bind_lockout(dict, options, prefix), is_plain = not options.lockout,
   }
   if algorithm == "slots" then lock.prepare_fences(dict) end
   if algorithm == "token_bucket" then
-    binding.pace, binding.whole = tonumber(string.sub(limit.pace or "", 1, 3)) or 0, limit.amount == 1
+    binding.pace, binding.is_number = tonumber(string.sub(limit.pace or "", 1, 3)) or 0, limit.amount == 1
   end
   local max_bytes = max_state_bytes(algorithm, limit, binding.width)
   binding.overflow_count = overflow.reserve_count(dict, binding.head .. OVERFLOW_KEY .. "}", max_bytes)

@@ -33,7 +33,7 @@ local NAMES = {}
 for i = 0, STRIPES - 1 do NAMES[i] = "c#" .. i end
 
 local byte, floor = string.byte, math.floor
-local sleep, get_phase, now_us = ngx.sleep, ngx.get_phase, require("resty.headgate.clock").fine_us
+local sleep, get_phase, now_us = ngx.sleep, ngx.get_phase, require("resty.headgate.clock").monotonic_us
 local observed = {}
 
 M.EXPIRY_S = EXPIRY_S

@@ -7,8 +7,8 @@
 -- newest_us, stamp_us, ahead_us, padding, then one for each unit, the oldest first; it grows by doubling and shrinks
 -- when it expires.
 --
--- `binding` is a bound limit as the engine has bound it: model, pace, whole, width. Saving returns false if there is no
--- room, and then the previous state may be gone from the dict: the caller has it, and restores it.
+-- `binding` is a bound limit as the engine has bound it: model, pace, is_number, width. Saving returns false if there
+-- is no room, and then the previous state may be gone from the dict: the caller has it, and restores it.
 --
 -- Law (tests/nginx/engines/shared/test_parity.py, test_clocks.py): the state that is loaded is the one that was saved,
 -- and lives as long as its model says, by the real time.
@@ -49,7 +49,7 @@ function text_storage.save(dict, name, binding, limit, state, now_us)
   local model = binding.model
   local ttl_ms = model.ttl_ms(limit, state, now_us)
   if ttl_ms <= 0 then return dict:delete(name) end
-  if binding.whole and type(state) == "number" then
+  if binding.is_number and type(state) == "number" then
     return dict:safe_set(name, state, seconds(ttl_ms, now_us), binding.pace)
   end
   local packed = model.pack(state, limit)
