@@ -17,6 +17,20 @@ here reads a clock, draws a random number or does I/O; engines load, decide and 
     carried(limit, state, pace) -> State              converts a state that was written at another pace, where
         limits have one (limit.pace): the same units under this limit
     pack(state) -> str, unpack(text) -> State         the stored form, which is an API (docs/reference/storage.md)
+
+Modules:
+    token_bucket      a steady rate that allows bursts (GCRA)
+    leaky_bucket      nginx's limit_req
+    fixed_window      so many units in each window of the clock or the calendar
+    sliding_window    so many units in the last period, counted in cells
+    sliding_log       so many units in any period, each unit remembered
+    smooth            Guava's RateLimiter: even pacing with a warm-up
+    slots             concurrency: leases and the queue for them
+    lockout           refuses a key for longer after repeated refusals
+    limit             Limit, the base of all limits
+    decision          Outcome, Verdict, Decision, Charge and Receipt
+    quota_grants      divides a limit among holders that decide by themselves
+    quota_units       which limits can be divided, and into how many units
 """
 
 from __future__ import annotations

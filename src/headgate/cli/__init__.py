@@ -21,6 +21,28 @@ Exit codes, which scripts may rely on:
     3      the answer is no: take or peek was refused, a case of `rules test` failed, a `rules diff --exit-code`
            found a difference, an override exists already or does not exist
     130    interrupted
+
+Modules:
+    limit              headgate limit
+    take               headgate take, peek, refund and reset
+    keys               headgate keys
+    overrides          headgate overrides
+    rules              headgate rules
+    serve              headgate serve
+    nginx              headgate nginx
+    lua                headgate lua
+    demo               headgate demo
+    flash_sale         simulates the flash sale of the demo
+    demo_chart         draws it
+    completion         headgate completion
+    parser             declares commands and their options
+    output             JSON or text, and exit codes
+    table              formats tables
+    style              colours, and Unicode or ASCII
+    terminal           draws on the alternate screen
+    engine_option      --engine and --prefix
+    rulebook_option    --rules
+    counter_options    --limit and --rule
 """
 
 from __future__ import annotations

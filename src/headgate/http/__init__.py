@@ -1,1 +1,7 @@
-"""Response headers and bodies for decisions, and the client's IP address. Needs no framework and no socket."""
+"""Response headers and bodies for decisions, and the client's IP address. Needs no framework and no socket.
+
+Modules:
+    headers         header fields of a decision
+    refusal_body    the response to a refused call
+    client_ip       the client's address behind trusted proxies
+"""

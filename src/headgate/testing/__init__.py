@@ -13,6 +13,10 @@ Stories check whether an engine keeps the promises of the port; each is a functi
         story(MyEngine(clock), clock)
 
 `SyncAdapter` runs the same stories on an async engine.
+
+Modules:
+    engine_contract    the stories that every engine must pass
+    sync_adapter       wraps an async engine for blocking calls
 """
 
 from headgate.clock import ManualClock

@@ -23,4 +23,9 @@
                 async_engine         the engine
 
 The two engines hold connections and nothing else; the decisions, and where they are sent, are in the shared files.
+
+Also:
+    cancellations         reads the replies to cancelled reservations, pure
+    silent_connections    keeps reading connections that fell silent
+    background_thread     starts threads that no signal handler can break
 """

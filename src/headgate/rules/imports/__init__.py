@@ -11,6 +11,19 @@
 
 Law: nothing that limits is dropped silently. What has no equivalent becomes a note that says what was done
 instead, and a text that cannot be read is an InvalidRule with its line.
+
+Modules:
+    envoy_ratelimit      translates envoyproxy/ratelimit
+    spring_gateway       translates Spring Cloud Gateway
+    spring_predicates    translates Spring's predicates into conditions
+    nginx_limit_req      translates limit_req and limit_conn
+    nginx_conf_parser    parses an nginx configuration
+    nginx_locations      translates locations into conditions
+    nginx_variables      translates variables of a zone's key into dimensions
+    nginx_allow_lists    translates geo and map allow-lists into except
+    rate_strings         translates rate strings of limits, flask-limiter and slowapi
+    rulebook_draft       a rulebook while it is being translated, and its notes
+    yaml_tree            reads YAML of other programs, with lines
 """
 
 from __future__ import annotations
