@@ -32,7 +32,7 @@ from benchmarks.interleave import (
 )
 from benchmarks.report import Report, figure
 from benchmarks.servers import pinned_server
-from headgate.engines.layers.prefetch.engines import bound, law
+from headgate.engines.layers.prefetch.engines import guarantee, max_prefetch
 from tests.servers import RedisServer
 
 LIMIT, AMOUNT, SECONDS = "100000000/day", 100_000_000, 86_400
@@ -98,7 +98,7 @@ def _exceeded(report: Report, server: RedisServer) -> None:
     for text in EXCEEDED:
         limit = headgate.parse(text)
         admitted, asked, prefetched = _hammer(f"{server.url}?prefetch=100ms", text, seconds)
-        alone, allowance = _alone(limit), PROCESSES * bound(limit)
+        alone, allowance = _alone(limit), PROCESSES * max_prefetch(limit)
         fullest = _fullest_window(admitted) if "fixed" in text else _fullest_second(admitted)
         if "fixed" in text:
             allowance = 0
@@ -110,7 +110,7 @@ def _exceeded(report: Report, server: RedisServer) -> None:
         report.target(
             f"{text}: units more than the limit, in the fullest second", fullest - alone, at_most=allowance
         )
-        report.say(law(limit, nodes=PROCESSES))
+        report.say(guarantee(limit, nodes=PROCESSES))
     report.say(f"{PROCESSES} processes on one key for {seconds:g} s")
     columns = ["asked", "admitted", "of that prefetched", "in the fullest second", "the limit alone", "bound"]
     report.table(["", *columns], rows)

@@ -34,7 +34,7 @@ def _buckets(report: Report, server: RedisServer) -> None:
     rows = []
     for text in LIMITS:
         limit = headgate.parse(text)
-        shape = keys.tagged(keys.head("hg", limit.algorithm, limit.text), "user:@")
+        shape = keys.build_key(keys.key_head("hg", limit.algorithm, limit.text), "user:@")
         integer, counter = (_set(server, shape, value) for value in (1_800_000_000_123_456, 7))
         ours = _taken(server, text)
         report.keep(limit=text, integer=integer, counter=counter, ours=ours)
@@ -68,7 +68,7 @@ def _log(report: Report, server: RedisServer) -> None:
     """One log of 70,000 a day: the string's own size by MEMORY USAGE, for each unit that it holds."""
     rows, worst, size = [], 0.0, 0
     limit = headgate.parse(f"{LOG}/day log")
-    key = keys.tagged(keys.head("hg", limit.algorithm, limit.text), "user")
+    key = keys.build_key(keys.key_head("hg", limit.algorithm, limit.text), "user")
     limiter = headgate.Limiter(limit, server.unix_url)
     for held in range(1, LOG + 1):
         limiter.take("user")

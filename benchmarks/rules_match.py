@@ -92,7 +92,7 @@ def reading() -> Stretch:
 
 
 def matching(shape: str, size: int, handed: str) -> Stretch:
-    match, calls = Matcher(load.of(book(shape, size))).match, _calls(handed)
+    match, calls = Matcher(load.from_mapping(book(shape, size))).match, _calls(handed)
     if any(len(match(call)) != 4 for call in calls):
         raise RuntimeError("it is not four rules that apply, and four are what is measured")
     return over(match, calls)

@@ -13,10 +13,10 @@ import uvloop
 from headgate.service.asgi import Receive, Send
 from headgate.service.envoy.messages import RateLimitRequest, RateLimitResponse
 from headgate.service.envoy.rls import PATH
-from headgate.service.grpc_server import Grpc
+from headgate.service.grpc_server import GrpcServer
 from headgate.service.http_server import Granian
 from headgate.service.settings import Settings, address
-from headgate.service.supervisor import listening, looped
+from headgate.service.supervisor import open_listener, run_server_loop
 
 
 async def empty(scope: Any, receive: Receive, send: Send) -> None:
@@ -40,17 +40,17 @@ async def main(kind: str, where: str) -> None:
     place = address(where)
     assert place is not None
     if kind in ("http", "reading"):
-        await Granian(empty if kind == "http" else reading, listening(place), Settings()).serve()
+        await Granian(empty if kind == "http" else reading, open_listener(place), Settings()).serve()
     else:
         method: Any = grpc.unary_unary_rpc_method_handler(
             should_rate_limit, RateLimitRequest.FromString, lambda response: response.SerializeToString()
         )
-        await (await Grpc(Settings(), place, {PATH: method}).start()).ended
+        await (await GrpcServer(Settings(), place, {PATH: method}).start()).ended
 
 
 if __name__ == "__main__":
     kind, where = sys.argv[1:]
     if kind.startswith("tuned-"):
-        looped(main(kind.removeprefix("tuned-"), where))
+        run_server_loop(main(kind.removeprefix("tuned-"), where))
     else:
         uvloop.run(main(kind, where))

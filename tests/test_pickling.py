@@ -145,7 +145,7 @@ def test_limits_and_charges(way: Way, text: str) -> None:
 
 @ways
 def test_rules_and_rulebooks(way: Way) -> None:
-    book = load.of(RULES)
+    book = load.from_mapping(RULES)
     again = way(book)
     assert again == book
     assert str(Limiter.from_rules(again).check({"user": "ann"})) == str(

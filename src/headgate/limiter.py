@@ -24,14 +24,14 @@ from headgate.enforcement.open_rulebook import Rules
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engines.url import open_async_engine, open_engine
-from headgate.explain import page
+from headgate.explain import explain_limits
 from headgate.flow import arun, run
 from headgate.guard import AsyncGuard, Guard
 from headgate.lease import AsyncLease, Lease
 from headgate.reservation import AsyncReservation, Reservation
 from headgate.validation import (
-    Asked,
     BoundLimits,
+    ChargeBatch,
     LimitLike,
     check_decision,
     check_engine,
@@ -124,7 +124,7 @@ class Limiter:
         """
         return self._take_all(self._limits.batch(charges), None)
 
-    def _take_all(self, batch: Asked[Meter], patience_us: int | None) -> Decision:
+    def _take_all(self, batch: ChargeBatch[Meter], patience_us: int | None) -> Decision:
         if len(batch.distinct) == 1:
             meter, key, cost = batch.distinct[0]
             return batch.decision([meter.decide(key, cost, patience_us)])
@@ -213,7 +213,7 @@ class Limiter:
         'passes      6 at once from a full bucket, then one every 10 s'
         """
         limits = [meter.limit for meter in (*self._limits.meters, self._limits.slots) if meter is not None]
-        return page(limits, self.engine, nodes)
+        return explain_limits(limits, self.engine, nodes)
 
     def guard(self, key: str | Callable[..., str], cost: int = 1, timeout: float = 0) -> Guard:
         """Limits a block or a function: takes (or waits, or acquires), and raises RateLimited if refused.
@@ -306,7 +306,7 @@ class AsyncLimiter:
         """Decides several charges together, and charges all of them or none."""
         return await self._take_all(self._limits.batch(charges), None)
 
-    async def _take_all(self, batch: Asked[AsyncMeter], patience_us: int | None) -> Decision:
+    async def _take_all(self, batch: ChargeBatch[AsyncMeter], patience_us: int | None) -> Decision:
         if len(batch.distinct) == 1:
             meter, key, cost = batch.distinct[0]
             return batch.decision([await meter.decide(key, cost, patience_us)])
@@ -357,7 +357,7 @@ class AsyncLimiter:
     def explain(self, nodes: int = 1) -> str:
         """Describes what this limiter guarantees, in words and numbers, with so many processes using it."""
         limits = [meter.limit for meter in (*self._limits.meters, self._limits.slots) if meter is not None]
-        return page(limits, self.engine, nodes)
+        return explain_limits(limits, self.engine, nodes)
 
     def guard(self, key: str | Callable[..., str], cost: int = 1, timeout: float = 0) -> AsyncGuard:
         """Limits a block or a function: takes (or waits, or acquires), and raises RateLimited if refused."""

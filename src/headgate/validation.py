@@ -132,7 +132,7 @@ def check_units(units: object) -> int:
     return units
 
 
-class Asked(Generic[M]):
+class ChargeBatch(Generic[M]):
     """Validated charges, ready for an engine. Charges on the same counter are merged: they must see each other.
 
     distinct    one (meter, key, cost) for each counter
@@ -193,14 +193,14 @@ class BoundLimits(Generic[M, S]):
             raise InvalidRule(f"{len(self._names)} limits cannot become {len(limits)}.")
         return BoundLimits(limits, self._names, self._bind, self._bind_slots)
 
-    def charge_each(self, key: object, cost: object, *, spends: bool = False) -> Asked[M]:
+    def charge_each(self, key: object, cost: object, *, spends: bool = False) -> ChargeBatch[M]:
         """Returns one charge on each of the limiter's limits."""
         key, cost = check_key(key), check_cost(cost, spends=spends)
         if self.slots is not None:
             raise InvalidCharge(f'"{self.slots.limit}" is held, not taken: use acquire and release.')
-        return Asked([(meter, key, cost) for meter in self.meters])
+        return ChargeBatch([(meter, key, cost) for meter in self.meters])
 
-    def batch(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> Asked[M]:
+    def batch(self, charges: Sequence[Charge | tuple[str, LimitLike]]) -> ChargeBatch[M]:
         """Returns the charges of a take_all call: each a Charge, or a (key, limit)."""
         bound_charges: list[tuple[M, str, int]] = []
         for charge in charges if isinstance(charges, list | tuple) else (charges,):
@@ -211,7 +211,7 @@ class BoundLimits(Generic[M, S]):
             bound_charges += [(meter, key, cost) for meter in self._meters(limit, name)]
         if not bound_charges:
             raise InvalidCharge("There is nothing to decide: give at least one charge.")
-        return Asked(bound_charges)
+        return ChargeBatch(bound_charges)
 
     def slot_meter(self, key: object) -> S:
         """Returns the meter of the slots; raises InvalidCharge if the limit is a rate, which cannot be

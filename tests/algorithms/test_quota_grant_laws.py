@@ -16,19 +16,19 @@ from headgate.algorithms.quota_grants import (
     assign,
     dead_at_us,
     leave,
-    spans,
     target,
+    ttl_and_grace,
 )
-from headgate.algorithms.quota_units import WHOLE, Division, division
+from headgate.algorithms.quota_units import ALL_GRANT_UNITS, QuotaUnits, quota_units
 from headgate.limit_syntax import parse
 
 BASE_US = 1_700_000_000_000_000
 REPORT_US = 4 * SECOND
-TTL_US, GRACE_US = spans(REPORT_US)
+TTL_US, GRACE_US = ttl_and_grace(REPORT_US)
 LIVE_US = TTL_US + GRACE_US
 
 DIVISIONS = [
-    division(parse(text)) for text in ("100/s", "30/s", "100/s burst 5", "7/minute fixed", "1000000/s burst 90")
+    quota_units(parse(text)) for text in ("100/s", "30/s", "100/s burst 5", "7/minute fixed", "1000000/s burst 90")
 ]
 
 
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 class Given(NamedTuple):
     """One part that was told: in the limit's own units, and when it may be used, in true time."""
 
-    division: Division
+    division: QuotaUnits
     units: int
     burst: int
     arrives_us: int
@@ -130,7 +130,9 @@ def late(given: Given) -> int:
 
 # Mostly short, and few holders: a law about what is out at once is tried only while something is out.
 PAUSES = st.sampled_from([0, 1, SECOND, SECOND, REPORT_US // 2, REPORT_US, LIVE_US - 1, LIVE_US])
-WANTS = st.sampled_from([-1, 0, 1, WHOLE // 5, WHOLE // 3, WHOLE]) | st.integers(0, WHOLE)
+WANTS = st.sampled_from([-1, 0, 1, ALL_GRANT_UNITS // 5, ALL_GRANT_UNITS // 3, ALL_GRANT_UNITS]) | st.integers(
+    0, ALL_GRANT_UNITS
+)
 WHO = st.integers(0, 2)
 REPORTS = st.builds(Step, st.sampled_from(["report", "report", "late", "lost"]), WHO, WANTS, PAUSES)
 OTHERS = st.builds(Step, st.sampled_from(["leave", "rename", "limit"]), WHO, st.integers(0, 9), PAUSES)
@@ -175,7 +177,7 @@ def test_a_clock_that_jumps_ahead_puts_the_limit_out_once_more(
     for step in [*before, Step("clock", 0, jump_us, 0), *after]:
         world.play(step)
         assert max(world.judge()) <= 2
-    world.play(Step("report", 0, WHOLE, LIVE_US))
+    world.play(Step("report", 0, ALL_GRANT_UNITS, LIVE_US))
     assert max(world.judge()) <= 1
 
 
@@ -184,9 +186,9 @@ def test_a_clock_that_jumps_ahead_puts_the_limit_out_once_more(
 
 def owed(least: int, noted: list[int]) -> tuple[list[int], int]:
     """What every holder is owed, worked out by sorting, and what is left over."""
-    busy = [rank for rank, each in enumerate(noted) if each > 0][: WHOLE // least]
+    busy = [rank for rank, each in enumerate(noted) if each > 0][: ALL_GRANT_UNITS // least]
     parts = dict.fromkeys(range(len(noted)), 0)
-    left, waiting = WHOLE, sorted(busy, key=lambda rank: (max(least, noted[rank]), rank))
+    left, waiting = ALL_GRANT_UNITS, sorted(busy, key=lambda rank: (max(least, noted[rank]), rank))
     while waiting and max(least, noted[waiting[0]]) * len(waiting) <= left:
         first = waiting.pop(0)
         parts[first] = max(least, noted[first])
@@ -203,7 +205,7 @@ def fair(least: int, noted: list[int]) -> list[int]:
     parts, left = owed(least, noted)
     idle = [rank for rank, each in enumerate(noted) if each == 0]
     busy = [rank for rank, each in enumerate(noted) if each > 0]
-    sharers: list[int | None] = [*busy[: WHOLE // least]]
+    sharers: list[int | None] = [*busy[: ALL_GRANT_UNITS // least]]
     for each in (*idle, None):  # None: who may come
         if (len(sharers) + 1) * least <= left:
             sharers.append(each)
@@ -213,9 +215,21 @@ def fair(least: int, noted: list[int]) -> list[int]:
     return parts
 
 
-LEAST = st.sampled_from([1, 1000, WHOLE // 100, WHOLE // 7 + 1, WHOLE // 3, WHOLE // 2 + 1, WHOLE])
+LEAST = st.sampled_from(
+    [
+        1,
+        1000,
+        ALL_GRANT_UNITS // 100,
+        ALL_GRANT_UNITS // 7 + 1,
+        ALL_GRANT_UNITS // 3,
+        ALL_GRANT_UNITS // 2 + 1,
+        ALL_GRANT_UNITS,
+    ]
+)
 NOTED = (
-    st.sampled_from([DEPARTED, 0, 0, 1, WHOLE // 4, WHOLE]) | st.integers(0, WHOLE) | st.integers(0, WHOLE // 50)
+    st.sampled_from([DEPARTED, 0, 0, 1, ALL_GRANT_UNITS // 4, ALL_GRANT_UNITS])
+    | st.integers(0, ALL_GRANT_UNITS)
+    | st.integers(0, ALL_GRANT_UNITS // 50)
 )
 
 
@@ -224,20 +238,20 @@ NOTED = (
 def test_targets_are_fair_and_leave_nothing(least: int, noted: list[int]) -> None:
     targets = [target(least, noted, rank) for rank in range(len(noted))]
     assert targets == fair(least, noted)
-    assert sum(targets) <= WHOLE
+    assert sum(targets) <= ALL_GRANT_UNITS
     assert all(each == 0 or each >= least for each in targets)
     busy = sum(each > 0 for each in noted)
-    if sum(max(least, each) for each in noted if each > 0) >= WHOLE:
-        assert WHOLE - sum(targets) < least  # used up, but for what lets nothing pass
-    if 0 < busy <= WHOLE // least:
-        equal = (min(each, WHOLE // busy) for each in noted)
+    if sum(max(least, each) for each in noted if each > 0) >= ALL_GRANT_UNITS:
+        assert ALL_GRANT_UNITS - sum(targets) < least  # used up, but for what lets nothing pass
+    if 0 < busy <= ALL_GRANT_UNITS // least:
+        equal = (min(each, ALL_GRANT_UNITS // busy) for each in noted)
         assert all(part >= each for part, each in zip(targets, equal, strict=True))
 
 
 class Rounds:
     """Holders that report at their own time in every round, for as long as they are there."""
 
-    def __init__(self, phases: list[int], wants: list[int], part: Division) -> None:
+    def __init__(self, phases: list[int], wants: list[int], part: QuotaUnits) -> None:
         self.part = part
         self.state: State | None = None
         self.phases, self.wants = phases, wants
@@ -279,7 +293,7 @@ class Rounds:
     def assert_owed(self) -> None:
         """Everybody has at least what it is owed, if all that want any can have some."""
         noted = self.noted()
-        if sum(each > 0 for each in noted.values()) <= WHOLE // self.part.least:
+        if sum(each > 0 for each in noted.values()) <= ALL_GRANT_UNITS // self.part.least:
             parts, _ = owed(self.part.least, list(noted.values()))
             assert all(self.parts[holder] >= part for holder, part in zip(noted, parts, strict=True))
 
@@ -295,7 +309,7 @@ HOLDING = st.integers(1, 6).flatmap(
 @settings(max_examples=100)
 @given(HOLDING, st.sampled_from(DIVISIONS), st.integers(0, 5), WANTS.filter(lambda wants: wants >= 0))
 def test_a_change_is_everywhere_within_two_reports(
-    holding: tuple[list[int], list[int]], part: Division, who: int, wants: int
+    holding: tuple[list[int], list[int]], part: QuotaUnits, who: int, wants: int
 ) -> None:
     rounds = Rounds(*holding, part)
     settled_us = BASE_US + 5 * REPORT_US
@@ -314,7 +328,7 @@ def test_a_change_is_everywhere_within_two_reports(
 @settings(max_examples=100)
 @given(HOLDING, st.sampled_from(DIVISIONS), st.integers(1, REPORT_US), WANTS.filter(lambda wants: wants >= 0))
 def test_who_comes_is_served_within_two_reports(
-    holding: tuple[list[int], list[int]], part: Division, phase_us: int, wants: int
+    holding: tuple[list[int], list[int]], part: QuotaUnits, phase_us: int, wants: int
 ) -> None:
     rounds = Rounds(*holding, part)
     rounds.until(BASE_US + 5 * REPORT_US)
@@ -331,7 +345,7 @@ def test_who_comes_is_served_within_two_reports(
 @settings(max_examples=100)
 @given(HOLDING, st.sampled_from(DIVISIONS), st.data())
 def test_many_changes_at_once_are_everywhere_within_three(
-    holding: tuple[list[int], list[int]], part: Division, data: st.DataObject
+    holding: tuple[list[int], list[int]], part: QuotaUnits, data: st.DataObject
 ) -> None:
     rounds = Rounds(*holding, part)
     rounds.until(BASE_US + 5 * REPORT_US)

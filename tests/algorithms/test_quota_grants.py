@@ -4,8 +4,8 @@ import pytest
 
 from headgate.algorithms import quota_grants
 from headgate.algorithms.limit import SECOND
-from headgate.algorithms.quota_grants import MAX_HOLDERS, Holder, State, damped_demand, spans
-from headgate.algorithms.quota_units import WHOLE, division
+from headgate.algorithms.quota_grants import MAX_HOLDERS, Holder, State, damped_demand, ttl_and_grace
+from headgate.algorithms.quota_units import ALL_GRANT_UNITS, quota_units
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
 
@@ -17,7 +17,7 @@ class Ledger:
     """One ledger of 100/s, asked in units per second at so many seconds."""
 
     def __init__(self, limit: str = "100/s", unknown_until: float = 0) -> None:
-        self.division = division(parse(limit))
+        self.division = quota_units(parse(limit))
         self.state: State | None = None
         self.unknown_us = self.us(unknown_until)
         self.ttl_us, self.grace_us = TTL_US, GRACE_US
@@ -118,7 +118,7 @@ def test_a_demand_that_trembles_changes_nothing() -> None:
         damped_demand(9, 6),
         damped_demand(9, 10),
     ] == [0, 9, 9, 9, 7, 12]
-    assert damped_demand(0, WHOLE) == damped_demand(WHOLE, WHOLE) == WHOLE
+    assert damped_demand(0, ALL_GRANT_UNITS) == damped_demand(ALL_GRANT_UNITS, ALL_GRANT_UNITS) == ALL_GRANT_UNITS
 
 
 def test_who_cannot_know_is_taken_to_want_an_equal_part() -> None:
@@ -190,7 +190,7 @@ def test_many_falling_parts_are_merged_never_shortened() -> None:
 def test_a_limit_may_change_while_its_parts_are_out() -> None:
     ledger = Ledger("100/s")
     assert ledger.tells(0, "a", 200) == 100
-    ledger.division = division(parse("10/s"))
+    ledger.division = quota_units(parse("10/s"))
     assert ledger.tells(1, "b", 20) == 0
     assert ledger.tells(5, "a", 20) == 5
     assert ledger.tells(10, "b", 20) == 5
@@ -212,9 +212,9 @@ def test_a_ledger_is_full_some_time() -> None:
     [(1, 2, 1), (1.5, 2, 1), (2, 3, 1), (3, 4, 2), (5, 7, 3), (10, 15, 5), (60, 90, 30)],
 )
 def test_how_long_parts_live(report: float, ttl: int, grace: int) -> None:
-    assert spans(round(report * SECOND)) == (ttl * SECOND, grace * SECOND)
+    assert ttl_and_grace(round(report * SECOND)) == (ttl * SECOND, grace * SECOND)
 
 
 def test_reports_do_not_come_more_than_once_a_second() -> None:
     with pytest.raises(InvalidRule, match="at most once a second"):
-        spans(SECOND - 1)
+        ttl_and_grace(SECOND - 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import DAY, HOUR, SECOND, UNLIMITED
-from headgate.algorithms.quota_units import MAX_UNITS, WHOLE, Division, division
+from headgate.algorithms.quota_units import ALL_GRANT_UNITS, MAX_UNITS, QuotaUnits, quota_units
 from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
@@ -37,13 +37,13 @@ from headgate.limit_syntax import parse
     ],
 )
 def test_limits_as_they_are_divided(text: str, amount: int, seconds: int, burst: int) -> None:
-    assert division(parse(text)) == Division(amount, seconds * SECOND, burst)
+    assert quota_units(parse(text)) == QuotaUnits(amount, seconds * SECOND, burst)
 
 
 def test_windows_of_a_calendar_are_taken_for_the_longest() -> None:
-    month = division(parse("1000/month fixed in Europe/Berlin"))
+    month = quota_units(parse("1000/month fixed in Europe/Berlin"))
     assert month.amount == 900 * month.period_us // (31 * DAY + HOUR)
-    day = division(parse("1000/day fixed in Europe/Berlin"))
+    day = quota_units(parse("1000/day fixed in Europe/Berlin"))
     assert day.amount == 900 * day.period_us // (25 * HOUR)
     assert month.burst == day.burst == 100
 
@@ -61,12 +61,12 @@ def test_windows_of_a_calendar_are_taken_for_the_longest() -> None:
 )
 def test_what_cannot_be_divided_says_why(text: str, why: str) -> None:
     with pytest.raises(InvalidRule, match=f'^"{text}" cannot be divided among holders: .*{why}'):
-        division(parse(text))
+        quota_units(parse(text))
 
 
 def test_what_has_no_limit_is_not_divided() -> None:
     with pytest.raises(InvalidRule, match="it has no rate"):
-        division(UNLIMITED)
+        quota_units(UNLIMITED)
 
 
 @given(st.integers(1, 10**9), st.integers(1, 10**13), st.integers(1, 10**6))
@@ -76,7 +76,7 @@ def test_a_rate_is_kept_or_rounded_down(amount: int, period_us: int, burst: int)
         limit = TokenBucket(amount, period_us / SECOND, burst)
     except InvalidRule:
         assume(False)
-    divided = division(limit)
+    divided = quota_units(limit)
     true, said = Fraction(limit.amount, limit.period_us), Fraction(divided.amount, divided.period_us)
     assert divided.amount <= MAX_UNITS
     assert divided.burst == burst
@@ -88,7 +88,7 @@ def test_a_rate_is_kept_or_rounded_down(amount: int, period_us: int, burst: int)
 
 @given(st.integers(2, 10**6), st.integers(1, 10**9))
 def test_a_window_and_its_bucket_pass_as_much_in_any_period(amount: int, period_ms: int) -> None:
-    divided = division(SlidingLog(amount, period_ms / 1000))
+    divided = quota_units(SlidingLog(amount, period_ms / 1000))
     passes = divided.burst + Fraction(divided.amount, divided.period_us) * period_ms * 1000
     assert passes <= amount
     assert passes > amount * (1 - Fraction(1, 10**6)) or period_ms > 10**6
@@ -96,25 +96,25 @@ def test_a_window_and_its_bucket_pass_as_much_in_any_period(amount: int, period_
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6))
 def test_a_queue_passes_at_once(rate: int, queue: int) -> None:
-    divided = division(LeakyBucket(rate, 1, queue))
+    divided = quota_units(LeakyBucket(rate, 1, queue))
     assert Fraction(divided.amount * SECOND, divided.period_us) == rate
     assert divided.burst == queue + 1
 
 
 @given(st.integers(1, MAX_UNITS), st.integers(1, MAX_UNITS))
 def test_the_least_part_lets_something_pass(amount: int, burst: int) -> None:
-    divided = Division(amount, SECOND, burst)
-    assert 1 <= divided.least <= WHOLE
-    assert min(amount, burst) * divided.least // WHOLE == 1 or divided.least == 1
-    assert min(amount, burst) * (divided.least - 1) // WHOLE == 0
+    divided = QuotaUnits(amount, SECOND, burst)
+    assert 1 <= divided.least <= ALL_GRANT_UNITS
+    assert min(amount, burst) * divided.least // ALL_GRANT_UNITS == 1 or divided.least == 1
+    assert min(amount, burst) * (divided.least - 1) // ALL_GRANT_UNITS == 0
 
 
 @given(st.integers(1, MAX_UNITS), st.integers(0, 10**12), st.integers(0, 10**12))
 def test_what_was_wanted_fits_into_its_grains(amount: int, units: int, elapsed_us: int) -> None:
-    divided = Division(amount, 1000 * SECOND, 1)
+    divided = QuotaUnits(amount, 1000 * SECOND, 1)
     grains = divided.grains(units, elapsed_us)
-    allowed = Fraction(amount * grains, WHOLE) * max(1, elapsed_us) / divided.period_us
+    allowed = Fraction(amount * grains, ALL_GRANT_UNITS) * max(1, elapsed_us) / divided.period_us
     assert (
-        grains == WHOLE
-        or units <= allowed < units + Fraction(amount * elapsed_us + 1, WHOLE * divided.period_us) + 1
+        grains == ALL_GRANT_UNITS
+        or units <= allowed < units + Fraction(amount * elapsed_us + 1, ALL_GRANT_UNITS * divided.period_us) + 1
     )

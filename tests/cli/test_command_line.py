@@ -11,7 +11,7 @@ import pytest
 import headgate
 from headgate.algorithms.limit import Limit
 from headgate.cli import main
-from headgate.explain import explain, long
+from headgate.explain import explain, in_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,7 +144,7 @@ def test_a_limit_of_no_known_kind_is_a_mistake_of_ours() -> None:
     ],
 )
 def test_lengths_of_time_are_said_as_people_say_them(us: float, words: str) -> None:
-    assert long(us) == words
+    assert in_words(us) == words
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

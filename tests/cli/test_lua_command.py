@@ -8,7 +8,7 @@ import pytest
 
 from headgate.cli import main
 from headgate.cli.lua import scripts
-from headgate.engines.redis.published_scripts import NAMES
+from headgate.engines.redis.published_scripts import SCRIPT_NAMES
 from tests.cli.conftest import Prompt
 from tests.servers import RedisServer
 
@@ -37,7 +37,7 @@ def test_publish_loads_stores_and_says_what_to_call(
 ) -> None:
     assert main(["lua", "publish", "--engine", server.url]) == 0
     out = capsys.readouterr().out
-    for name in NAMES:
+    for name in SCRIPT_NAMES:
         sha = server.call("GET", f"lua:sha1:{name}")
         assert isinstance(sha, bytes)
         assert f"lua:sha1:{name} = {sha.decode()}\n" in out

@@ -107,7 +107,7 @@ PAIRS = _pair.findall((ROOT / "docs" / "how-to" / "limit-req.md").read_text("utf
 def test_a_translation_is_what_import_makes_of_it(there: str, here: str) -> None:
     """Rule by rule."""
     translated = translate(there, kind="nginx")
-    made = serialization.document(load.of(translated.document))["rules"]
+    made = serialization.document(load.from_mapping(translated.document))["rules"]
     said = serialization.document(load.parse(f"rules:\n{here}"))["rules"]
     for rule in (*made, *said):
         if rule["key"] in ("address/32/128", "host"):

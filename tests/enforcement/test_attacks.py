@@ -17,7 +17,7 @@ import pytest
 from headgate.algorithms.decision import ALLOWED, REMAINING, DegradedOutcome, Outcome
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import deadline_of
+from headgate.engines.deadlines import shortest_deadline
 from headgate.engines.layers.fallback.breaker import FAILURES_TO_OPEN, OPEN, PROBE
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
@@ -74,8 +74,8 @@ async def test_a_rule_of_slots_has_its_own_fallback(fallback: str, passed: int) 
 def test_a_shadow_in_a_hurry_hurries_nobody() -> None:
     hurried, silent = ChargeOptions("shadow", aside=True, deadline=0.02), ChargeOptions("live")
     live, aside = MemoryEngine().meter(DAY, "live", silent), MemoryEngine().meter(DAY, "shadow", hurried)
-    assert deadline_of([live, aside]) is deadline_of([aside, live]) is None
-    assert deadline_of([aside]) == 0.02
+    assert shortest_deadline([live, aside]) is shortest_deadline([aside, live]) is None
+    assert shortest_deadline([aside]) == 0.02
 
 
 def test_a_live_call_outlives_the_patience_of_its_shadow(redis_server: RedisServer) -> None:
@@ -301,11 +301,11 @@ def test_who_falls_back_to_a_share_knows_the_others_before_its_first_call(redis_
 @pytest.mark.parametrize("where", ["node", "split"])
 def test_overrides_that_nobody_would_read_are_refused(where: str) -> None:
     with pytest.raises(InvalidRule, match=f"overrides have no use with where: {where}"):
-        load.of({"rules": [{"name": "cap", "limit": "5/s", "where": where, "overrides": True}]})
+        load.from_mapping({"rules": [{"name": "cap", "limit": "5/s", "where": where, "overrides": True}]})
 
 
 def test_attributes_stay_normal_however_they_are_set() -> None:
-    book = load.of(
+    book = load.from_mapping(
         {"rules": [{"name": "r", "when": {"path": "/a"}, "key": "user", "missing": "deny", "limit": "1/s"}]}
     )
     ways = [request("GET", "/", user="x") for _ in range(2)]

@@ -210,9 +210,9 @@ def test_another_book_keeps_the_counts() -> None:
     gate = limiter({"name": "all", "limit": "10/hour fixed"})
     for _ in range(5):
         gate.check({})
-    gate.replace(load.of({"rules": [{"name": "all", "limit": "6/hour fixed"}]}))
+    gate.replace(load.from_mapping({"rules": [{"name": "all", "limit": "6/hour fixed"}]}))
     assert gate.check({}).remaining == 0
-    gate.replace(load.of({"rules": [{"name": "all", "limit": "20/hour fixed"}]}))
+    gate.replace(load.from_mapping({"rules": [{"name": "all", "limit": "20/hour fixed"}]}))
     assert gate.check({}).remaining == 13
 
 
@@ -275,7 +275,7 @@ def test_a_case_has_counts_of_its_own_also_where_limits_are_the_same() -> None:
 
 
 def names(said: dict[str, Any], **call: str) -> list[str]:
-    (rule,) = load.of({"rules": [said]}).rules
+    (rule,) = load.from_mapping({"rules": [said]}).rules
     beside = [] if rule.candidate is None else counter_names(rule, rule.candidate.of(call), candidate=True)
     return counter_names(rule, rule.limit.of(call)) + beside
 

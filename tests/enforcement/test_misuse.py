@@ -11,7 +11,7 @@ import pytest
 
 from headgate import AsyncLimiter, InvalidCharge, InvalidRule, Limiter
 from headgate.enforcement.check_together import Ask
-from headgate.enforcement.stored_decision import Written
+from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.limit_syntax import parse
 
 BOOK = {"rules": [{"name": "all", "limit": "3/minute"}]}
@@ -81,7 +81,7 @@ def test_what_are_no_receipts(make: Callable[..., Any], given: Any) -> None:
 def test_one_receipt_is_put_into_a_list(make: Callable[..., Any]) -> None:
     limiter = make(BOOK)
     receipts = limiter.receipts(call(limiter.check, {}))
-    assert isinstance(receipts[0], Written)
+    assert isinstance(receipts[0], ChargeReceipt)
     with pytest.raises(InvalidCharge, match=r"^Receipts are a list"):
         limiter.redeemed(receipts[0])
     call(limiter.refund, limiter.redeemed(tuple(receipts)))

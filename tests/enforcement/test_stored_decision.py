@@ -12,7 +12,7 @@ from headgate import ManualClock
 from headgate.algorithms.decision import Decision
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import RuleLimiter
-from headgate.enforcement.stored_decision import Written
+from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.errors import InvalidCharge
 from tests.servers import RedisServer
 
@@ -38,7 +38,7 @@ def limiter(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterat
 def again(limiter: RuleLimiter, decision: Decision) -> RuleDecision:
     """The decision, after it was sent to somebody and back."""
     sent = json.loads(json.dumps(limiter.receipts(decision)))
-    return limiter.redeemed([Written(*each) for each in sent])
+    return limiter.redeemed([ChargeReceipt(*each) for each in sent])
 
 
 def left(limiter: RuleLimiter) -> list[int]:

@@ -23,7 +23,7 @@ from headgate.algorithms.limit import HOUR, MINUTE, SECOND
 from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
 from headgate.engines import deadlines
-from headgate.engines.charge_options import ChargeOptions, parts
+from headgate.engines.charge_options import ChargeOptions, group_by_rule
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Meter
 from headgate.engines.redis import cross_slot, protocol
@@ -50,7 +50,7 @@ def engine(cluster: Cluster) -> Iterator[RedisEngine]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shadows of other nodes are waited for, however busy the machine is."""
-    monkeypatch.setattr(deadlines, "PROMPT", 5.0)
+    monkeypatch.setattr(deadlines, "FALLBACK_DEADLINE_S", 5.0)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_part_is_one_rules_charges_or_as_many_plain_ones_as_follow_each_other(
     terms = [None, ChargeOptions("silent"), LOGIN, LOGIN, LOGIN, SHADOW, SHADOW, None]
     named = ["a", "b", "a", "a", "b", "b", "b", "b"]
     charges = [(engine.meter(parse("1/s"), str(n), each), named[n], 1) for n, each in enumerate(terms)]
-    assert [[meter.name for meter, _, _ in part] for part in parts(charges)] == [
+    assert [[meter.name for meter, _, _ in part] for part in group_by_rule(charges)] == [
         ["0", "1"],
         ["2", "3"],
         ["4"],
@@ -94,12 +94,12 @@ def test_asked_ahead_of_a_commit_only_what_is_aside_is_charged(redis_server: Red
 
     def ask(mode: int) -> list[Outcome]:
         charges = [(meter.builder, "key", 1) for meter in meters]
-        return protocol.all_facts(engine.ask(protocol.together(charges, None, 0, mode)), charges)
+        return protocol.parse_outcomes(engine.ask(protocol.take_all_request(charges, None, 0, mode)), charges)
 
-    assert (allowed(ask(protocol.TOLD)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
-    assert (left(ask(protocol.AHEAD)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
+    assert (allowed(ask(protocol.DRY_RUN)), redis_server.call("DBSIZE")) == ([True] * 3, 0)
+    assert (left(ask(protocol.PRECHECK)), redis_server.call("KEYS", "*")) == ([1, 0, 1], [b"hg2:tb:b:{key}"])
     assert allowed(ask(protocol.COMMIT)) == [True, False, True]
-    assert kinds([ask(protocol.AHEAD)[2] for _ in range(2)]) == [tuple, LockedOutcome]
+    assert kinds([ask(protocol.PRECHECK)[2] for _ in range(2)]) == [tuple, LockedOutcome]
     engine.close()
 
 

@@ -27,7 +27,7 @@ from headgate.engines.fork_reset import on_fork
 from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.layers.fallback.membership import Membership
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.engines.quota_ledger import Told
+from headgate.engines.quota_ledger import GrantExpiries
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import RateLimited
 from headgate.limit_syntax import parse
@@ -231,7 +231,7 @@ def test_a_child_counts_for_itself_from_the_beginning() -> None:
 
 
 def test_told_knows_what_its_parent_told() -> None:
-    told = Told()
+    told = GrantExpiries()
     told.note("key", 5, 0)
 
     def look() -> list[int]:

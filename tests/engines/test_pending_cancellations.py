@@ -1,7 +1,7 @@
 """Which cancellations are tried again, and when: without a server."""
 
 from headgate.engines.pending_cancellations import PendingCancellations, QueuePlace
-from headgate.engines.redis.cancellations import given
+from headgate.engines.redis.cancellations import was_given_back
 from headgate.engines.redis.errors import TimedOut
 from headgate.engines.redis.protocol import RedisRequest
 
@@ -19,8 +19,8 @@ def reply(gave: int) -> list[int]:
 def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
     pending: PendingCancellations[RedisRequest] = PendingCancellations()
     for served_us in (2_000, 4_000, 3_000):
-        assert not given(pending, cancellation(served_us), reply(0))
-    assert given(pending, cancellation(5_000), reply(1))
+        assert not was_given_back(pending, cancellation(served_us), reply(0))
+    assert was_given_back(pending, cancellation(5_000), reply(1))
     assert [each.packed for each in pending.last(b"count", 2)] == [b"4000", b"3000"]
     assert [each.packed for each in pending.last(b"count", 2)] == [b"2000"]
     assert pending.last(b"count", 2) == []
@@ -29,32 +29,32 @@ def test_what_gave_nothing_is_tried_again_from_the_last_to_the_first() -> None:
 
 def test_what_was_served_gave_something_or_is_unknown_is_not_tried_again() -> None:
     pending: PendingCancellations[RedisRequest] = PendingCancellations()
-    assert given(pending, cancellation(2_000), reply(1))
-    assert not given(pending, cancellation(NOW_US), reply(0))
-    assert not given(pending, cancellation(2_000), TimedOut("no reply in time"))
-    assert not given(pending, cancellation(2_000), [-2, NOW_US])  # a calendar's window has ended
-    assert not given(pending, RedisRequest(b"", None), reply(0))
+    assert was_given_back(pending, cancellation(2_000), reply(1))
+    assert not was_given_back(pending, cancellation(NOW_US), reply(0))
+    assert not was_given_back(pending, cancellation(2_000), TimedOut("no reply in time"))
+    assert not was_given_back(pending, cancellation(2_000), [-2, NOW_US])  # a calendar's window has ended
+    assert not was_given_back(pending, RedisRequest(b"", None), reply(0))
     assert len(pending) == 0
     assert not pending.begin(b"count")
 
 
 def test_one_tries_a_count_again_at_a_time_and_begins_anew_for_others() -> None:
     pending: PendingCancellations[RedisRequest] = PendingCancellations()
-    given(pending, cancellation(2_000), reply(0))
+    was_given_back(pending, cancellation(2_000), reply(0))
     assert pending.begin(b"count")
     assert pending.again(b"count")
     pending.last(b"count", 1)
     assert not pending.begin(b"count")  # another place was given back meanwhile
     assert pending.again(b"count")
     assert not pending.again(b"count")
-    given(pending, cancellation(2_000), reply(0))
+    was_given_back(pending, cancellation(2_000), reply(0))
     assert pending.begin(b"count")
 
 
 def test_what_is_remembered_is_bounded() -> None:
     pending: PendingCancellations[RedisRequest] = PendingCancellations(max_places=10)
     for number in range(100):
-        given(pending, cancellation(2_000 + number, b"%d" % (number % 20)), reply(0))
+        was_given_back(pending, cancellation(2_000 + number, b"%d" % (number % 20)), reply(0))
         assert len(pending) <= 10
     assert pending.last(b"99", 1) == []
     assert [each.packed for each in pending.last(b"19", 1)] == [b"2099"]

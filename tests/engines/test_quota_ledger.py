@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from headgate.algorithms.limit import SECOND
-from headgate.algorithms.quota_grants import Assignment
-from headgate.algorithms.quota_units import WHOLE
+from headgate.algorithms.quota_grants import QuotaGrant
+from headgate.algorithms.quota_units import ALL_GRANT_UNITS
 from headgate.clock import ManualClock
 from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import FallbackEngine
@@ -17,7 +17,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import Engine, Ledger
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.sync_engine import RedisEngine
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.testing.sync_adapter import SyncAdapter
@@ -35,7 +35,7 @@ def ledger_of(engine: Engine, limit: str = "100/s") -> Ledger:
     return engine.assignments(parse(limit), "rule", TTL_US, GRACE_US)
 
 
-def per_second(told: Assignment | None) -> float | None:
+def per_second(told: QuotaGrant | None) -> float | None:
     return None if told is None else told.units * SECOND / told.period_us
 
 
@@ -92,14 +92,14 @@ def world(
 def test_a_limit_is_divided_among_those_who_report(world: Memory | Server) -> None:
     ledger = ledger_of(world.engine)
     told = ledger.assign("key", "a", 400, 10 * SECOND)
-    assert told == Assignment(72_500_000, PERIOD_US, 72, TTL_US, WHOLE * 725 // 1000)
+    assert told == QuotaGrant(72_500_000, PERIOD_US, 72, TTL_US, ALL_GRANT_UNITS * 725 // 1000)
     assert per_second(ledger.assign("key", "b", 2000, 10 * SECOND)) == 27.5
     assert per_second(ledger.assign("other key", "b", 2000, 10 * SECOND)) == 100
     world.advance(5)
     assert per_second(ledger.assign("key", "a", 200, 5 * SECOND)) == 45
     world.advance(5)
     assert per_second(ledger.assign("key", "b", 1000, 5 * SECOND)) == 55
-    assert ledger.assign("key", "c", None) == Assignment(0, PERIOD_US, 0, TTL_US, 0)
+    assert ledger.assign("key", "c", None) == QuotaGrant(0, PERIOD_US, 0, TTL_US, 0)
     assert ledger.assign("key", "c", 10**6, 0) == ledger.assign("key", "c", None)
     ledger.leave("key", "a")
     ledger.leave("never seen", "a")
@@ -174,7 +174,7 @@ def test_a_key_lives_as_long_as_anything_may_be_in_use(driven_server: RedisServe
     ledger = ledger_of(engine)
     ledger.assign("key", "a b", 0, SECOND)
     now_us = driven_server.time_us()
-    half = WHOLE // 2
+    half = ALL_GRANT_UNITS // 2
     assert driven_server.call("GET", KEY) == f"{now_us} 0\na%20b 0 {half} {now_us + 10 * SECOND}\n".encode()
     assert 9000 < int(str(driven_server.call("PTTL", KEY))) <= 10_000
     ledger.leave("key", "a b")
@@ -215,7 +215,7 @@ def test_nobody_need_listen_for_what_was_told_to_be_nothing(driven_server: Redis
 
 
 @pytest.mark.parametrize("instead", ["allow", "deny", "local", None])
-def test_an_engine_that_does_not_answer_tells_nothing(instead: Instead | None) -> None:
+def test_an_engine_that_does_not_answer_tells_nothing(instead: FallbackMode | None) -> None:
     clock = ManualClock(BASE_US)
     wire = faulty(clock)
     wire.engine = old(clock)

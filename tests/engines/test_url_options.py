@@ -11,7 +11,7 @@ from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine,
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.topology import topology
 from headgate.engines.url import KeywordOptions
-from headgate.engines.url_options import Options, split
+from headgate.engines.url_options import EngineOptions, split_url_options
 from headgate.errors import InvalidRule
 
 NOBODY = "redis://me:hunter2@127.0.0.1:1/0"
@@ -79,20 +79,20 @@ def test_keywords_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
 
 
 def test_keywords_are_seconds_or_a_text_with_its_unit_and_go_before_the_url() -> None:
-    chosen = split(f"{NOBODY}?deadline=1s&nodes=3&fallback=deny")[1]
+    chosen = split_url_options(f"{NOBODY}?deadline=1s&nodes=3&fallback=deny")[1]
     told = chosen.with_given(KeywordOptions(0.25, None, True, "100ms", 500, None)._asdict())
-    assert told == Options(0.25, "deny", True, 0.1, 500, 3)
+    assert told == EngineOptions(0.25, "deny", True, 0.1, 500, 3)
     for deadline in (0.25, "250ms", "0.25 s"):
         engine: Any = open_engine(f"{NOBODY}?deadline=1s", deadline=deadline)
         assert engine.deadline == 0.25
-    assert split("redis://h?deadline=1.5s&prefetch=20ms&prefetch_units=7&denial_cache=on")[1] == Options(
-        1.5, None, True, 0.02, 7
-    )
+    assert split_url_options("redis://h?deadline=1.5s&prefetch=20ms&prefetch_units=7&denial_cache=on")[
+        1
+    ] == EngineOptions(1.5, None, True, 0.02, 7)
 
 
 def test_options_of_tls_are_in_force() -> None:
     def tls(query: str) -> ssl.SSLContext:
-        address = topology(split(f"rediss://h?{query}")[0]).node(b"")
+        address = topology(split_url_options(f"rediss://h?{query}")[0]).node(b"")
         assert address is not None
         assert address.tls is not None
         return address.tls
@@ -106,7 +106,7 @@ def test_options_of_tls_are_in_force() -> None:
 
 
 def test_all_options_are_spelled_out() -> None:
-    names = set(Options.__dataclass_fields__)
+    names = set(EngineOptions.__dataclass_fields__)
     assert names == set(KeywordOptions._fields)
     for opening in (open_engine, open_async_engine):
         assert names < set(inspect.signature(opening).parameters)

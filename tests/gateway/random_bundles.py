@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.lockout import Lockout
-from headgate.enforcement.call_plan import cases_of, charge_options_of, counter_names
+from headgate.enforcement.call_plan import charge_options_of, counter_names, limit_cases
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.limit_syntax import parse_all
 from headgate.rules.condition import Test
@@ -70,7 +70,7 @@ def asked(book: Rulebook) -> list[RequestBuilder]:
     for rule in book.rules:
         for candidate in (False, True):
             terms = charge_options_of(rule, "candidate" if candidate else None)
-            for _, limits in cases_of(rule, candidate):
+            for _, limits in limit_cases(rule, candidate):
                 names = counter_names(rule, limits, candidate)
                 pairs: list[tuple[Limit, str]] = list(zip(limits, names, strict=True))
                 found += [RequestBuilder(limit, name, "hg", terms) for limit, name in pairs]

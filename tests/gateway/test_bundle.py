@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Receipt
 from headgate.algorithms.fixed_window import FixedWindow
-from headgate.engines.layers.fallback.limit_share import fresh
-from headgate.engines.redis.protocol import member, together
-from headgate.engines.redis.script_assembly import bare, several, single
-from headgate.gateway.bundle import plate, texts
+from headgate.engines.layers.fallback.limit_share import full_capacity
+from headgate.engines.redis.protocol import membership_request, take_all_request
+from headgate.engines.redis.script_assembly import algorithm_script, mixed_script, standalone_script
+from headgate.gateway.bundle import compile_bundle, script_texts
 from headgate.http.headers import per_second, quota, window_seconds
 from headgate.limit_syntax import parse
 from headgate.rules import load, serialization
@@ -31,12 +31,12 @@ END = int(datetime(2057, 1, 1, tzinfo=UTC).timestamp())
 
 
 def made(text: str) -> dict[str, Any]:
-    return plate(load.parse(text), NOW_US)
+    return compile_bundle(load.parse(text), NOW_US)
 
 
 @given(BOOKS)
 def test_without_what_stands_beside_it_the_plate_is_the_book(book: Rulebook) -> None:
-    found = json.loads(json.dumps(plate(book, NOW_US)))
+    found = json.loads(json.dumps(compile_bundle(book, NOW_US)))
     assert set(found) >= set(GATEWAY_FIELDS) - {"texts"}
     document = {name: value for name, value in found.items() if name not in GATEWAY_FIELDS}
     assert document == serialization.document(book) | {"headers": book.headers}
@@ -44,12 +44,12 @@ def test_without_what_stands_beside_it_the_plate_is_the_book(book: Rulebook) -> 
 
 @given(BOOKS)
 def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
-    found = plate(book, NOW_US)["limits"]
+    found = compile_bundle(book, NOW_US)["limits"]
     assert set(found) == {questions.limit.text for questions in asked(book)}
     for text, entry in found.items():
         limit = parse(text)
         assert entry["algorithm"] == limit.algorithm
-        assert (entry["quota"], entry["fresh"]) == (quota(limit), fresh(limit))
+        assert (entry["quota"], entry["fresh"]) == (quota(limit), full_capacity(limit))
         assert entry.get("window") == window_seconds(limit)
         assert entry.get("per_second") == per_second(limit)
         assert None not in entry.values()
@@ -60,7 +60,7 @@ def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
 
 @given(BOOKS)
 def test_the_numbers_are_those_that_the_redis_engine_sends(book: Rulebook) -> None:
-    limits = plate(book, NOW_US)["limits"]
+    limits = compile_bundle(book, NOW_US)["limits"]
     for questions in asked(book):
         entry = limits[questions.limit.text]
         if entry["algorithm"] == "slots":
@@ -75,7 +75,7 @@ def test_the_numbers_are_those_that_the_redis_engine_sends(book: Rulebook) -> No
 
 @given(BOOKS)
 def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) -> None:
-    scripts = plate(book, NOW_US)["scripts"]
+    scripts = compile_bundle(book, NOW_US)["scripts"]
     known = set(scripts.values())
     some: dict[tuple[str, ...], Any] = {}
     for questions in asked(book):
@@ -91,25 +91,25 @@ def test_every_script_that_the_redis_engine_would_call_is_there(book: Rulebook) 
         for chosen in combinations(some.values(), size):
             models = sorted({model for questions in chosen for model in questions.models})
             charges = [(questions, "key", 1) for questions in chosen]
-            assert words(together(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
-            assert words(together(charges, None, NOW_US))[1] in known
-    assert words(member("hg", "beat", "me"))[1] in known
+            assert words(take_all_request(charges, 0, NOW_US))[1] == scripts[" ".join(["take_all", *models])]
+            assert words(take_all_request(charges, None, NOW_US))[1] in known
+    assert words(membership_request("hg", "beat", "me"))[1] in known
 
 
 @given(BOOKS)
 def test_the_script_with_all_of_them_serves_every_call(book: Rulebook) -> None:
-    scripts = plate(book, NOW_US)["scripts"]
+    scripts = compile_bundle(book, NOW_US)["scripts"]
     models = {model for questions in asked(book) for model in questions.models} - {"slots"}
     if models - {"lockout"}:
-        assert scripts[" ".join(["take_all", *sorted(models)])] == several("take_all", models).sha
+        assert scripts[" ".join(["take_all", *sorted(models)])] == mixed_script("take_all", models).sha
     else:
         assert not any(name.startswith("take") for name in scripts)
 
 
 @given(BOOKS)
 def test_every_sha_has_its_text(book: Rulebook) -> None:
-    found = plate(book, NOW_US)
-    known = texts(found)
+    found = compile_bundle(book, NOW_US)
+    known = script_texts(found)
     assert set(known) == set(found["scripts"].values())
     assert all(sha == sha1(text.encode()).hexdigest() for sha, text in known.items())
 
@@ -119,15 +119,19 @@ def test_scripts_are_named_by_their_command_and_models() -> None:
     three = ("fixed_window", "sliding_log", "token_bucket")
     assert found["scripts"] == {
         **{
-            f"{verb} {name}": single(verb, name).sha
+            f"{verb} {name}": algorithm_script(verb, name).sha
             for verb in ("take", "take_together", "refund")
             for name in three
         },
-        **{f"take_calls {name}": single("take_calls", name).sha for name in three if name != "sliding_log"},
-        "slots": bare("slots", "slots").sha,
-        "membership": bare("membership").sha,
         **{
-            " ".join(["take_all", *names]): several("take_all", names).sha
+            f"take_calls {name}": algorithm_script("take_calls", name).sha
+            for name in three
+            if name != "sliding_log"
+        },
+        "slots": standalone_script("slots", "slots").sha,
+        "membership": standalone_script("membership").sha,
+        **{
+            " ".join(["take_all", *names]): mixed_script("take_all", names).sha
             for size in (1, 2, 3)
             for names in combinations(three, size)
         },
@@ -175,7 +179,7 @@ def test_a_book_has_the_same_plate_all_year() -> None:
         int(datetime.fromisoformat(when).timestamp()) * 1_000_000
         for when in ("2026-01-01T00:00:00Z", "2026-12-31T23:59:59Z", "2027-01-01T00:00:00Z")
     )
-    assert plate(book, first) == plate(book, last) != plate(book, then)
+    assert compile_bundle(book, first) == compile_bundle(book, last) != compile_bundle(book, then)
 
 
 AWKWARD = ("Africa/Casablanca", "America/Nuuk", "Antarctica/Troll", "Australia/Lord_Howe", "Europe/Dublin")

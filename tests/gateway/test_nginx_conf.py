@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.cli.nginx import _modules
 from headgate.errors import InvalidRule
 from headgate.gateway import lua_library
-from headgate.gateway.nginx_conf import Gate, conf, unknown_attributes
+from headgate.gateway.nginx_conf import NginxOptions, render_conf, unknown_attributes
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from tests.rules.random_rulebooks import books
@@ -27,7 +27,7 @@ rules:
     limit: {by: plan, cases: {free: 10/s}, otherwise: 100/s}
   - {name: bulk, key: [tenant, header.x-api-key, cookie.sid], missing: skip, cost: units, limit: 1000/day}
 """)
-GATE = Gate(package_path="/opt/lib/?.lua", engine="redis://10.0.0.7:6379/0")
+GATE = NginxOptions(package_path="/opt/lib/?.lua", engine="redis://10.0.0.7:6379/0")
 
 
 def lines(text: str) -> list[str]:
@@ -41,7 +41,7 @@ def test_what_nginx_cannot_know_is_asked_for() -> None:
         "units": ["bulk"],
         "user": ["items"],
     }
-    told = lines(conf(BOOK, GATE))
+    told = lines(render_conf(BOOK, GATE))
     assert '-- user = "$remote_user",  -- rule items; without it items refuses every call' in told
     assert '-- tenant = "$http_x_tenant",  -- rule bulk' in told
     assert '-- plan = "$http_x_plan",  -- rule items' in told
@@ -49,24 +49,24 @@ def test_what_nginx_cannot_know_is_asked_for() -> None:
 
 
 def test_a_book_that_nginx_knows_all_of_asks_for_nothing() -> None:
-    told = conf(load.parse("rules: [{name: a, key: address, limit: 1/s}]"), GATE)
+    told = render_conf(load.parse("rules: [{name: a, key: address, limit: 1/s}]"), GATE)
     assert "attributes = {" not in told
     assert "looks at nothing else" in told
 
 
 def test_an_engine_that_is_named_needs_a_dns_server_and_one_with_tls_needs_trust() -> None:
-    assert "resolver" not in conf(BOOK, GATE)
-    assert "lua_ssl" not in conf(BOOK, GATE)
+    assert "resolver" not in render_conf(BOOK, GATE)
+    assert "lua_ssl" not in render_conf(BOOK, GATE)
     for url in ("redis://cache:6379/0", "redis+cluster://a:secret@10.0.0.1:1,cache:2", "redis://localhost"):
-        assert "resolver 9.9.9.9;" in lines(conf(BOOK, replace(GATE, engine=url, resolver="9.9.9.9")))
+        assert "resolver 9.9.9.9;" in lines(render_conf(BOOK, replace(GATE, engine=url, resolver="9.9.9.9")))
     for url in ("redis://me:se@cret@10.0.0.7/0", "redis://[fd00::1]:6379/0", "unix:///run/redis.sock"):
-        assert "resolver" not in conf(BOOK, replace(GATE, engine=url))
-    assert "lua_ssl_trusted_certificate" in conf(BOOK, replace(GATE, engine="rediss://10.0.0.7/0"))
+        assert "resolver" not in render_conf(BOOK, replace(GATE, engine=url))
+    assert "lua_ssl_trusted_certificate" in render_conf(BOOK, replace(GATE, engine="rediss://10.0.0.7/0"))
 
 
 def test_where_modules_are_built_in_none_is_loaded() -> None:
-    assert not any(line.startswith("load_module") for line in lines(conf(BOOK, replace(GATE, modules=[]))))
-    told = lines(conf(BOOK, replace(GATE, modules=None)))
+    assert not any(line.startswith("load_module") for line in lines(render_conf(BOOK, replace(GATE, modules=[]))))
+    told = lines(render_conf(BOOK, replace(GATE, modules=None)))
     assert "# load_module /usr/share/nginx/modules/ngx_http_lua_module.so;" in told
 
 
@@ -75,14 +75,14 @@ def test_where_modules_are_built_in_none_is_loaded() -> None:
 )
 def test_a_backend_that_cannot_be_is_told(backend: str) -> None:
     with pytest.raises(InvalidRule, match="not a URL such as"):
-        conf(BOOK, replace(GATE, backend=backend))
+        render_conf(BOOK, replace(GATE, backend=backend))
 
 
 @settings(max_examples=30)
 @given(books())
 def test_every_attribute_is_known_captured_or_asked_for(book: Rulebook) -> None:
     assert set(unknown_attributes(book)) <= {"user", "plan", "x", "y"}
-    told = lines(conf(book, GATE))
+    told = lines(render_conf(book, GATE))
     assert sum(line.startswith("-- ") and " = " in line and "rule" in line for line in told) == len(
         unknown_attributes(book)
     )
@@ -116,11 +116,11 @@ def test_nginx_takes_it(said: dict[str, object], tmp_path: Path) -> None:
     gate = replace(gate, package_path=lua_library.package_path(lua_library.folder()), **said)  # type: ignore[arg-type]
     if "backend.example" in gate.backend:
         gate = replace(gate, backend=gate.backend.replace("backend.example", "127.0.0.1"))
-    assert taken(conf(BOOK, gate), tmp_path) == ""
+    assert taken(render_conf(BOOK, gate), tmp_path) == ""
 
 
 def test_lua_reads_the_texts_as_they_were_said(tmp_path: Path) -> None:
-    text = conf(BOOK, replace(GATE, engine=NASTY))
+    text = render_conf(BOOK, replace(GATE, engine=NASTY))
     quoted = next(line for line in lines(text) if line.startswith("redis = "))
     ran = subprocess.run(
         ["luajit", "-e", f"local t = {{ {quoted} }} io.write(t.redis)"], capture_output=True, check=True
@@ -130,7 +130,7 @@ def test_lua_reads_the_texts_as_they_were_said(tmp_path: Path) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_a_name_of_a_file_stays_in_its_comment(name: str) -> None:
-    text = conf(replace(BOOK, source=name), replace(GATE, said=f"headgate nginx conf {name}"))
-    plain = conf(replace(BOOK, source="a"), replace(GATE, said="headgate nginx conf a"))
+    text = render_conf(replace(BOOK, source=name), replace(GATE, said=f"headgate nginx conf {name}"))
+    plain = render_conf(replace(BOOK, source="a"), replace(GATE, said="headgate nginx conf a"))
     assert text.splitlines()[3:] == plain.splitlines()[3:]
     assert all(line.startswith("#") for line in text.splitlines()[:3])

@@ -23,7 +23,7 @@ from headgate.http.refusal_body import (
     violated,
     wants_json,
 )
-from headgate.rules.load import of
+from headgate.rules.load import from_mapping
 from headgate.rules.rule import Refusal
 from headgate.rules.serialization import document
 from tests.nginx.lua_twins import twins
@@ -127,7 +127,7 @@ BOOK = {
 
 
 def test_a_decision_names_the_rules_that_refused_and_is_answered_by_the_one_that_spoke() -> None:
-    limiter = RuleLimiter(of(BOOK), clock=ManualClock(1_700_000_000))
+    limiter = RuleLimiter(from_mapping(BOOK), clock=ManualClock(1_700_000_000))
     call = {"user": "ada"}
     passed = limiter.check(call)
     assert passed.allowed
@@ -181,7 +181,7 @@ REFUSES: st.SearchStrategy[dict[str, Any]] = st.one_of(
 @given(REFUSES, NAMES, st.sampled_from([None, JSON]) | ACCEPTS)
 @example({}, ["".join(map(chr, range(0xA0)))], JSON)
 def test_nginx_answers_the_same(lua: Lua, refuse: dict[str, Any], names: list[str], accept: str | None) -> None:
-    book = of({"rules": [{"name": "login", "limit": "1/s", "refuse": refuse}]})
+    book = from_mapping({"rules": [{"name": "login", "limit": "1/s", "refuse": refuse}]})
     written = document(book)["rules"][0].get("refuse")
     question = {"rule": "login", "violated": names}
     question |= {} if written is None else {"refuse": written}

@@ -5,8 +5,8 @@ from typing import Any
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
-from headgate.engines.layers.fallback.limit_share import fresh
-from headgate.engines.redis.protocol import numbers
+from headgate.engines.layers.fallback.limit_share import full_capacity
+from headgate.engines.redis.protocol import limit_args
 from headgate.http.headers import per_second, quota, window_seconds
 from tests.nginx.rules.luajit_process import Lua
 
@@ -22,11 +22,11 @@ def entry(limit: Limit) -> dict[str, Any]:
     told: dict[str, Any] = {
         "text": limit.text,
         "algorithm": limit.algorithm,
-        "numbers": [str(number) for number in numbers(limit, "a rule")],
+        "numbers": [str(number) for number in limit_args(limit, "a rule")],
         "quota": quota(limit),
         "window": window_seconds(limit),
         "per_second": per_second(limit),
-        "fresh": fresh(limit),
+        "fresh": full_capacity(limit),
     }
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         told["calendar"] = {"unit": limit.unit, "zone": limit.zone}

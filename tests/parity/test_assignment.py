@@ -11,7 +11,7 @@ import pytest
 from headgate.algorithms import quota_grants
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.quota_grants import Holder, State
-from headgate.algorithms.quota_units import WHOLE, division
+from headgate.algorithms.quota_units import ALL_GRANT_UNITS, quota_units
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -69,9 +69,30 @@ def walk(rng: random.Random, steps: int, names: int) -> Iterator[Question]:
         if rng.random() < 0.05:
             live_us = rng.choice([1, 3 * SECOND, 10 * SECOND, 86_400 * SECOND])
         if rng.random() < 0.05:
-            least = rng.choice([1, 2, 1000, WHOLE // 100, WHOLE // 7 + 1, WHOLE // 2, WHOLE // 2 + 1, WHOLE])
+            least = rng.choice(
+                [
+                    1,
+                    2,
+                    1000,
+                    ALL_GRANT_UNITS // 100,
+                    ALL_GRANT_UNITS // 7 + 1,
+                    ALL_GRANT_UNITS // 2,
+                    ALL_GRANT_UNITS // 2 + 1,
+                    ALL_GRANT_UNITS,
+                ]
+            )
         verb = rng.choices(["assign", "leave", "forget"], [95, 4, 1])[0]
-        wants = rng.choice([None, 0, 0, 1, WHOLE, rng.randrange(WHOLE + 1), rng.randrange(WHOLE // names + 1)])
+        wants = rng.choice(
+            [
+                None,
+                0,
+                0,
+                1,
+                ALL_GRANT_UNITS,
+                rng.randrange(ALL_GRANT_UNITS + 1),
+                rng.randrange(ALL_GRANT_UNITS // names + 1),
+            ]
+        )
         unknown_us = rng.choice([0, 0, now_us, now_us + 1, now_us + 2 * SECOND, now_us + 10**12])
         yield Question(verb, f"e{rng.randrange(names)}", wants, now_us, live_us, unknown_us, least)
 
@@ -105,10 +126,10 @@ def test_python_and_lua_agree_on_every_ledger(lua: str, steps: int, names: int, 
 def test_they_agree_on_a_ledger_that_is_full(lua: str, tmp_path: Path) -> None:
     rng = random.Random(8)
     parts = [
-        ((rng.randrange(WHOLE // 1000), BASE_US + 10 * SECOND + rank),)
+        ((rng.randrange(ALL_GRANT_UNITS // 1000), BASE_US + 10 * SECOND + rank),)
         for rank in range(quota_grants.MAX_HOLDERS - 2)
     ]
-    noted = [rng.choice([0, rng.randrange(WHOLE // 100), rng.randrange(WHOLE)]) for _ in parts]
+    noted = [rng.choice([0, rng.randrange(ALL_GRANT_UNITS // 100), rng.randrange(ALL_GRANT_UNITS)]) for _ in parts]
     holders = (Holder(f"e{rank}", noted[rank], each) for rank, each in enumerate(parts))
     state = State(BASE_US + SECOND, 0, tuple(holders))
     names = ["e0", "e500", "new", "newer", "newest", "e997", "newest"]
@@ -169,5 +190,5 @@ def test_memory_and_servers_agree_over_time(seed: int, driven_server: RedisServe
         told = here.assign("key", holder, wanted, SECOND)
         assert there.assign("key", holder, wanted, SECOND) == told
         assert told is not None
-        assert told.period_us == division(limit).period_us
+        assert told.period_us == quota_units(limit).period_us
     engine.close()

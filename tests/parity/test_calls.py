@@ -9,7 +9,7 @@ import redis
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.redis import keys, protocol
-from headgate.engines.redis.script_assembly import single
+from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.limit_syntax import parse
 from tests.servers import BASE_US, RedisServer
 
@@ -26,29 +26,29 @@ Charge = tuple[str, str, int]  # limit, key, cost
 
 def ask(server: RedisServer, algorithm: str, calls: list[list[Charge]]) -> Any:
     """The calls in one run; what each of them was told."""
-    script = single("take_calls", algorithm)
+    script = algorithm_script("take_calls", algorithm)
     counts = list(dict.fromkeys((text, key) for call in calls for text, key, _ in call))
     words: list[Any] = [len(calls)]
     for text, _ in counts:
-        words += protocol.numbers(parse(text), text)
+        words += protocol.limit_args(parse(text), text)
     for call in calls:
         words.append(len(call))
         for text, key, cost in call:
             number = counts.index((text, key)) + 1
             words += [number] if cost == 1 else [-number, cost]
-    names = [keys.tagged(keys.head("hg", algorithm, text), key) for text, key in counts]
+    names = [keys.build_key(keys.key_head("hg", algorithm, text), key) for text, key in counts]
     with redis.Redis(unix_socket_path=str(server.unix_path)) as client:  # it tells errors among other replies
         return client.execute_command("EVAL", script.text, len(names), *names, *words)
 
 
 def facts(told: Any, charges: int) -> list[tuple[Any, ...]]:
     if charges == 1:
-        return [protocol.facts(told)]
+        return [protocol.parse_outcome(told)]
     if isinstance(told[0], int):
         row = told[1:]
         rows = [row[4 * i : 4 * i + 4] for i in range(charges)]
         return [(True, left, 0, reset, delay, told[0], mark) for left, reset, delay, mark in rows]
-    return [protocol.facts(each) for each in told]
+    return [protocol.parse_outcome(each) for each in told]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -95,7 +95,7 @@ def test_a_clock_that_steps_back_goes_on_from_there_though_all_are_refused(drive
 
 def test_a_count_that_is_not_ours_is_nobody_elses_trouble(driven_server: RedisServer) -> None:
     driven_server.call("FLUSHALL")
-    taken = keys.tagged(keys.head("hg", "token_bucket", "2/s"), "bob")
+    taken = keys.build_key(keys.key_head("hg", "token_bucket", "2/s"), "bob")
     driven_server.call("HSET", taken, "somebody", "else's")
     ann, bob, both = [("2/s", "ann", 1)], [("2/s", "bob", 1)], [("2/s", "bob", 1), ("2/s", "ann", 1)]
     first, wrong, joint, second, third = ask(driven_server, "token_bucket", [ann, bob, both, ann, ann])
@@ -107,4 +107,4 @@ def test_a_count_that_is_not_ours_is_nobody_elses_trouble(driven_server: RedisSe
 
 def test_a_log_is_kept_in_another_way() -> None:
     with pytest.raises(FileNotFoundError):
-        single("take_calls", "sliding_log")
+        algorithm_script("take_calls", "sliding_log")

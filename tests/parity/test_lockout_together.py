@@ -105,7 +105,7 @@ def forget_the_dead(engine: MemoryEngine, server: RedisServer) -> None:
     tables += [("lockout", rule, table) for rule, table in engine._lockouts.items()]
     for kind, name, table in tables:
         for key in table.states:
-            if not server.call("EXISTS", keys.tagged(keys.head("hg", kind, name), key)):
+            if not server.call("EXISTS", keys.build_key(keys.key_head("hg", kind, name), key)):
                 table.delete(key)
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from headgate import EngineUnavailable
-from headgate.engines.redis.published_scripts import NAMES, publish
+from headgate.engines.redis.published_scripts import SCRIPT_NAMES, publish
 from tests.published_scripts.evalsha_client import KEY, Gateway
 from tests.servers import KINDS, Cluster, Kind, RedisServer, Sentinels
 from tests.servers.resp import ServerRefused
@@ -20,7 +20,7 @@ def test_the_sha1_is_stored_and_the_script_is_loaded(server: RedisServer) -> Non
         assert server.call("GET", script.key) == script.sha.encode()
         assert server.call("SCRIPT", "EXISTS", script.sha) == [1]
         assert server.call("TTL", script.key) == -1
-    assert [script.key for script in publish(server.url)] == [f"lua:sha1:{name}" for name in NAMES]
+    assert [script.key for script in publish(server.url)] == [f"lua:sha1:{name}" for name in SCRIPT_NAMES]
 
 
 def test_publishing_again_changes_nothing_for_who_is_limited(driven_server: RedisServer) -> None:
@@ -77,7 +77,7 @@ def test_a_replica_that_is_gone_is_told_and_stops_nobody() -> None:
         replica.pause()
         found = publish(f"{master.url}?deadline=300ms", warnings.append)
         replica.resume()
-        assert master.call("SCRIPT", "EXISTS", *(script.sha for script in found)) == [1] * len(NAMES)
+        assert master.call("SCRIPT", "EXISTS", *(script.sha for script in found)) == [1] * len(SCRIPT_NAMES)
     (warning,) = warnings
     assert warning.startswith(
         "A replica did not get the scripts; publish again when it is back. Redis at 127.0.0.1:"

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
-from headgate.rules.attributes import WELL_KNOWN, AttributeReader, Attributes, folded, named, normal, request
+from headgate.rules.attributes import (
+    WELL_KNOWN,
+    AttributeReader,
+    Attributes,
+    normalize_name,
+    normalize_value,
+    parse_attribute_name,
+    request,
+)
 
 BYTES = st.binary(max_size=12) | st.text("/.%2eEfF?#&=+;[]: \t", max_size=12).map(str.encode)
 PAIRS = st.lists(st.tuples(st.sampled_from([b"Host", b"Cookie", b"X-A", b"x_a"]) | BYTES, BYTES), max_size=4)
@@ -52,7 +60,7 @@ def test_nothing_a_client_sends_is_an_error_and_normal_stays_normal(
     method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], address: str
 ) -> None:
     found = request(method, target, headers, address)
-    assert {name: normal(name, value) for name, value in found.items()} == found
+    assert {name: normalize_value(name, value) for name, value in found.items()} == found
     assert AttributeReader(found)(dict(found)) == found
     path = found["path"].split("/")
     assert path[0] == ""
@@ -119,17 +127,17 @@ def test_a_reading_takes_what_is_used_and_nothing_else() -> None:
 
 
 def test_header_names_are_folded_and_others_are_not() -> None:
-    assert folded("header.X_Api-KEY") == "header.x-api-key"
-    assert folded("argument.X_Y") == "argument.X_Y"
-    assert folded("header.É") == "header.É"  # in ASCII only, as every proxy does
+    assert normalize_name("header.X_Api-KEY") == "header.x-api-key"
+    assert normalize_name("argument.X_Y") == "argument.X_Y"
+    assert normalize_name("header.É") == "header.É"  # in ASCII only, as every proxy does
 
 
 @given(NAMES)
 def test_names_that_can_be(name: str) -> None:
-    assert named(name) == name
+    assert parse_attribute_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "X", "a.b", "header.", "argument.a|b", "cookie.a=b", "a-b", "header.a b"])
 def test_names_that_cannot_be(name: str) -> None:
     with pytest.raises(InvalidRule, match="or a name of your own in small letters, such as tenant_id"):
-        named(name)
+        parse_attribute_name(name)

@@ -89,7 +89,7 @@ def test_a_book_that_does_not_load_is_not_valid_as_far_as_a_schema_can_tell(path
 @settings(max_examples=300, deadline=None)
 def test_whatever_loads_is_valid(book: Any) -> None:
     try:
-        load.of(book)
+        load.from_mapping(book)
     except InvalidRule:
         return
     assert [error.message for error in VALID.iter_errors(book)] == []

@@ -32,8 +32,8 @@ def test_vectors(line: dict[str, Any]) -> None:
     if isinstance(attributes, Attributes):
         assert [one.key for one in match(dict(attributes))] == found
     for text in found:
-        head = keys.head("hg", line["algorithm"], line["name"])
-        assert keys.tagged(head, text).decode("latin-1") == line["redis"]
+        head = keys.key_head("hg", line["algorithm"], line["name"])
+        assert keys.build_key(head, text).decode("latin-1") == line["redis"]
 
 
 @given(ROWS, ROWS, st.integers(1, len(DIMENSIONS)))

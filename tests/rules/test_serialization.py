@@ -117,7 +117,7 @@ def test_what_goes_without_saying_is_left_out() -> None:
     book = Rulebook(rules=(Rule(name="a", limit=Choice(parse_all("5/s"))),))
     assert serialization.document(book) == {"rules": [{"name": "a", "limit": "5/s"}]}
     assert serialization.document(Rulebook()) == {"rules": []}
-    assert load.of({"rules": []}) == Rulebook()
+    assert load.from_mapping({"rules": []}) == Rulebook()
 
 
 def test_conditions_are_written_as_mappings() -> None:

@@ -31,7 +31,9 @@ UNIT = DEPLOY / "headgate.service"
 def flags(words: list[str]) -> Settings:
     """What a command line of ours sets."""
     args = tree().parse_args(["serve", *words])
-    return settings.read({each.name: getattr(args, f"set_{each.name}") for each in settings.table()}, {})
+    return settings.read_settings(
+        {each.name: getattr(args, f"set_{each.name}") for each in settings.settings_table()}, {}
+    )
 
 
 def test_systemd(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_the_service_needs_no_system_call_that_the_unit_forbids() -> None:
 def test_docker() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     environment = dict(re.findall(r"(HEADGATE_\w+)=(\S+)", text))
-    found = settings.read({}, environment)
+    found = settings.read_settings({}, environment)
     assert {str(found.http), str(found.grpc)} == {"0.0.0.0:8080", "0.0.0.0:8081"}
     assert found.admin is not None
     assert found.admin.loopback
@@ -92,7 +94,7 @@ def test_kubernetes() -> None:
     for each in container["env"]:
         if "valueFrom" in each:
             given[each["name"]] = secrets[each["valueFrom"]["secretKeyRef"]["key"]]
-    found = settings.read({}, given)
+    found = settings.read_settings({}, given)
     assert flags(container["args"]).engine.startswith("redis://")
     assert found.secret
     assert {port["containerPort"] for port in container["ports"]} == {found.http.port, found.grpc.port}  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from headgate.enforcement.stored_decision import Written
+from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.service.receipt_tokens import InvalidReceipt, ReceiptSigner
 from tests.servers import RedisServer
 from tests.servers.waiting import until
@@ -23,7 +23,7 @@ BOOK = {
         {"name": "calls", "when": {"path": ["/", "/upload"]}, **KEYED, "limit": "10/day"},
     ]
 }
-PART = Written("calls", None, "10/day", "calls", "ann", 1, 2**50, 2**40, 0, 7)
+PART = ChargeReceipt("calls", None, "10/day", "calls", "ann", 1, 2**50, 2**40, 0, 7)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def detail(reply: Reply) -> tuple[int, str]:
 
 
 @given(some.integers(0), some.integers(0, 7), some.lists(some.just(PART), max_size=3))
-def test_a_receipt_that_was_changed_in_any_bit_is_refused(at: int, bit: int, parts: list[Written]) -> None:
+def test_a_receipt_that_was_changed_in_any_bit_is_refused(at: int, bit: int, parts: list[ChargeReceipt]) -> None:
     office = ReceiptSigner(SECRET)
     text = office.write(parts).encode()
     assert office.read(text.decode()).charges == parts

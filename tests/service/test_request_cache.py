@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate import ManualClock
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.rules.load import of
+from headgate.rules.load import from_mapping
 from headgate.service import request_cache
 from headgate.service.app import App
 from headgate.service.asgi import Asgi
@@ -199,7 +199,7 @@ async def test_a_changed_book_is_gone_by_at_once(asked: str) -> None:
 
     before = [await limit(), await limit(), await limit()]
     changed = json.loads(json.dumps(BOOK).replace("3/minute", "9/minute").replace("2/minute", "8/minute"))
-    told.limiter.replace(of(changed))
+    told.limiter.replace(from_mapping(changed))
     after = [await limit(), await limit(), await limit()]
     assert len(set(before)) == len(set(after)) == 1
     assert before != after

@@ -13,7 +13,7 @@ import pytest
 
 from headgate.errors import InvalidSetting
 from headgate.service import log_format
-from headgate.service.settings import Address, Settings, flag, read, table
+from headgate.service.settings import Address, Settings, flag_name, read_settings, settings_table
 
 TOKEN = "0123456789abcdef-token"
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "service-settings.md"
@@ -35,12 +35,12 @@ def serve(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]"
 def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(tmp_path: Path) -> None:
     file = tmp_path / "headgate.toml"
     file.write_text('batch = 7\nbody = 2048\nlog = "json"\ntrusted = ["10.0.0.0/8", "::1"]\nadmin = false\n')
-    said = read({"batch": "9", "log": None}, {"HEADGATE_BATCH": "8", "HEADGATE_BODY": "4096"}, str(file))
+    said = read_settings({"batch": "9", "log": None}, {"HEADGATE_BATCH": "8", "HEADGATE_BODY": "4096"}, str(file))
     assert (said.batch, said.body, said.log) == (9, 4096, "json")
     assert said.admin is None
-    assert said.trusted == read({"trusted": "10.0.0.0/8,::1"}, {}).trusted
-    assert read({}, {"HEADGATE_CONFIG": str(file)}).batch == 7
-    assert read({}, {}) == Settings()
+    assert said.trusted == read_settings({"trusted": "10.0.0.0/8,::1"}, {}).trusted
+    assert read_settings({}, {"HEADGATE_CONFIG": str(file)}).batch == 7
+    assert read_settings({}, {}) == Settings()
 
 
 @pytest.mark.parametrize("name", ["admin_token", "secret", "engine"])
@@ -49,14 +49,14 @@ def test_secrets_may_stand_in_files(name: str, tmp_path: Path) -> None:
     value = "memory://" if name == "engine" else TOKEN
     file.write_text(f"{value}\n")
     variable = f"HEADGATE_{name.upper()}"
-    assert getattr(read({}, {f"{variable}_FILE": str(file)}), name) == value
+    assert getattr(read_settings({}, {f"{variable}_FILE": str(file)}), name) == value
     with pytest.raises(InvalidSetting, match=f"{variable} and {variable}_FILE are both set"):
-        read({}, {variable: value, f"{variable}_FILE": str(file)})
+        read_settings({}, {variable: value, f"{variable}_FILE": str(file)})
     file.write_text(" \n")
     with pytest.raises(InvalidSetting, match=f"^{variable}_FILE: .* is empty"):
-        read({}, {f"{variable}_FILE": str(file)})
+        read_settings({}, {f"{variable}_FILE": str(file)})
     with pytest.raises(InvalidSetting, match=f"^{variable}_FILE: .* cannot be read: No such file"):
-        read({}, {f"{variable}_FILE": str(tmp_path / "none")})
+        read_settings({}, {f"{variable}_FILE": str(tmp_path / "none")})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_variable_that_is_nearly_ours_is_a_mistake(variable: str, meant: str, 
     private = tmp_path / "key"
     private.write_text("PRIVATE")
     with pytest.raises(InvalidSetting, match=rf"Did you mean HEADGATE_{meant}\?") as error:
-        read({}, {f"HEADGATE_{variable}": str(private)})
+        read_settings({}, {f"HEADGATE_{variable}": str(private)})
     assert "PRIVATE" not in str(error.value)
 
 
@@ -81,7 +81,7 @@ def test_variables_of_others_are_left_alone() -> None:
         "PORT_8080_TCP_ADDR",
     )
     others = {f"HEADGATE_{name}{each}": "x" for name in ("", "ADMIN_", "HTTP_", "GRPC_") for each in kubernetes}
-    assert read({}, others | {"HEADGATE_VENV_LOCKED": "1", "HTTP": "x"}) == Settings()
+    assert read_settings({}, others | {"HEADGATE_VENV_LOCKED": "1", "HTTP": "x"}) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,16 @@ def test_what_is_refused_in_a_file_is_told_with_its_line(text: str, sentence: st
     file = tmp_path / "headgate.toml"
     file.write_text(text)
     with pytest.raises(InvalidSetting, match=sentence) as error:
-        read({}, {}, str(file))
+        read_settings({}, {}, str(file))
     assert str(error.value).startswith(str(file))
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="cannot be read: No such file"):
-        read({}, {}, str(tmp_path / "none.toml"))
+        read_settings({}, {}, str(tmp_path / "none.toml"))
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     with pytest.raises(InvalidSetting, match="is not UTF-8"):
-        read({}, {}, str(tmp_path / "bytes.toml"))
+        read_settings({}, {}, str(tmp_path / "bytes.toml"))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 )
 def test_what_is_not_safe_is_refused(flags: dict[str, str], sentence: str) -> None:
     with pytest.raises(InvalidSetting, match=sentence):
-        read(flags, {})
+        read_settings(flags, {})
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_what_is_not_safe_is_refused(flags: dict[str, str], sentence: str) -> No
     ],
 )
 def test_what_is_safe_is_not(flags: dict[str, str]) -> None:
-    read(flags, {})
+    read_settings(flags, {})
 
 
 def test_addresses_are_told_as_they_are_written() -> None:
-    assert str(read({"http": "[::1]:80"}, {}).http) == "[::1]:80"
-    assert read({"http": ":80"}, {}).http == Address("0.0.0.0", 80)
-    assert str(read({"http": "unix:/run/h"}, {}).http) == "unix:/run/h"
+    assert str(read_settings({"http": "[::1]:80"}, {}).http) == "[::1]:80"
+    assert read_settings({"http": ":80"}, {}).http == Address("0.0.0.0", 80)
+    assert str(read_settings({"http": "unix:/run/h"}, {}).http) == "unix:/run/h"
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def test_addresses_are_told_as_they_are_written() -> None:
     ],
 )
 def test_no_secret_is_told(engine: str) -> None:
-    settings = read({"engine": engine, "admin_token": f"{TOKEN}hunter2", "secret": f"{TOKEN}hunter2"}, {})
+    settings = read_settings({"engine": engine, "admin_token": f"{TOKEN}hunter2", "secret": f"{TOKEN}hunter2"}, {})
     told = f"{settings!r} {settings} {settings.told_engine} {settings.public_values()}"
     assert "hunter2" not in told
     assert TOKEN not in told
     assert settings.told_engine.startswith("redis://h")
     for name in ("admin_token", "secret"):
         with pytest.raises(InvalidSetting) as error:
-            read({name: "hunter2"}, {})
+            read_settings({name: "hunter2"}, {})
         assert "hunter2" not in str(error.value)
 
 
@@ -204,8 +204,8 @@ def test_a_service_that_cannot_start_says_why_and_ends_with_2(tmp_path: Path) ->
 
 def test_help_names_every_setting_with_its_default() -> None:
     told = " ".join(serve("--help").stdout.split())
-    for each in table():
-        assert f"{flag(each.name)} {each.metavar} {each.about}" in told
+    for each in settings_table():
+        assert f"{flag_name(each.name)} {each.metavar} {each.about}" in told
         assert not each.default or f"{each.about} ({each.default})" in told
 
 
@@ -220,15 +220,15 @@ def test_log_lines_are_lines_whatever_was_sent() -> None:
 def reference() -> str:
     """The table of the page, as it must be."""
     rows = ["| setting | flag | variable | default | |", "|---|---|---|---|---|"]
-    for each in table():
+    for each in settings_table():
         default = f"`{each.default}`" if each.default else ""
         variable = f"`HEADGATE_{each.name.upper()}`"
         rows.append(
-            f"| `{each.name}` | `{flag(each.name)} {each.metavar}` | {variable} | {default} | {each.about} |"
+            f"| `{each.name}` | `{flag_name(each.name)} {each.metavar}` | {variable} | {default} | {each.about} |"
         )
     return "\n".join(rows)
 
 
 def test_the_reference_is_this_table() -> None:
     assert reference() in REFERENCE.read_text("utf-8")
-    assert len(table()) == len(fields(Settings))
+    assert len(settings_table()) == len(fields(Settings))

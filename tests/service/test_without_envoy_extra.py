@@ -91,6 +91,6 @@ def test_without_uvloop_it_runs_on_asyncios_own_loop(tmp_path: Path, monkeypatch
 
 
 def test_with_the_extra_grpc_is_on_by_itself() -> None:
-    program = "from headgate.service.settings import read; print(read({}, {}).grpc)"
+    program = "from headgate.service.settings import read_settings; print(read_settings({}, {}).grpc)"
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert ran.stdout == "127.0.0.1:8081\n"

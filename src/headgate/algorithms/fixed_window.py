@@ -57,7 +57,16 @@ from __future__ import annotations
 import re
 
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.algorithms.limit import DAY, HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
+from headgate.algorithms.limit import (
+    DAY,
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    YEAR,
+    Limit,
+    check_microseconds,
+    check_whole,
+    format_period,
+)
 from headgate.errors import InvalidRule
 
 # The tail: its end, the units in it, when it was written, and from when on the last of them are served.
@@ -102,7 +111,7 @@ class FixedWindow(Limit):
     resolved: FixedWindow | None
 
     def __init__(self, amount: int, per: float | str = 1, zone: str | None = None) -> None:
-        if whole("The amount of a fixed window", amount) > _MAX_AMOUNT:
+        if check_whole("The amount of a fixed window", amount) > _MAX_AMOUNT:
             raise InvalidRule(f"The amount of a fixed window may be at most 10^15, not {amount}.")
         if isinstance(per, str):
             period_us, unit, calendar_zone = _checked_calendar(per, "UTC" if zone is None else zone)
@@ -111,7 +120,7 @@ class FixedWindow(Limit):
         self.amount, self.period_us, self.unit, self.zone = amount, period_us, unit, calendar_zone
         self.boundaries_us, self.resolved = _NO_BOUNDARIES, None
         suffix = "" if calendar_zone in (None, "UTC") else f" in {calendar_zone}"
-        self.text: str = f"{amount}/{unit or span(period_us)} fixed{suffix}"
+        self.text: str = f"{amount}/{unit or format_period(period_us)} fixed{suffix}"
         self.args: tuple[int | float, ...] = (amount, period_us, *_NO_BOUNDARIES)
 
     @property
@@ -137,7 +146,7 @@ class FixedWindow(Limit):
 
 
 def _checked_period_us(per: float, zone: str | None) -> int:
-    period_us = microseconds("The period of a fixed window", per)
+    period_us = check_microseconds("The period of a fixed window", per)
     if period_us > _MAX_PERIOD_US:
         raise InvalidRule(f"The period of a fixed window may be at most 100 years, not {per!r} seconds.")
     if zone is not None:

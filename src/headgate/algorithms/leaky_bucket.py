@@ -55,9 +55,9 @@ from headgate.algorithms.limit import (
     SECOND,
     YEAR,
     Limit,
-    microseconds,
-    span,
-    whole,
+    check_microseconds,
+    check_whole,
+    format_period,
 )
 from headgate.errors import InvalidRule
 
@@ -84,11 +84,11 @@ class LeakyBucket(Limit):
     algorithm = "leaky_bucket"
 
     def __init__(self, amount: int, per: float = 1, burst: int = 0, delay: int | None = 0) -> None:
-        whole("The amount of a leaky bucket", amount)
-        whole("The queue of a leaky bucket", burst, least=0)
-        whole("The delay of a leaky bucket", 0 if delay is None else delay, least=0)
-        period_us = microseconds("The period of a leaky bucket", per)
-        self.text: str = f"{amount}/{span(period_us)} queue {burst}"
+        check_whole("The amount of a leaky bucket", amount)
+        check_whole("The queue of a leaky bucket", burst, least=0)
+        check_whole("The delay of a leaky bucket", 0 if delay is None else delay, least=0)
+        period_us = check_microseconds("The period of a leaky bucket", per)
+        self.text: str = f"{amount}/{format_period(period_us)} queue {burst}"
         self.text += " nodelay" if delay is None else f" delay {delay}" if delay else ""
         self.burst: int = burst
         self.delay: int | None = delay
@@ -97,7 +97,7 @@ class LeakyBucket(Limit):
             raise InvalidRule(
                 f'"{self.text}" is too slow for a leaky bucket, which like nginx counts in thousandths of a '
                 "unit per second: it needs at least one unit per 1000 s. "
-                f'Write it as a token bucket: "{amount}/{span(period_us)} burst {burst + 1}".'
+                f'Write it as a token bucket: "{amount}/{format_period(period_us)} burst {burst + 1}".'
             )
         self.capacity: int = (burst + 1) * _UNIT
         too_long = self.capacity * SECOND > 100 * YEAR * self.rate

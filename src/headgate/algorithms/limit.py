@@ -82,14 +82,14 @@ class Unlimited(Limit):
 UNLIMITED = Unlimited()
 
 
-def whole(what: str, value: object, *, least: int = 1) -> int:
+def check_whole(what: str, value: object, *, least: int = 1) -> int:
     """Returns `value` if it is a whole number of at least `least`; raises InvalidRule otherwise."""
     if type(value) is not int or value < least:
         raise InvalidRule(f"{what} must be a whole number of at least {least}, not {value!r}.")
     return value
 
 
-def microseconds(what: str, seconds: object) -> int:
+def check_microseconds(what: str, seconds: object) -> int:
     """Returns a length of time in whole microseconds; raises InvalidRule if `seconds` is not one."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidRule(f"{what} must be a number of seconds, not {seconds!r}.")
@@ -99,15 +99,15 @@ def microseconds(what: str, seconds: object) -> int:
     return us
 
 
-def span(us: int) -> str:
+def format_period(us: int) -> str:
     """Returns a period in its shortest text form, as after a slash: 1000000 is "s", 90000000 is "90s"."""
     for length, unit in ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"), (SECOND, "s")):
         if us == length:
             return unit
-    return duration(us)
+    return format_duration(us)
 
 
-def duration(us: int) -> str:
+def format_duration(us: int) -> str:
     """Returns a length of time with its number: 1000000 is "1s", 90000000 is "90s", 0 is "0s"."""
     if not us:
         return "0s"

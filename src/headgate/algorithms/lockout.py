@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headgate.algorithms.limit import YEAR, whole
+from headgate.algorithms.limit import YEAR, check_whole
 from headgate.errors import InvalidRule
 
 # An end, and the refusals counted until then; 0: locked until then.
@@ -48,10 +48,10 @@ class Lockout(_LockoutFields):
     __slots__ = ()
 
     def __new__(cls, after: int, within_us: int, for_us: int) -> Lockout:
-        if whole('A lockout\'s "after", its number of refusals,', after) > _MAX_REFUSALS:
+        if check_whole('A lockout\'s "after", its number of refusals,', after) > _MAX_REFUSALS:
             raise InvalidRule(f'A lockout\'s "after" may be at most 10^15 refusals, not {after}.')
         for name, span_us in (("within", within_us), ("for", for_us)):
-            if whole(f'A lockout\'s "{name}", in microseconds,', span_us) > _MAX_SPAN_US:
+            if check_whole(f'A lockout\'s "{name}", in microseconds,', span_us) > _MAX_SPAN_US:
                 raise InvalidRule(f'A lockout\'s "{name}" may be at most 100 years, not {span_us} microseconds.')
         return super().__new__(cls, after, within_us, for_us)
 

@@ -61,7 +61,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.algorithms.limit import MAX_CLOCK_SWING_US, SECOND
-from headgate.algorithms.quota_units import WHOLE, Division
+from headgate.algorithms.quota_units import ALL_GRANT_UNITS, QuotaUnits
 from headgate.errors import InvalidRule
 
 MAX_HOLDERS = 1000
@@ -90,7 +90,7 @@ class State(NamedTuple):
     holders: tuple[Holder, ...]
 
 
-class Assignment(NamedTuple):
+class QuotaGrant(NamedTuple):
     """The grant of one holder: units per period, and units at once; 0 of both is nothing at all."""
 
     units: int
@@ -100,7 +100,7 @@ class Assignment(NamedTuple):
     grains: int
 
 
-def spans(report_us: int) -> tuple[int, int]:
+def ttl_and_grace(report_us: int) -> tuple[int, int]:
     """Returns ttl and grace for holders that report so often: a ttl of about one and a half intervals, in whole
     seconds, and both together two intervals; but two seconds and three, where they report more often than each
     1.5 s."""
@@ -111,7 +111,7 @@ def spans(report_us: int) -> tuple[int, int]:
 
 
 def assign(
-    division: Division,
+    division: QuotaUnits,
     state: State | None,
     now_us: int,
     holder: str,
@@ -119,19 +119,22 @@ def assign(
     ttl_us: int,
     grace_us: int,
     unknown_until_us: int = 0,
-) -> tuple[Assignment | None, State]:
+) -> tuple[QuotaGrant | None, State]:
     """Stores the demand of a holder, in grant units (`division.grains`; None: it cannot know), and returns its
     grant; None while the ledger listens."""
     grant_units, after = tell(division.least, state, now_us, holder, wants, ttl_us + grace_us, unknown_until_us)
-    return told(division, grant_units, ttl_us), after
+    return grant_in_units(division, grant_units, ttl_us), after
 
 
-def told(division: Division, grant_units: int | None, ttl_us: int) -> Assignment | None:
+def grant_in_units(division: QuotaUnits, grant_units: int | None, ttl_us: int) -> QuotaGrant | None:
     """Converts grant units to the units of the limit."""
     if grant_units is None:
         return None
-    units, burst = division.amount * grant_units // WHOLE, division.burst * grant_units // WHOLE
-    return Assignment(units, division.period_us, burst, ttl_us, grant_units)
+    units, burst = (
+        division.amount * grant_units // ALL_GRANT_UNITS,
+        division.burst * grant_units // ALL_GRANT_UNITS,
+    )
+    return QuotaGrant(units, division.period_us, burst, ttl_us, grant_units)
 
 
 def tell(
@@ -158,10 +161,10 @@ def tell(
     if wants is not None:
         demands[rank] = damped_demand(demands[rank], wants)
     elif demands[rank] == DEPARTED:
-        demands[rank] = WHOLE // (len(demands) - demands.count(DEPARTED) + 1)
+        demands[rank] = ALL_GRANT_UNITS // (len(demands) - demands.count(DEPARTED) + 1)
     grant_units = 0
     if now_us >= listening_until_us:
-        free = WHOLE - sum(holder.grants[0][0] for other, holder in enumerate(holders) if other != rank)
+        free = ALL_GRANT_UNITS - sum(holder.grants[0][0] for other, holder in enumerate(holders) if other != rank)
         grant_units = min(target(least, demands, rank), free)
         if grant_units < least:
             grant_units = 0
@@ -185,7 +188,7 @@ def damped_demand(before: int, wants: int) -> int:
     """Returns the demand to store for a holder that reports this."""
     if before - before // 4 <= wants <= before:
         return before
-    return min(WHOLE, wants + (wants + 7) // 8)
+    return min(ALL_GRANT_UNITS, wants + (wants + 7) // 8)
 
 
 def target(least: int, demands: Sequence[int], rank: int) -> int:
@@ -193,7 +196,7 @@ def target(least: int, demands: Sequence[int], rank: int) -> int:
     own_demand = demands[rank]
     if own_demand == DEPARTED:
         return 0
-    max_seats = WHOLE // least
+    max_seats = ALL_GRANT_UNITS // least
     needs = [max(least, each) for each in demands if each > 0][:max_seats]
     before = sum(each > 0 for each in demands[:rank])
     level, extra_count, unused = _level(needs)
@@ -218,7 +221,7 @@ def _level(needs: list[int]) -> tuple[int, int, int]:
     Each round meets all needs below an equal part of what remains. In each, either the unmet or what they lack
     becomes half as many, so there are at most log2(1000) + log2(WHOLE) of them; mostly three.
     """
-    unused = WHOLE
+    unused = ALL_GRANT_UNITS
     while needs:
         level = unused // len(needs)
         unmet = [each for each in needs if each > level]

@@ -40,7 +40,7 @@ from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
 
 # All of a limit, in grant units. Up to sixteen holders can have equal parts of it exactly.
-WHOLE = 1_081_080_000
+ALL_GRANT_UNITS = 1_081_080_000
 
 MAX_UNITS = 10**9  # units per period, and units at once
 _MIN_FINE_AMOUNT = 10**6  # units per period: enough for fine parts
@@ -52,7 +52,7 @@ _BURST_DIVISOR = 10  # a tenth of a window's units may pass at once
 _CALENDAR_US = {"day": DAY + HOUR, "week": WEEK + HOUR, "month": 31 * DAY + HOUR, "year": 366 * DAY + HOUR}
 
 
-class Division(NamedTuple):
+class QuotaUnits(NamedTuple):
     """A limit as a token bucket that can be granted in parts."""
 
     amount: int
@@ -62,16 +62,18 @@ class Division(NamedTuple):
     @property
     def least(self) -> int:
         """The fewest grant units that let anything pass."""
-        return -(-WHOLE // min(self.amount, self.burst))
+        return -(-ALL_GRANT_UNITS // min(self.amount, self.burst))
 
     def grains(self, units: int, elapsed_us: int) -> int:
         """Returns the grant units that would have let so many units pass in that time, rounded up."""
         if units <= 0:
             return 0
-        return min(WHOLE, -(-units * self.period_us * WHOLE // (max(1, elapsed_us) * self.amount)))
+        return min(
+            ALL_GRANT_UNITS, -(-units * self.period_us * ALL_GRANT_UNITS // (max(1, elapsed_us) * self.amount))
+        )
 
 
-def division(limit: Limit) -> Division:
+def quota_units(limit: Limit) -> QuotaUnits:
     """Returns the limit as quota units; raises InvalidRule if it cannot be granted in parts."""
     as_bucket = _AS_BUCKETS.get(limit.algorithm)
     if as_bucket is None:
@@ -86,7 +88,7 @@ def division(limit: Limit) -> Division:
             f'"{limit}" cannot be divided among holders: a window needs at least 2 units, and nothing may have '
             "more than 10^9 units a second or at once, or less than one in 10^9 seconds."
         )
-    return Division(amount, period_us, burst)
+    return QuotaUnits(amount, period_us, burst)
 
 
 def _per_standard_period(amount: int, period_us: int) -> tuple[int, int]:

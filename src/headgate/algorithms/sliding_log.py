@@ -58,7 +58,16 @@ from bisect import bisect_left, bisect_right
 from itertools import groupby
 
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.algorithms.limit import EXACT, HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
+from headgate.algorithms.limit import (
+    EXACT,
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    YEAR,
+    Limit,
+    check_microseconds,
+    check_whole,
+    format_period,
+)
 from headgate.errors import InvalidRule
 
 # head and tail: units are numbered in the order of writing, the log holds tail <= number < head;
@@ -88,13 +97,13 @@ class SlidingLog(Limit):
     algorithm = "sliding_log"
 
     def __init__(self, amount: int, per: float = 1) -> None:
-        self.amount: int = whole("The amount of a sliding log", amount)
-        self.period_us: int = microseconds("The period of a sliding log", per)
-        self.text: str = f"{amount}/{span(self.period_us)} log"
+        self.amount: int = check_whole("The amount of a sliding log", amount)
+        self.period_us: int = check_microseconds("The period of a sliding log", per)
+        self.text: str = f"{amount}/{format_period(self.period_us)} log"
         if amount > _MAX_UNITS:
             raise InvalidRule(
                 f'"{self.text}" is too much to remember: a sliding log keeps every unit, at most 1000000 of them. '
-                f'"{amount}/{span(self.period_us)} sliding" keeps two counts instead.'
+                f'"{amount}/{format_period(self.period_us)} sliding" keeps two counts instead.'
             )
         if self.period_us > _MAX_PERIOD_US:
             raise InvalidRule(f'"{self.text}" is too long: a sliding log looks back at most 100 years.')

@@ -65,10 +65,10 @@ from headgate.algorithms.limit import (
     MAX_CLOCK_SWING_US,
     YEAR,
     Limit,
-    duration,
-    microseconds,
-    span,
-    whole,
+    check_microseconds,
+    check_whole,
+    format_duration,
+    format_period,
 )
 from headgate.errors import InvalidRule
 
@@ -94,23 +94,25 @@ class SlidingWindow(Limit):
     algorithm = "sliding_window"
 
     def __init__(self, amount: int, per: float = 1, cells: int = CELLS) -> None:
-        if whole("The amount of a sliding window", amount) > _MAX_AMOUNT:
+        if check_whole("The amount of a sliding window", amount) > _MAX_AMOUNT:
             raise InvalidRule(f"The amount of a sliding window may be at most 10^13, not {amount}.")
-        period_us = microseconds("The period of a sliding window", per)
+        period_us = check_microseconds("The period of a sliding window", per)
         if period_us > _MAX_PERIOD_US:
             raise InvalidRule(f"The period of a sliding window may be at most 100 years, not {per!r} seconds.")
-        if whole("The number of cells of a sliding window", cells) > _MAX_CELLS:
+        if check_whole("The number of cells of a sliding window", cells) > _MAX_CELLS:
             raise InvalidRule(f"A sliding window may have at most {_MAX_CELLS} cells, not {cells}.")
         if period_us % cells:
             raise InvalidRule(
-                f"{cells} cells do not divide {duration(period_us)} into whole microseconds. "
+                f"{cells} cells do not divide {format_duration(period_us)} into whole microseconds. "
                 f"Use {_nearest_divisor(period_us, cells)} cells."
             )
         self.amount: int = amount
         self.cells: int = cells
         self.cell_us: int = period_us // cells
         self.cut: tuple[int, int] = (self.cell_us, cells)
-        self.text: str = f"{amount}/{span(period_us)} sliding" + ("" if cells == CELLS else f" cells {cells}")
+        self.text: str = f"{amount}/{format_period(period_us)} sliding" + (
+            "" if cells == CELLS else f" cells {cells}"
+        )
         self.args: tuple[int | float, ...] = (amount, self.cell_us, cells)
 
     @property

@@ -54,9 +54,9 @@ from headgate.algorithms.limit import (
     MAX_CLOCK_SWING_US,
     SECOND,
     Limit,
-    duration,
-    microseconds,
-    whole,
+    check_microseconds,
+    check_whole,
+    format_duration,
 )
 from headgate.errors import InvalidRule
 
@@ -88,10 +88,10 @@ class Slots(Limit):
     algorithm = "slots"
 
     def __init__(self, amount: int, ttl: float = 30.0) -> None:
-        self.amount: int = whole("The number of slots", amount)
-        self.ttl_us: int = microseconds("The ttl of slots", ttl)
+        self.amount: int = check_whole("The number of slots", amount)
+        self.ttl_us: int = check_microseconds("The ttl of slots", ttl)
         self.text: str = f"{amount} slots" + (
-            "" if self.ttl_us == _DEFAULT_TTL_US else f" ttl {duration(self.ttl_us)}"
+            "" if self.ttl_us == _DEFAULT_TTL_US else f" ttl {format_duration(self.ttl_us)}"
         )
         if amount > EXACT or self.ttl_us > HORIZON_US:
             raise InvalidRule(f'"{self.text}" cannot be: a ttl is at most 366 days, an amount at most 2^53.')

@@ -76,9 +76,9 @@ from headgate.algorithms.limit import (
     MAX_CLOCK_SWING_US,
     SECOND,
     Limit,
-    duration,
-    microseconds,
-    span,
+    check_microseconds,
+    format_duration,
+    format_period,
 )
 from headgate.errors import InvalidRule
 
@@ -123,13 +123,13 @@ class Smooth(Limit):
     ) -> None:
         _check_number("The amount of a smooth limit", amount, 0.0001, 1e15)
         _check_number("The cold factor of a smooth limit", cold, 1, 1000)
-        period_us = microseconds("The period of a smooth limit", per)
-        warmup_us = 0 if warmup == 0 else microseconds("The warm-up of a smooth limit", warmup)
-        burst_us = 0 if burst == 0 else microseconds("The burst of a smooth limit", burst)
-        self.text: str = f"{_decimal(amount)}/{span(period_us)} smooth"
-        self.text += f" warmup {duration(warmup_us)}" if warmup_us else ""
+        period_us = check_microseconds("The period of a smooth limit", per)
+        warmup_us = 0 if warmup == 0 else check_microseconds("The warm-up of a smooth limit", warmup)
+        burst_us = 0 if burst == 0 else check_microseconds("The burst of a smooth limit", burst)
+        self.text: str = f"{_decimal(amount)}/{format_period(period_us)} smooth"
+        self.text += f" warmup {format_duration(warmup_us)}" if warmup_us else ""
         self.text += f" cold {_decimal(cold)}" if cold != 3 else ""
-        self.text += f" burst {duration(burst_us)}" if burst_us != SECOND else ""
+        self.text += f" burst {format_duration(burst_us)}" if burst_us != SECOND else ""
         if (cold != 3 and not warmup_us) or (burst_us != SECOND and warmup_us):
             raise InvalidRule(
                 f'"{self.text}" cannot be: a smooth limit either warms up, with a cold factor, or saves a '

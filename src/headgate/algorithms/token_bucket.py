@@ -61,7 +61,16 @@ from math import ceil, frexp, gcd
 from typing import NamedTuple
 
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.algorithms.limit import EXACT, HORIZON_US, MAX_CLOCK_SWING_US, YEAR, Limit, microseconds, span, whole
+from headgate.algorithms.limit import (
+    EXACT,
+    HORIZON_US,
+    MAX_CLOCK_SWING_US,
+    YEAR,
+    Limit,
+    check_microseconds,
+    check_whole,
+    format_period,
+)
 from headgate.errors import InvalidRule
 
 
@@ -135,10 +144,12 @@ class TokenBucket(Limit):
     algorithm = "token_bucket"
 
     def __init__(self, amount: int, per: float = 1, burst: int | None = None) -> None:
-        whole("The amount of a token bucket", amount)
-        whole("The burst of a token bucket", amount if burst is None else burst)
-        period_us = microseconds("The period of a token bucket", per)
-        self.text: str = f"{amount}/{span(period_us)}" + ("" if burst in (None, amount) else f" burst {burst}")
+        check_whole("The amount of a token bucket", amount)
+        check_whole("The burst of a token bucket", amount if burst is None else burst)
+        period_us = check_microseconds("The period of a token bucket", per)
+        self.text: str = f"{amount}/{format_period(period_us)}" + (
+            "" if burst in (None, amount) else f" burst {burst}"
+        )
         shared = gcd(amount, period_us)
         self.burst: int = amount if burst is None else burst
         self.amount: int = amount // shared

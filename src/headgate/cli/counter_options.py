@@ -17,9 +17,14 @@ from headgate.cli.parser import name_value
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse_all
-from headgate.operations.counter_lookup import Count, all_of_key, check_counted_there, of_key
-from headgate.rules.attributes import folded
-from headgate.rules.lookup import rule_of
+from headgate.operations.counter_lookup import (
+    CounterRef,
+    all_counters_of_key,
+    check_counted_on_server,
+    counters_of_key,
+)
+from headgate.rules.attributes import normalize_name
+from headgate.rules.lookup import find_rule
 from headgate.rules.rule import Rule
 from headgate.validation import names_of
 
@@ -47,19 +52,19 @@ def add_counter_options(parser: argparse.ArgumentParser, *, attributes: bool = T
         )
 
 
-def counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
+def counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[CounterRef]:
     """Returns the counters that the options select; raises InvalidRule if they do not."""
     rule = _rule(args, engine)
     if rule is None:
         return _plain_limit_counters(args)
-    return of_key(rule, args.key, _attributes(rule, args.attribute), _describe_option)
+    return counters_of_key(rule, args.key, _attributes(rule, args.attribute), _describe_option)
 
 
 def _attributes(rule: Rule, options: list[tuple[str, str]]) -> dict[str, str]:
     """Returns the attributes of --attribute; raises InvalidRule if the rule's limit does not depend on one."""
     needed = sorted({test.attribute for test, _ in rule.limit.cases})
     for name, value in options:
-        if folded(name) not in needed:
+        if normalize_name(name) not in needed:
             matches = get_close_matches(name, needed, 1, 0.6)
             hint = f"Did you mean {matches[0]}?" if matches else f"Leave --attribute {name}={value} out."
             reason = f'chooses its limit by {", ".join(needed)}, not by "{name}"' if needed else _SAME_FOR_ALL
@@ -71,17 +76,17 @@ def _describe_option(name: str) -> str:
     return f"--attribute {name}=VALUE, or {name}= if there is none"
 
 
-def all_counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[Count]:
+def all_counters_of(args: argparse.Namespace, engine: RedisEngine) -> list[CounterRef]:
     """Returns the selected counters, of a rule those of every limit that it may choose."""
     rule = _rule(args, engine)
     if rule is None:
         return _plain_limit_counters(args)
-    return all_of_key(rule, args.key)
+    return all_counters_of_key(rule, args.key)
 
 
-def _plain_limit_counters(args: argparse.Namespace) -> list[Count]:
+def _plain_limit_counters(args: argparse.Namespace) -> list[CounterRef]:
     limits = parse_all(args.limit)
-    return [Count(name, limit, None) for name, limit in zip(names_of(limits, args.name), limits, strict=True)]
+    return [CounterRef(name, limit, None) for name, limit in zip(names_of(limits, args.name), limits, strict=True)]
 
 
 def _rule(args: argparse.Namespace, engine: RedisEngine) -> Rule | None:
@@ -106,4 +111,4 @@ def _rule(args: argparse.Namespace, engine: RedisEngine) -> Rule | None:
         raise InvalidRule(
             f'Where is the rule "{args.rule}"? No rulebook was pushed to this engine: give one with --rules FILE.'
         )
-    return check_counted_there(rule_of(book, args.rule))
+    return check_counted_on_server(find_rule(book, args.rule))

@@ -34,14 +34,14 @@ def url_of(args: argparse.Namespace) -> str:
     return args.engine or os.environ.get(VARIABLE, "")
 
 
-def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, url_options.Options]:
+def server_of(args: argparse.Namespace, memory_error: str) -> tuple[str, url_options.EngineOptions]:
     """Splits the engine's URL into the server's and our options. `memory_error` says why memory:// is refused."""
     url = url_of(args)
     if not url:
         raise InvalidRule(f"Say where to: {args.called} --engine redis://host:6379/0, or set {VARIABLE}.")
     if url.startswith("memory://"):
         raise InvalidRule(f"memory:// is this process alone: {memory_error}.")
-    server_url, options = url_options.split(url)
+    server_url, options = url_options.split_url_options(url)
     open_engine(server_url).close()  # checks the URL: an engine connects only on the first request
     return server_url, options
 

@@ -13,8 +13,8 @@ from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.cli.table import Table, Value
-from headgate.explain import long
-from headgate.operations.key_usage import SCAN_LIMIT, KeyUsage, UsageReport, check_rule, surveyed, walk
+from headgate.explain import in_words
+from headgate.operations.key_usage import SCAN_LIMIT, KeyUsage, UsageReport, check_rule, report_usage, scan_keys
 
 
 def add(commands: Commands) -> None:
@@ -44,8 +44,8 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> Output:
     with server(args, "nothing is counted there between two commands") as engine:
-        book, scan = optional_rulebook(args, engine), walk(engine, args.rule, args.scan_limit)
-        report = surveyed(engine, scan, book, args.rule, args.top)
+        book, scan = optional_rulebook(args, engine), scan_keys(engine, args.rule, args.scan_limit)
+        report = report_usage(engine, scan, book, args.rule, args.top)
     check_rule(report, book, args.rule)
     if not report.complete:
         message = f"Stopped at {args.scan_limit:,}; there are more. Raise --scan-limit to see all of them."
@@ -74,6 +74,6 @@ def _row(usage: KeyUsage) -> tuple[Value, ...]:
         usage.used,
         usage.capacity,
         None if outcome is None else outcome[REMAINING],
-        long(reset_us) if reset_us else None,
+        in_words(reset_us) if reset_us else None,
         None if limit is None else limit.text,
     )

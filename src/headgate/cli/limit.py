@@ -9,7 +9,7 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.engines import url_options
 from headgate.engines.url import open_async_engine
-from headgate.explain import explain, laws, page
+from headgate.explain import explain, explain_limits, guarantees
 from headgate.limit_syntax import parse_all
 
 
@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> Output:
     limits = parse_all(args.text)
     width = min(110, max(60, shutil.get_terminal_size((100, 24)).columns))
     engine = open_async_engine(args.engine) if args.engine else None  # it connects only on the first request
-    nodes = args.nodes or (url_options.split(args.engine)[1].nodes if args.engine else None) or 1
+    nodes = args.nodes or (url_options.split_url_options(args.engine)[1].nodes if args.engine else None) or 1
     document = [
         {"limit": limit.text, "algorithm": limit.algorithm}
-        | {"explained": dict((*explain(limit), *laws(engine, limit, nodes)))}
+        | {"explained": dict((*explain(limit), *guarantees(engine, limit, nodes)))}
         for limit in limits
     ]
-    return Output({"limits": document}, [page(limits, engine, nodes, width).removesuffix("\n")])
+    return Output({"limits": document}, [explain_limits(limits, engine, nodes, width).removesuffix("\n")])

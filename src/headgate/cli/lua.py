@@ -12,7 +12,14 @@ from headgate.cli.engine_option import add_engine, server_of
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, group
 from headgate.cli.table import Table
-from headgate.engines.redis.script_assembly import Script, bare, in_one_string, published, several, single
+from headgate.engines.redis.script_assembly import (
+    Script,
+    algorithm_script,
+    fits_one_string,
+    mixed_script,
+    published_script,
+    standalone_script,
+)
 from headgate.errors import InvalidRule
 from headgate.gateway import lua_library
 
@@ -86,19 +93,19 @@ def _copy(args: argparse.Namespace) -> Output:
 
 def scripts() -> dict[str, Script]:
     """Returns every script by name: those for gateways, then those that the Redis engine itself runs."""
-    by_name = {f"published/{name}": published(name) for name in _CALL_SYNTAX}
+    by_name = {f"published/{name}": published_script(name) for name in _CALL_SYNTAX}
     for name, algorithm in ALGORITHMS.items():
-        by_name[f"take/{name}"] = single("take", name)
-        by_name[f"take_together/{name}"] = single("take_together", name)
-        if in_one_string(name):
-            by_name[f"take_calls/{name}"] = single("take_calls", name)
-        by_name[f"refund/{name}"] = single("refund", name)
+        by_name[f"take/{name}"] = algorithm_script("take", name)
+        by_name[f"take_together/{name}"] = algorithm_script("take_together", name)
+        if fits_one_string(name):
+            by_name[f"take_calls/{name}"] = algorithm_script("take_calls", name)
+        by_name[f"refund/{name}"] = algorithm_script("refund", name)
         if algorithm.retune is not None:
-            by_name[f"retune/{name}"] = single("retune", name)
-    by_name["take_all"] = several("take_all", ALGORITHMS)
-    by_name["take_all/lockout"] = several("take_all", (*ALGORITHMS, "lockout"))
-    by_name["slots"] = bare("slots", "slots")
-    by_name["quota_ledger"] = bare("quota_ledger", "quota_grants")
+            by_name[f"retune/{name}"] = algorithm_script("retune", name)
+    by_name["take_all"] = mixed_script("take_all", ALGORITHMS)
+    by_name["take_all/lockout"] = mixed_script("take_all", (*ALGORITHMS, "lockout"))
+    by_name["slots"] = standalone_script("slots", "slots")
+    by_name["quota_ledger"] = standalone_script("quota_ledger", "quota_grants")
     return by_name
 
 

@@ -26,8 +26,8 @@ from headgate.enforcement.split_limits import check_split_limits
 from headgate.engines import url_options
 from headgate.errors import HeadgateError, InvalidRule
 from headgate.gateway import lua_library
-from headgate.gateway.nginx_conf import DEBIAN, MODULES, Gate, conf
-from headgate.gateway.nginx_init_check import init_only
+from headgate.gateway.nginx_conf import DEBIAN_MODULE_DIR, LUA_MODULES, NginxOptions, render_conf
+from headgate.gateway.nginx_init_check import init_only_conf
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 
@@ -72,12 +72,12 @@ def _add_choices(parser: Parser) -> None:
     )
     counting.add_argument("--shared", action="store_true", help="count in this nginx alone, all workers together")
     parser.add_argument("--plate", metavar="PLATE", help="write this file, and use it instead of pushed rules")
-    parser.add_argument("--prefix", default=Gate.prefix, help="what the keys begin with (hg unless given)")
+    parser.add_argument("--prefix", default=NginxOptions.prefix, help="what the keys begin with (hg unless given)")
     parser.add_argument(
-        "--listen", type=whole_number(1), default=Gate.listen, metavar="PORT", help="8000 unless given"
+        "--listen", type=whole_number(1), default=NginxOptions.listen, metavar="PORT", help="8000 unless given"
     )
     parser.add_argument(
-        "--backend", default=Gate.backend, metavar="URL", help="http://127.0.0.1:8080 unless given"
+        "--backend", default=NginxOptions.backend, metavar="URL", help="http://127.0.0.1:8080 unless given"
     )
     parser.add_argument(
         "--workers", type=whole_number(1), metavar="N", help="as many as there are cores unless given"
@@ -89,7 +89,7 @@ def _conf(args: argparse.Namespace) -> Output:
     print_warnings(book, as_json=args.json)  # the bundle keeps them: nginx logs them
     bundle_path = _bundle_path(args, Path(args.rulebook))
     gate = _gate(args, bundle_path, args.rulebook)
-    text = conf(book, gate)
+    text = render_conf(book, gate)
     if args.plate is not None:
         compile_to(Path(args.plate), book)
     elif bundle_path is not None and not bundle_path.exists():
@@ -107,11 +107,11 @@ def _bundle_path(args: argparse.Namespace, rulebook: Path) -> Path | None:
     return rulebook.with_suffix(".plate.json").absolute() if args.shared else None
 
 
-def _gate(args: argparse.Namespace, bundle_path: Path | None, rulebook: str) -> Gate:
+def _gate(args: argparse.Namespace, bundle_path: Path | None, rulebook: str) -> NginxOptions:
     if args.listen > 65535:
         raise Misuse(f"A port is a number up to 65535, not {args.listen}. See {args.called} --help.")
     engine = None if args.shared else _engine(url_of(args) or ENGINE)
-    return Gate(
+    return NginxOptions(
         package_path=lua_library.package_path(lua_library.folder()),
         said=_command_line(args, engine, bundle_path),
         modules=_modules(),
@@ -130,7 +130,7 @@ def _engine(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not re.fullmatch(r"(redis|valkey)s?(\+(cluster|sentinel|unix))?|unix", scheme):
         raise InvalidRule("nginx counts in Redis, or with --shared in itself. Write --engine redis://host:6379/0.")
-    url_options.split_for_rulebook(url)  # raises InvalidRule if an option is wrong
+    url_options.split_rulebook_url(url)  # raises InvalidRule if an option is wrong
     return url
 
 
@@ -140,7 +140,7 @@ def _command_line(args: argparse.Namespace, engine: str | None, bundle_path: Pat
     arguments += ["--shared"] if engine is None else ["--engine", re.sub(r"//[^/?]*@", "//...@", engine)]
     arguments += [] if bundle_path is None else ["--plate", str(bundle_path)]
     for name in ("prefix", "listen", "backend", "workers"):
-        if getattr(args, name) != getattr(Gate, name):
+        if getattr(args, name) != getattr(NginxOptions, name):
             arguments += [f"--{name}", str(getattr(args, name))]
     return shlex.join(arguments)
 
@@ -153,7 +153,7 @@ def _modules() -> list[str] | None:
     result = subprocess.run([program, "-V"], capture_output=True, text=True, check=False)
     if "openresty" in result.stderr or re.search(r"--add-module=\S*lua", result.stderr):
         return []
-    paths = [f"{DEBIAN}/{name}" for name in MODULES]
+    paths = [f"{DEBIAN_MODULE_DIR}/{name}" for name in LUA_MODULES]
     return paths if all(map(os.path.exists, paths)) else None
 
 
@@ -164,7 +164,7 @@ def _resolver() -> str:
     except OSError:
         text = ""
     match = re.search(r"^nameserver\s+([0-9.]+)\s*$", text, re.M)
-    return Gate.resolver if match is None else match[1]
+    return NginxOptions.resolver if match is None else match[1]
 
 
 def _find_program() -> str | None:
@@ -195,7 +195,7 @@ def _write_files(args: argparse.Namespace, book: Rulebook, folder: Path) -> list
     gate = _gate(args, bundle_path, args.file)
     if bundle_path is not None:
         compile_to(bundle_path, book)
-    text = conf(book, replace(gate, logs=str(folder), scratch=str(folder)))
+    text = render_conf(book, replace(gate, logs=str(folder), scratch=str(folder)))
     (folder / "nginx.conf").write_text(text)
     return ["-p", f"{folder}/", "-c", str(folder / "nginx.conf"), "-g", f"pid {folder}/nginx.pid;"]
 
@@ -217,7 +217,7 @@ def _run_init(args: argparse.Namespace, program: str, options: list[str], dump: 
     prefix = options[options.index("-p") :][:2] if "-p" in options else []
     with TemporaryDirectory(prefix="headgate-nginx-") as folder:
         try:
-            text = init_only(dump, Path(folder))
+            text = init_only_conf(dump, Path(folder))
         except InvalidRule as error:
             warn(
                 f"The Lua of init was not run: headgate cannot read this configuration: {error}", as_json=args.json

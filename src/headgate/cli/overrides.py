@@ -19,8 +19,8 @@ from headgate.cli.parser import Commands, Parser, Run, command, duration_option,
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.cli.table import Table
 from headgate.enforcement.override_checks import check_override
-from headgate.engines.overrides import checked
-from headgate.rules.lookup import attributes_of, rule_of
+from headgate.engines.overrides import validate_override
+from headgate.rules.lookup import find_rule, parse_key
 from headgate.rules.rule import Rulebook
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _verb(verbs: Commands, name: str, run: Run, about: str, *examples: str) -> P
 
 
 def _set(args: argparse.Namespace) -> Output:
-    key, limits, _ = checked(args.key, args.limit)
+    key, limits, _ = validate_override(args.key, args.limit)
     with server(args) as engine:
         _check(args, engine, key, limits)
         done = engine.overrides(args.rule).set(key, args.limit, absent=args.if_absent, ttl=args.life)
@@ -94,9 +94,9 @@ def _check(args: argparse.Namespace, engine: RedisEngine, key: str, limits: tupl
 def _check_names(book: Rulebook | None, name: str, key: str | None = None) -> None:
     """Raises InvalidRule if the rulebook has no such rule, or the rule no such key."""
     if book is not None:
-        rule = rule_of(book, name)
+        rule = find_rule(book, name)
         if key is not None:
-            attributes_of(rule, key)
+            parse_key(rule, key)
 
 
 def _get(args: argparse.Namespace) -> Output:

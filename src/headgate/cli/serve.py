@@ -14,7 +14,7 @@ from pathlib import Path
 from headgate.cli.parser import Commands, command
 from headgate.extras import ENVOY_MODULES, INSTALL_ENVOY, missing, require
 from headgate.service import log_format, sample_rules
-from headgate.service.settings import ENVIRONMENT, Settings, flag, read, table
+from headgate.service.settings import ENV_PREFIX, Settings, flag_name, read_settings, settings_table
 
 JSON = "json"
 
@@ -31,18 +31,18 @@ def add(commands: Commands) -> None:
         "can also be set in the environment (HEADGATE_WORKERS=2) or in a TOML file (workers = 2).",
     )
     parser.add_argument("--config", metavar="FILE", help="a TOML file with settings")
-    for setting in table():
+    for setting in settings_table():
         help_text = f"{setting.about} ({setting.default})" if setting.default else setting.about
         parser.add_argument(
-            flag(setting.name), dest=f"set_{setting.name}", metavar=setting.metavar, help=help_text
+            flag_name(setting.name), dest=f"set_{setting.name}", metavar=setting.metavar, help=help_text
         )
 
 
 def _serve(args: argparse.Namespace) -> int:
-    settings = read(
-        {setting.name: getattr(args, f"set_{setting.name}") for setting in table()}, config=args.config
+    settings = read_settings(
+        {setting.name: getattr(args, f"set_{setting.name}") for setting in settings_table()}, config=args.config
     )
-    log_format.set_up(settings.log, settings.log_level)
+    log_format.configure_logging(settings.log, settings.log_level)
     require("headgate serve", "service", "granian", "msgspec")
     if settings.grpc is not None:
         hint = f" To answer HTTP only, set grpc to off; it is {settings.grpc}."
@@ -58,8 +58,8 @@ def logs_json(words: Sequence[str]) -> bool:
     """Whether a command line is a `serve` whose log is JSON. The command line or its settings may be invalid."""
     if not words or words[0] != "serve":
         return False
-    log_setting = _option_value(words, "--log") or os.environ.get(f"{ENVIRONMENT}LOG")
-    config = _option_value(words, "--config") or os.environ.get(f"{ENVIRONMENT}CONFIG")
+    log_setting = _option_value(words, "--log") or os.environ.get(f"{ENV_PREFIX}LOG")
+    config = _option_value(words, "--config") or os.environ.get(f"{ENV_PREFIX}CONFIG")
     if log_setting is None and config:
         with suppress(OSError, ValueError, RecursionError):
             log_setting = tomllib.loads(Path(config).read_text("utf-8")).get("log")
@@ -101,5 +101,5 @@ def _print_addresses(settings: Settings, token: str | None, *, as_json: bool) ->
             token_hint = f"with the token {token}" if token else "with the token that was set"
             print(f"  admin  {admin}      {token_hint}")
         if url is not None and not settings.rules:
-            print(f"Try it:\n  {sample_rules.curl(url)}")
+            print(f"Try it:\n  {sample_rules.example_command(url)}")
     sys.stdout.flush()

@@ -15,7 +15,7 @@ from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Parser, Run, command, whole_number
 from headgate.cli.table import Cell, Table, Value
-from headgate.explain import long
+from headgate.explain import in_words
 from headgate.flow import run
 from headgate.operations import manual_calls
 from headgate.validation import check_key
@@ -78,13 +78,13 @@ def _take(args: argparse.Namespace) -> Output:
 
 def _peek(args: argparse.Namespace) -> Output:
     with server(args) as engine:
-        return _decision_output(run(manual_calls.peeking(engine, args.key, counters_of(args, engine), args.cost)))
+        return _decision_output(run(manual_calls.peek(engine, args.key, counters_of(args, engine), args.cost)))
 
 
 def _reset(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         check_key(args.key)
-        names = run(manual_calls.resetting(engine, args.key, all_counters_of(args, engine)))
+        names = run(manual_calls.reset(engine, args.key, all_counters_of(args, engine)))
     return Output(
         {"key": args.key, "reset": names}, [f"{name}: the counter of {args.key} is deleted" for name in names]
     )
@@ -93,7 +93,7 @@ def _reset(args: argparse.Namespace) -> Output:
 def _refund(args: argparse.Namespace) -> Output:
     with server(args) as engine:
         check_key(args.key)
-        refunds = run(manual_calls.refunding(engine, args.key, counters_of(args, engine), args.cost))
+        refunds = run(manual_calls.refund(engine, args.key, counters_of(args, engine), args.cost))
     rows = [(name, after.limit.text, before.remaining, after.remaining) for name, before, after in refunds]
     document = [
         {"name": name, "limit": after.limit.text}
@@ -147,4 +147,4 @@ def _row(name: str, verdict: Verdict) -> tuple[Value, ...]:
 
 
 def _duration(us: int) -> str | None:
-    return long(us) if us else None
+    return in_words(us) if us else None

@@ -29,11 +29,11 @@ from headgate.algorithms.decision import ALLOWED, MARK, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
-from headgate.enforcement.rule_decision import CANDIDATE, SHADOW, Charged, Denied, Head, RuleDecision
+from headgate.enforcement.rule_decision import CANDIDATE, SHADOW, Charged, ChargeLabel, Denied, RuleDecision
 from headgate.enforcement.split_limits import check_split_limits, even_share
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.fallback.limit_share import Place, fresh
-from headgate.engines.url_options import Options
+from headgate.engines.layers.fallback.limit_share import MemberPosition, full_capacity
+from headgate.engines.url_options import EngineOptions
 from headgate.flow import Flow
 from headgate.rules.condition import Test
 from headgate.rules.match import Match, Matcher
@@ -44,13 +44,13 @@ LOCAL, SLOTS, PREFETCHED, REMOTE = range(4)
 MAX_CALLER_LIMITS = 1000  # cached meters of limits that callers pass themselves
 
 # The stage that decides a rule's charges, their label, and the meters.
-BoundRule = tuple[int, Head, list[Any]]
+BoundRule = tuple[int, ChargeLabel, list[Any]]
 
 
 class CompiledRulebook:
     """A rulebook whose limits are bound to an engine, and to the in-memory engine of this process."""
 
-    def __init__(self, book: Rulebook, engine: Any, local: Any, options: Options) -> None:
+    def __init__(self, book: Rulebook, engine: Any, local: Any, options: EngineOptions) -> None:
         self.book: Rulebook = check_split_limits(book)
         self.engine = engine
         self.local = local  # the same as engine if that counts in this process
@@ -63,7 +63,7 @@ class CompiledRulebook:
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in book.rules}
         self.closed: frozenset[str] = frozenset(rule.name for rule in book.rules if _never_allowed(rule))
         self._bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
-        self._bound_shares: dict[tuple[str, int, str | None, Place], BoundRule] = {}
+        self._bound_shares: dict[tuple[str, int, str | None, MemberPosition], BoundRule] = {}
         self._caller_meters: dict[tuple[Limit, str], Any] = {}
 
     def plan(self, attributes: Mapping[str, Any], cost: int | None) -> CallPlan:
@@ -108,7 +108,9 @@ class CompiledRulebook:
             bound = self._bound_shares[cache_key] = self._bind(rule, limits, shadow_kind, nodes)
         return bound
 
-    def _bind(self, rule: Rule, limits: Limits, shadow_kind: str | None, nodes: Place | None) -> BoundRule:
+    def _bind(
+        self, rule: Rule, limits: Limits, shadow_kind: str | None, nodes: MemberPosition | None
+    ) -> BoundRule:
         remote = self.local is not self.engine
         local = rule.where != "cluster" and remote
         engine = self.local if local else self.engine
@@ -156,7 +158,7 @@ class CallPlan:
     def __init__(self, ruling: CompiledRulebook) -> None:
         self.ruling: CompiledRulebook = ruling
         self.charges: list[Charged] = []
-        self.heads: list[Head] = []
+        self.heads: list[ChargeLabel] = []
         self.denied: list[Denied] = []
         self.straight: bool = True
         self._stages: list[int] = []
@@ -299,7 +301,7 @@ def _never_allowed(rule: Rule) -> bool:
     if cost is None or cost.cases or isinstance(cost.otherwise, str) or rule.limit.cases:
         return False
     limits = [limit for limit in rule.limit.otherwise if not isinstance(limit, Smooth | Slots)]
-    return any(cost.otherwise > fresh(limit) for limit in limits)
+    return any(cost.otherwise > full_capacity(limit) for limit in limits)
 
 
 def _needs_process_count(rule: Rule) -> bool:
@@ -323,12 +325,12 @@ def counter_names(rule: Rule, limits: Limits, candidate: bool = False) -> list[s
     """Returns the counter names of a rule's limits: by position, so that a changed limit keeps its counter, and by
     case, so that no counter is decided by two limits in turn."""
     base = f"{rule.name}~" if candidate else rule.name
-    case = next(word for word, value in cases_of(rule, candidate) if value is limits)
+    case = next(word for word, value in limit_cases(rule, candidate) if value is limits)
     suffix = f"@{case}" if case else ""
     return [f"{base}#{position}{suffix}" if position else f"{base}{suffix}" for position in range(len(limits))]
 
 
-def cases_of(rule: Rule, candidate: bool = False) -> list[tuple[str, Limits]]:
+def limit_cases(rule: Rule, candidate: bool = False) -> list[tuple[str, Limits]]:
     """Lists all limits that a rule may choose, each with the name of its case. The name is empty for `otherwise`,
     and for all cases if the key decides between them: then no two calls of one key differ. An address in the key
     does not decide: the key holds only its network."""

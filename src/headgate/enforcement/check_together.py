@@ -42,7 +42,7 @@ class Ask(NamedTuple):
     key: str = ""
 
 
-class Together:
+class CallBatch:
     """The charges of several calls, and a decision for each."""
 
     __slots__ = ("asked", "call", "meeting")

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 from headgate.enforcement.split_limits import check_split_limits
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.url import open_archive
+from headgate.engines.url import open_version_store
 from headgate.errors import InvalidRule
 from headgate.rules import load
 from headgate.rules.distribution.disk_cache import DiskCache
-from headgate.rules.distribution.envoy_descriptors import FolderSource, as_book
+from headgate.rules.distribution.envoy_descriptors import FolderSource, translate_descriptors
 from headgate.rules.distribution.versions import RulebookVersions
-from headgate.rules.distribution.watcher import FileSource, Paper, PushedSource, RulebookWatcher
+from headgate.rules.distribution.watcher import FileSource, PushedSource, RulebookText, RulebookWatcher
 from headgate.rules.rule import Rulebook
 
 Rules = Rulebook | Mapping[str, Any] | str | PathLike[str]
@@ -47,7 +47,7 @@ def open_rulebook(
     if isinstance(rules, Rulebook):
         return OpenedRulebook(rules, None, _nothing)
     if isinstance(rules, Mapping):
-        return OpenedRulebook(load.of(rules), None, _nothing)
+        return OpenedRulebook(load.from_mapping(rules), None, _nothing)
     if not isinstance(rules, str | PathLike):
         raise InvalidRule(f'Rules are a Rulebook, a mapping, the name of a file, or "pushed"; not {rules!r}.')
     name = fspath(rules)
@@ -59,7 +59,7 @@ def open_rulebook(
         name = engine
     watch: RulebookWatcher[Rulebook]
     if "://" in name:
-        version_store, disconnect = open_archive(name, prefix)
+        version_store, disconnect = open_version_store(name, prefix)
         source = PushedSource(RulebookVersions(version_store))
         watch = RulebookWatcher(source, _load, follow, keep=DiskCache(f"{name} {prefix}"))
     else:
@@ -78,6 +78,6 @@ def _nothing() -> None:
     """Does nothing: there is nothing to close."""
 
 
-def _load(paper: Paper) -> Rulebook:
-    text, kind = as_book(paper).plain
+def _load(paper: RulebookText) -> Rulebook:
+    text, kind = translate_descriptors(paper).plain
     return check_split_limits(load.parse(text, format=kind or "", source=paper.name))

@@ -6,22 +6,22 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from headgate.algorithms.limit import Limit
-from headgate.engines.overrides import checked, instead
+from headgate.engines.overrides import effective_limit, validate_override
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
-from headgate.rules.lookup import attributes_of, rule_of
+from headgate.rules.lookup import find_rule, parse_key
 from headgate.rules.rule import Rule, Rulebook
 
 
 def check_override(book: Rulebook, name: str, key: str, limits: tuple[Limit, ...]) -> None:
     """Raises InvalidRule if there is no such rule, if it takes no overrides or has no such key, or if these limits
     cannot replace the rule's."""
-    rule = rule_of(book, name)
+    rule = find_rule(book, name)
     if not rule.overrides:
         raise InvalidRule(f'Rule "{rule.name}" takes no overrides: say `overrides: true` in it first.')
     if not rule.mode.enforce and not rule.mode.shadow:
         raise InvalidRule(f'Rule "{rule.name}" is off: an override would decide nothing. Set its mode first.')
-    _check_limited(rule, attributes_of(rule, key))
+    _check_limited(rule, parse_key(rule, key))
     _check_kinds(rule, limits)
 
 
@@ -44,7 +44,7 @@ def _check_kinds(rule: Rule, limits: tuple[Limit, ...]) -> None:
         if len(limits) > len(replaced):
             raise InvalidRule(f'Rule "{rule.name}" has {len(replaced)} limits; the override has {len(limits)}.')
         for limit, new in zip(replaced, limits, strict=False):
-            if instead(limit, new) is None:
+            if effective_limit(limit, new) is None:
                 raise InvalidRule(
                     f'"{new}" cannot take the place of "{limit}" in rule "{rule.name}": {_why(limit, new)}'
                 )
@@ -64,7 +64,7 @@ class _CheckedOverrides:
         self._inner, self._rule, self._book = inner, rule, book
 
     def _check(self, key: object, limits: object, ttl: object) -> None:
-        key, parsed, _ = checked(key, limits, ttl)
+        key, parsed, _ = validate_override(key, limits, ttl)
         check_override(self._book(), self._rule, key, parsed)
 
 

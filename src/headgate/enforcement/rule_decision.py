@@ -32,7 +32,7 @@ from headgate.algorithms.decision import (
     longest_delay,
 )
 from headgate.algorithms.limit import EXACT, UNLIMITED, Limit
-from headgate.engines.layers.fallback.limit_share import fresh
+from headgate.engines.layers.fallback.limit_share import full_capacity
 from headgate.lazy import lazy_property
 from headgate.rules.match import Match
 from headgate.rules.rule import Refusal
@@ -40,7 +40,9 @@ from headgate.rules.rule import Refusal
 SHADOW, CANDIDATE = "shadow", "candidate"
 
 Charged = tuple[Any, str, int]  # a meter, a key, a cost
-Head = tuple[str, "str | None"]  # the label of a charge: its rule, and whether it is a shadow or a candidate
+ChargeLabel = tuple[
+    str, "str | None"
+]  # the label of a charge: its rule, and whether it is a shadow or a candidate
 Denied = tuple[int, Match]  # a rule that refuses without a charge, and how many charges come before it
 
 
@@ -84,14 +86,14 @@ class RuleDecision(Decision):
     def __init__(
         self,
         book: RefusalSource,
-        heads: Sequence[Head],
+        heads: Sequence[ChargeLabel],
         charges: Sequence[Charged],
         answers: Sequence[Outcome | None],
         denied: Sequence[Denied],
         several_requests: bool = False,
     ) -> None:
         self._book = book
-        self.heads: Sequence[Head] = heads
+        self.heads: Sequence[ChargeLabel] = heads
         self.charges: Sequence[Charged] = charges
         self.answers: Sequence[Outcome | None] = answers
         self.denied = denied
@@ -273,4 +275,4 @@ def _retry_after_us(part: Decision) -> float:
 def _remaining_share(part: Decision) -> float:
     """Returns the remaining units as a share of the limit."""
     limit = part.source.limit
-    return inf if limit is UNLIMITED else part.facts[REMAINING] / fresh(limit)
+    return inf if limit is UNLIMITED else part.facts[REMAINING] / full_capacity(limit)

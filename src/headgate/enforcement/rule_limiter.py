@@ -31,11 +31,11 @@ from headgate.algorithms.decision import Decision, Outcome
 from headgate.clock import Clock, check_clock
 from headgate.enforcement import held_slots
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
-from headgate.enforcement.check_together import Ask, Together, refund_untracked
+from headgate.enforcement.check_together import Ask, CallBatch, refund_untracked
 from headgate.enforcement.open_rulebook import Rules, open_rulebook
 from headgate.enforcement.override_checks import AsyncRuleOverrides, RuleOverrides
 from headgate.enforcement.rule_decision import RuleDecision
-from headgate.enforcement.stored_decision import Written, charge_receipts, decision_from_receipts
+from headgate.enforcement.stored_decision import ChargeReceipt, charge_receipts, decision_from_receipts
 from headgate.engines import url_options
 from headgate.engines.deadlines import set_deadline
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
@@ -63,7 +63,7 @@ class _RuleLimiterBase:
         self.engine = engine
         self._local = local
         self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
-        self._options = url_options.split(url)[1] if url is not None else url_options.Options()
+        self._options = url_options.split_url_options(url)[1] if url is not None else url_options.EngineOptions()
         self.watch: RulebookWatcher[Rulebook] | None
         book, self.watch, self._close_rules = open_rulebook(rules, url, prefix, self.replace)
         self.replace(book)
@@ -90,7 +90,7 @@ class _RuleLimiterBase:
         """
         if not isinstance(rulebook, Rulebook):
             raise InvalidRule(
-                "A Rulebook is expected, as headgate.rules.load.read(path) or load.of(mapping) returns it; "
+                "A Rulebook is expected, as headgate.rules.load.read(path) or load.from_mapping(mapping) returns it; "
                 f"not {describe(rulebook)}."
             )
         compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options)
@@ -117,9 +117,9 @@ class _RuleLimiterBase:
             self.__dict__.pop("call", None)
         return type(self).call(self, attributes, cost)
 
-    def together(self, asks: Sequence[Ask]) -> Together:
+    def together(self, asks: Sequence[Ask]) -> CallBatch:
         """Plans the charges of several calls; sends no request."""
-        return Together(self._compiled, asks)
+        return CallBatch(self._compiled, asks)
 
     def _cancel_flow(self, decision: Decision) -> Flow[bool]:
         if not decision.allowed:
@@ -135,7 +135,7 @@ class _RuleLimiterBase:
         live = [(rule, meter, key) for (rule, shadow_kind), (meter, key, _) in labelled if shadow_kind is None]
         return live, any(not match.shadow for _, match in plan.denied)
 
-    def receipts(self, decision: Decision) -> list[Written]:
+    def receipts(self, decision: Decision) -> list[ChargeReceipt]:
         """Returns a receipt for each charge of the decision, from which any process can restore it.
 
         >>> limiter = Limiter.from_rules(RULES)
@@ -144,7 +144,7 @@ class _RuleLimiterBase:
         """
         return charge_receipts(check_decision(decision))
 
-    def redeemed(self, receipts: Sequence[Written]) -> RuleDecision:
+    def redeemed(self, receipts: Sequence[ChargeReceipt]) -> RuleDecision:
         """Restores a decision from its receipts: to be refunded, cancelled, renewed or released.
 
         >>> limiter = Limiter.from_rules(RULES)
@@ -212,7 +212,7 @@ class RuleLimiter(_RuleLimiterBase):
         >>> [decision.allowed for decision in Limiter.from_rules(RULES).check_together(calls)]
         [True, False]
         """
-        batch = Together(self._compiled, asks)
+        batch = CallBatch(self._compiled, asks)
         if not batch.call.straight:
             return run(batch.decide())
         charges = batch.call.charges
@@ -404,18 +404,18 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         """Decides several calls, and charges them all or none; returns a decision for each."""
         return await self.decided_together(self.together(asks))
 
-    async def decided_together(self, batch: Together) -> tuple[RuleDecision, ...]:
+    async def decided_together(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         """Decides several calls whose charges are planned."""
         if not batch.call.straight:
             return await arun(batch.decide())
         return batch.decisions(await self.answered(batch))
 
-    async def peeked_together(self, batch: Together) -> tuple[RuleDecision, ...]:
+    async def peeked_together(self, batch: CallBatch) -> tuple[RuleDecision, ...]:
         """Decides what `decided_together` would decide, and charges nothing."""
         outcomes, several_requests = await arun(batch.call.outcomes(commit=False))
         return batch.decisions(outcomes, several_requests)
 
-    async def answered(self, batch: Together) -> Sequence[Outcome]:
+    async def answered(self, batch: CallBatch) -> Sequence[Outcome]:
         """Sends the single request of straight calls, and returns the outcome of each charge."""
         charges = batch.call.charges
         if len(charges) != 1:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.engines.layers.fallback.limit_share import equal_share, fresh
+from headgate.engines.layers.fallback.limit_share import equal_share, full_capacity
 from headgate.errors import InvalidRulebook
 from headgate.rules.rule import Choice, Limits, Rulebook
 
@@ -40,7 +40,7 @@ def even_share(limit: Limit, nodes: int, rank: int | None) -> Limit:
 def _indivisible(limit: Limit, nodes: int) -> str | None:
     """Returns why a limit cannot be divided among `nodes`, and what to do; None if it can."""
     discrete = isinstance(limit, Slots) or (isinstance(limit, FixedWindow) and limit.unit is not None)
-    if discrete and fresh(limit) < nodes:
+    if discrete and full_capacity(limit) < nodes:
         return (
             f"has fewer units than {nodes} nodes, and each of them needs one. "
             "Raise the limit, lower nodes, or write where: cluster."

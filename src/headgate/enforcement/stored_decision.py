@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from headgate.algorithms.decision import AT_US, DELAY_US, MARK, RESET_AFTER_US, Decision, Outcome
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import CompiledRulebook
-from headgate.enforcement.rule_decision import Charged, Head, RuleDecision
+from headgate.enforcement.rule_decision import Charged, ChargeLabel, RuleDecision
 from headgate.engines.memory.async_engine import AsyncMemoryMeter, AsyncMemorySlotMeter
 from headgate.engines.memory.engine import MemoryMeter, MemorySlotMeter
 from headgate.errors import InvalidCharge, InvalidRule
@@ -28,7 +28,7 @@ from headgate.validation import describe
 _LOCAL = MemoryMeter, MemorySlotMeter, AsyncMemoryMeter, AsyncMemorySlotMeter
 
 
-class Written(NamedTuple):
+class ChargeReceipt(NamedTuple):
     """The receipt of one charge that passed. `here`: it counts in the process that decided, not on the server."""
 
     rule: str
@@ -45,18 +45,20 @@ class Written(NamedTuple):
     here: bool = False
 
 
-def charge_receipts(decision: Decision) -> list[Written]:
+def charge_receipts(decision: Decision) -> list[ChargeReceipt]:
     """Returns a receipt for each charge of a decision; none if it was refused."""
     if not decision.allowed:
         return []
     return [_receipt(part) for part in (*decision.parts, *decision.beside) if part.allowed and _has_counter(part)]
 
 
-def decision_from_receipts(receipts: Sequence[Written], compiled: CompiledRulebook) -> RuleDecision:
+def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: CompiledRulebook) -> RuleDecision:
     """Restores a decision from its receipts, with all that refund, cancel, renew and release need."""
-    if not isinstance(receipts, list | tuple) or not all(isinstance(receipt, Written) for receipt in receipts):
+    if not isinstance(receipts, list | tuple) or not all(
+        isinstance(receipt, ChargeReceipt) for receipt in receipts
+    ):
         raise InvalidCharge(f"Receipts are a list, as receipts(decision) returns it; not {describe(receipts)}.")
-    heads: list[Head] = []
+    heads: list[ChargeLabel] = []
     charges: list[Charged] = []
     outcomes: list[Outcome] = []
     for receipt in receipts:
@@ -84,10 +86,10 @@ def _has_counter(part: Decision) -> bool:
     return hasattr(part.source, "name")
 
 
-def _receipt(part: Decision) -> Written:
+def _receipt(part: Decision) -> ChargeReceipt:
     meter: Any = part.source
     outcome = part.facts
-    return Written(
+    return ChargeReceipt(
         part.rule or "",
         part.aside,
         meter.limit.text,

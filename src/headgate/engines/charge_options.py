@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from headgate.algorithms.lockout import Lockout
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class ChargeOptions:
     aside: bool = False
     lockout: Lockout | None = None
     overrides: bool = False
-    fallback: Instead | None = None
+    fallback: FallbackMode | None = None
     deadline: float | None = None
     prefetch: tuple[int, int | None] | None = None
 
@@ -61,7 +61,7 @@ def all_limit_only(charges: Sequence[tuple[M, str, int]]) -> bool:
     return True
 
 
-def parts(charges: Sequence[tuple[M, str, int]]) -> list[list[tuple[M, str, int]]]:
+def group_by_rule(charges: Sequence[tuple[M, str, int]]) -> list[list[tuple[M, str, int]]]:
     """Groups charges by rule. Consecutive charges without options form one group: they are all or none anyway."""
     if all_limit_only(charges):
         return [list(charges)]

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TypeVar
 
 from headgate.engines.charge_options import HasChargeOptions
-from headgate.engines.url_options import PROMPT
+from headgate.engines.url_options import FALLBACK_DEADLINE_S
 
 T = TypeVar("T")
 
 
-def deadline_of(meters: Iterable[HasChargeOptions]) -> float | None:
+def shortest_deadline(meters: Iterable[HasChargeOptions]) -> float | None:
     """Returns the shortest deadline of the meters' options, in seconds; None if none of them has one."""
     shortest: float | None = None
     has_live = False
@@ -32,9 +32,11 @@ def deadline_of(meters: Iterable[HasChargeOptions]) -> float | None:
     return shortest
 
 
-def prompt(shadows: Iterable[HasChargeOptions], deadline: float | None) -> float:
+def shadow_timeout(shadows: Iterable[HasChargeOptions], deadline: float | None) -> float:
     """Returns how long a call with this deadline waits for shadows that live on another server."""
-    return min(seconds for seconds in (PROMPT, deadline_of(shadows), deadline) if seconds is not None)
+    return min(
+        seconds for seconds in (FALLBACK_DEADLINE_S, shortest_deadline(shadows), deadline) if seconds is not None
+    )
 
 
 def set_deadline(engine: object, seconds: float) -> None:
@@ -44,6 +46,6 @@ def set_deadline(engine: object, seconds: float) -> None:
         set_inner(seconds)
 
 
-def within(call: Callable[..., T], deadline: float | None) -> Callable[..., T]:
+def with_deadline(call: Callable[..., T], deadline: float | None) -> Callable[..., T]:
     """Returns the call with a deadline bound to it, if there is one."""
     return call if deadline is None else partial(call, deadline=deadline)

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from headgate.algorithms.decision import Outcome, OverriddenOutcome
 from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.limit import Limit, microseconds
+from headgate.algorithms.limit import Limit, check_microseconds
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock
 from headgate.engines.memory.state_table import StateTable
@@ -34,7 +34,7 @@ from headgate.limit_syntax import parse_all
 Limits = tuple[Limit, ...]
 
 
-def checked(key: object, text: object, ttl: object = None) -> tuple[str, Limits, int | None]:
+def validate_override(key: object, text: object, ttl: object = None) -> tuple[str, Limits, int | None]:
     """Validates an override and returns its key, its limits and its life in microseconds."""
     if not isinstance(text, str):
         raise InvalidRule(f"An override is a limit's text, such as 10/minute; not {text!r}.")
@@ -42,22 +42,22 @@ def checked(key: object, text: object, ttl: object = None) -> tuple[str, Limits,
     for limit in limits:
         if isinstance(limit, Slots):
             raise InvalidRule(f'"{limit}" is held, not taken: an override is a rate, such as 10/minute.')
-    return checked_key(key), limits, None if ttl is None else microseconds("The life of an override", ttl)
+    return validate_key(key), limits, None if ttl is None else check_microseconds("The life of an override", ttl)
 
 
-def checked_key(key: object) -> str:
+def validate_key(key: object) -> str:
     """Validates the key of an override and returns it."""
     if not isinstance(key, str) or not key:
         raise InvalidCharge(f"An override belongs to a key, which is a text and not empty; not {key!r}.")
     return key
 
 
-def joined(limits: Limits) -> str:
+def join_limits(limits: Limits) -> str:
     """Joins limits to the text that people write."""
     return "; ".join(limit.text for limit in limits)
 
 
-def instead(limit: Limit, override: Limit) -> Limit | None:
+def effective_limit(limit: Limit, override: Limit) -> Limit | None:
     """Returns the limit that decides when the key has `override` and the rule says `limit`; None: the rule's."""
     if override.algorithm != limit.algorithm:
         return None
@@ -70,10 +70,10 @@ def instead(limit: Limit, override: Limit) -> Limit | None:
     return FixedWindow(override.amount, limit.unit, limit.zone)
 
 
-def told(outcome: Outcome, limit: Limit, text: str) -> Outcome:
+def overridden_outcome(outcome: Outcome, limit: Limit, text: str) -> Outcome:
     """Returns the outcome of a decision by an override of this text, where the rule says `limit`."""
     overridden = OverriddenOutcome(outcome)
-    overridden.limit = instead(limit, parse_all(text)[0]) or limit
+    overridden.limit = effective_limit(limit, parse_all(text)[0]) or limit
     return overridden
 
 
@@ -111,7 +111,7 @@ class MemoryOverrides:
         self._engine, self._table, self._clock = engine, table, engine.clock
 
     def set(self, key: str, limits: str, *, absent: bool = False, ttl: float | None = None) -> bool:
-        key, parsed, life_us = checked(key, limits, ttl)
+        key, parsed, life_us = validate_override(key, limits, ttl)
         with self._engine.lock:
             now_us = self._clock.now_us()
             if absent and active_limits(self._table, key, now_us):
@@ -122,12 +122,12 @@ class MemoryOverrides:
 
     def get(self, key: str) -> str | None:
         with self._engine.lock:
-            limits = active_limits(self._table, checked_key(key), self._clock.now_us())
-        return joined(limits) if limits else None
+            limits = active_limits(self._table, validate_key(key), self._clock.now_us())
+        return join_limits(limits) if limits else None
 
     def unset(self, key: str) -> bool:
         with self._engine.lock:
-            existed = bool(active_limits(self._table, checked_key(key), self._clock.now_us()))
+            existed = bool(active_limits(self._table, validate_key(key), self._clock.now_us()))
             self._table.delete(key)
         return existed
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
-from headgate.algorithms.quota_grants import Assignment
+from headgate.algorithms.quota_grants import QuotaGrant
 from headgate.algorithms.slots import Slots
 from headgate.engines.charge_options import ChargeOptions
 
@@ -87,7 +87,7 @@ class Ledger(Protocol):
     @property
     def name(self) -> str: ...
 
-    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         """Records that a holder would have used so many units within that time, and returns its grant. With None,
         or within no time, its demand is unknown. Returns None while grants may be in use that no ledger remembers.
         """
@@ -175,7 +175,7 @@ class AsyncLedger(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None: ...
+    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None: ...
     async def leave(self, key: str, holder: str) -> None: ...
 
 

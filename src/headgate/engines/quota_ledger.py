@@ -25,9 +25,9 @@ from threading import Lock
 from typing import Protocol
 
 from headgate.algorithms import quota_grants
-from headgate.algorithms.limit import DAY, Limit, duration
-from headgate.algorithms.quota_grants import Assignment
-from headgate.algorithms.quota_units import Division, division
+from headgate.algorithms.limit import DAY, Limit, format_duration
+from headgate.algorithms.quota_grants import QuotaGrant
+from headgate.algorithms.quota_units import QuotaUnits, quota_units
 from headgate.engines.fork_reset import on_fork
 from headgate.engines.memory.state_table import StateTable
 from headgate.engines.overrides import LockOwner
@@ -36,38 +36,38 @@ from headgate.errors import InvalidCharge, InvalidRule
 _MAX_LIFE_US = DAY
 
 
-class Dividing:
+class LedgerBase:
     """What all ledgers share: a limit, how it is divided, and how long its grants last and count."""
 
     def __init__(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> None:
         if ttl_us <= 0 or grace_us < 0 or ttl_us + grace_us > _MAX_LIFE_US:
             raise InvalidRule(
                 "An assignment lives for at least a microsecond, and with its grace for at most a day; "
-                f"not for {duration(ttl_us)} and {duration(grace_us)}."
+                f"not for {format_duration(ttl_us)} and {format_duration(grace_us)}."
             )
         self.limit = limit
         self.name = name
-        self.division: Division = division(limit)
+        self.division: QuotaUnits = quota_units(limit)
         self.ttl_us = ttl_us
         self.grace_us = grace_us
         self.live_us: int = ttl_us + grace_us
 
     def wants(self, key: object, holder: object, wanted: int | None, within_us: int) -> int | None:
         """Validates what a holder reports and returns its demand in grant units; None if that is unknown."""
-        checked(key, holder)
+        validate_holder(key, holder)
         if (wanted or 0) < 0 or within_us < 0:
             raise InvalidCharge(f"A holder wants 0 units or more, not {wanted} within {within_us} microseconds.")
         return None if wanted is None or not within_us else self.division.grains(wanted, within_us)
 
 
-def checked(key: object, holder: object) -> None:
+def validate_holder(key: object, holder: object) -> None:
     """Validates the key and the holder of a grant."""
     for field, name in (("key", key), ("holder", holder)):
         if not isinstance(name, str) or not name:
             raise InvalidCharge(f"The {field} of an assignment is a text and not empty, not {name!r}.")
 
 
-class Told:
+class GrantExpiries:
     """Until when the grants of this process may be in use, by key."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class LedgerOwner(LockOwner, Protocol):
     started_us: int
 
 
-class MemoryLedger(Dividing):
+class MemoryLedger(LedgerBase):
     """The in-memory engine's quota ledgers of one limit."""
 
     def __init__(
@@ -110,7 +110,7 @@ class MemoryLedger(Dividing):
         self._engine = engine
         self._table = table
 
-    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         demand = self.wants(key, holder, wanted, within_us)
         engine = self._engine
         with engine.lock:
@@ -125,7 +125,7 @@ class MemoryLedger(Dividing):
         return granted
 
     def leave(self, key: str, holder: str) -> None:
-        checked(key, holder)
+        validate_holder(key, holder)
         with self._engine.lock:
             now_us = self._engine.clock.now_us()
             after = quota_grants.leave(self._live_state(key, now_us), now_us, holder)

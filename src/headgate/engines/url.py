@@ -20,7 +20,7 @@ from headgate.clock import Clock, SystemClock, check_clock
 from headgate.engines import url_options
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.port import AsyncEngine, Engine
-from headgate.engines.url_options import Instead, Options
+from headgate.engines.url_options import EngineOptions, FallbackMode
 from headgate.engines.url_schemes import MEMORY, scheme_of
 from headgate.errors import InvalidRule
 from headgate.extras import require
@@ -40,7 +40,7 @@ class KeywordOptions(NamedTuple):
     """The options that a caller gave as keywords."""
 
     deadline: float | str | None
-    fallback: Instead | None
+    fallback: FallbackMode | None
     denial_cache: bool | None
     prefetch: float | str | None
     prefetch_units: int | None
@@ -54,7 +54,7 @@ def open_engine(
     clock: Clock | None = None,
     ruled: bool = False,
     deadline: float | str | None = None,
-    fallback: Instead | None = None,
+    fallback: FallbackMode | None = None,
     denial_cache: bool | None = None,
     prefetch: float | str | None = None,
     prefetch_units: int | None = None,
@@ -112,7 +112,7 @@ def open_engine(
     return engine
 
 
-def _membership(server_url: str | None, prefix: str, options: Options, ruled: bool) -> Membership:
+def _membership(server_url: str | None, prefix: str, options: EngineOptions, ruled: bool) -> Membership:
     """Returns the processes that share the limits: counted by their heartbeats, or as many as was stated."""
     from headgate.engines.layers.fallback.membership import Membership
 
@@ -134,7 +134,7 @@ def open_async_engine(
     clock: Clock | None = None,
     ruled: bool = False,
     deadline: float | str | None = None,
-    fallback: Instead | None = None,
+    fallback: FallbackMode | None = None,
     denial_cache: bool | None = None,
     prefetch: float | str | None = None,
     prefetch_units: int | None = None,
@@ -179,7 +179,7 @@ def open_async_engine(
     return engine
 
 
-def _async_membership(server_url: str | None, prefix: str, options: Options, ruled: bool) -> AsyncMembership:
+def _async_membership(server_url: str | None, prefix: str, options: EngineOptions, ruled: bool) -> AsyncMembership:
     """Returns the same for an event loop."""
     from headgate.engines.layers.fallback.membership import AsyncMembership
 
@@ -195,7 +195,7 @@ def _async_membership(server_url: str | None, prefix: str, options: Options, rul
     return shared
 
 
-def open_archive(url: str, prefix: str = "hg") -> tuple[RedisVersionStore, Callable[[], None]]:
+def open_version_store(url: str, prefix: str = "hg") -> tuple[RedisVersionStore, Callable[[], None]]:
     """Opens the store of published rulebook versions on a server; returns it and a function that closes it."""
     server_url, options = _parse(url)
     if server_url is None:
@@ -219,9 +219,11 @@ def _checked_clock(clock: Clock | None, url: str) -> Clock:
     return valid
 
 
-def _parse(url: str, ruled: bool = False, keywords: KeywordOptions | None = None) -> tuple[str | None, Options]:
+def _parse(
+    url: str, ruled: bool = False, keywords: KeywordOptions | None = None
+) -> tuple[str | None, EngineOptions]:
     """Returns the URL of a server, or None for memory://; and the options of the layers around it."""
-    server_url, options = url_options.split_for_rulebook(url) if ruled else url_options.split(url)
+    server_url, options = url_options.split_rulebook_url(url) if ruled else url_options.split_url_options(url)
     if keywords is not None:
         options = options.with_given(keywords._asdict())
     if options.prefetch_units is not None and options.prefetch is None:

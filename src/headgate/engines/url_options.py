@@ -35,16 +35,16 @@ from difflib import get_close_matches
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlencode
 
-from headgate.algorithms.limit import EXACT, HORIZON_US, SECOND, microseconds
-from headgate.engines.url_schemes import MEMORY, fragment, is_tls, kind_of, scheme_of, unreadable
+from headgate.algorithms.limit import EXACT, HORIZON_US, SECOND, check_microseconds
+from headgate.engines.url_schemes import MEMORY, fragment_error, is_tls, kind_of, scheme_of, unreadable_url
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse_span
 
-Instead = Literal["allow", "deny", "local"]
-FALLBACKS: tuple[Instead, ...] = get_args(Instead)
+FallbackMode = Literal["allow", "deny", "local"]
+FALLBACKS: tuple[FallbackMode, ...] = get_args(FallbackMode)
 
-PATIENT = 1.0  # deadline in seconds, where nothing else can answer
-PROMPT = 0.05  # where something else can answer, or the answer is not needed
+DEFAULT_DEADLINE_S = 1.0  # deadline in seconds, where nothing else can answer
+FALLBACK_DEADLINE_S = 0.05  # where something else can answer, or the answer is not needed
 
 _SWITCH_WORDS = {
     "on": True,
@@ -83,17 +83,17 @@ _digits = re.compile(r"[0-9]{1,16}")
 
 
 @dataclass(frozen=True)
-class Options:
+class EngineOptions:
     """The options of the layers and the deadline. Times in seconds. None: not chosen."""
 
     deadline: float | None = None
-    fallback: Instead | None = None
+    fallback: FallbackMode | None = None
     denial_cache: bool = False
     prefetch: float | None = None
     prefetch_units: int | None = None
     nodes: int | None = None
 
-    def with_given(self, keywords: Mapping[str, Any]) -> Options:
+    def with_given(self, keywords: Mapping[str, Any]) -> EngineOptions:
         """Adds validated values by name; they replace those of the URL, except where they are None."""
         return replace(
             self, **{name: _validate(name, value) for name, value in keywords.items() if value is not None}
@@ -107,13 +107,19 @@ class Options:
     @property
     def patience(self) -> float:
         """The deadline in seconds, chosen or not."""
-        return self.deadline if self.deadline is not None else PROMPT if self.fallback else PATIENT
+        return (
+            self.deadline
+            if self.deadline is not None
+            else FALLBACK_DEADLINE_S
+            if self.fallback
+            else DEFAULT_DEADLINE_S
+        )
 
 
-_OPTION_NAMES = tuple(field.name for field in fields(Options))
+_OPTION_NAMES = tuple(field.name for field in fields(EngineOptions))
 
 
-def split(url: str) -> tuple[str, Options]:
+def split_url_options(url: str) -> tuple[str, EngineOptions]:
     """Splits an engine's URL into the URL of the server and our options. InvalidRule if an option is unknown, is
     given twice, has no effect with this scheme, or has an invalid value."""
     scheme = scheme_of(url)
@@ -125,12 +131,12 @@ def split(url: str) -> tuple[str, Options]:
             )
         if server_url != f"{MEMORY}://":
             raise InvalidRule("memory:// has nothing behind it: it counts in this process. Write memory://.")
-        return server_url, Options()
+        return server_url, EngineOptions()
     fragment_text = url.partition("#")[2]
     if "@" in fragment_text or "@" in query:  # an unescaped password: show no part of it
-        raise unreadable(scheme)
+        raise unreadable_url(scheme)
     if "#" in url:
-        raise fragment(scheme)
+        raise fragment_error(scheme)
     options: dict[str, Any] = {}
     server_options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -145,12 +151,12 @@ def split(url: str) -> tuple[str, Options]:
         raise InvalidRule("A certificate needs its key: write rediss://…?ssl_certfile=…&ssl_keyfile=…")
     if server_options.get("sentinel_username") and not server_options.get("sentinel_password"):
         raise InvalidRule("sentinel_username has no effect without sentinel_password. Write both.")
-    return f"{server_url}?{urlencode(server_options)}" if server_options else server_url, Options(**options)
+    return f"{server_url}?{urlencode(server_options)}" if server_options else server_url, EngineOptions(**options)
 
 
-def split_for_rulebook(url: str) -> tuple[str, Options]:
+def split_rulebook_url(url: str) -> tuple[str, EngineOptions]:
     """Splits the URL of a limiter that follows a rulebook, where each rule chooses its own prefetch."""
-    server_url, options = split(url)
+    server_url, options = split_url_options(url)
     for name in ("prefetch", "prefetch_units"):
         if getattr(options, name) is not None:
             raise InvalidRule(
@@ -198,7 +204,7 @@ def _validate(name: str, value: Any) -> Any:
 
 def _seconds(name: str, value: Any) -> float:
     try:
-        us = parse_span(value) if isinstance(value, str) else microseconds("A length of time", value)
+        us = parse_span(value) if isinstance(value, str) else check_microseconds("A length of time", value)
     except InvalidRule as error:
         raise InvalidRule(f"{name}: {error}") from None
     if us > HORIZON_US:

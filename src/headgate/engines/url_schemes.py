@@ -23,7 +23,7 @@ _KINDS: dict[str, Kind] = {
     **{f"{scheme}+cluster": "cluster" for scheme in _ONE},
     **{f"{scheme}+sentinel": "sentinel" for scheme in _ONE},
 }
-FORMS: dict[Kind, str] = {
+URL_EXAMPLES: dict[Kind, str] = {
     "one": "user:password@host:6379/0",
     "unix": "user:password@/path/to.sock?db=0",
     "cluster": "user:password@host:6379,host:6380",
@@ -63,16 +63,16 @@ def is_tls(scheme: str) -> bool:
     return scheme.partition("+")[0] in ("rediss", "valkeys")
 
 
-def unreadable(scheme: str, why: str = "") -> InvalidRule:
+def unreadable_url(scheme: str, why: str = "") -> InvalidRule:
     """Returns the error for a URL that cannot be split into its parts. `why` must not contain a part of the
     URL."""
     return InvalidRule(
-        f"The engine's URL {scheme}://… cannot be read{why}. Write {scheme}://{FORMS[kind_of(scheme)]}, "
+        f"The engine's URL {scheme}://… cannot be read{why}. Write {scheme}://{URL_EXAMPLES[kind_of(scheme)]}, "
         "with / and other special characters of the password as %2F and so on."
     )
 
 
-def check_parts(url: str) -> None:
+def check_hosts_and_path(url: str) -> None:
     """Refuses a URL whose hosts or path cannot be read. The error names the part and shows none of it."""
     scheme = scheme_of(url)
     kind = kind_of(scheme)
@@ -80,7 +80,7 @@ def check_parts(url: str) -> None:
     end = authority_end(rest)
     path = rest[end:].partition("?")[0].partition("#")[0]
     if "@" in path:
-        raise unreadable(scheme)
+        raise unreadable_url(scheme)
     authority = rest[:end].rpartition("@")[2]
     if kind == "unix":
         if authority or not path:
@@ -90,7 +90,7 @@ def check_parts(url: str) -> None:
     if kind == "one" and len(hosts) > 1:
         raise InvalidRule(
             f"{scheme}:// is one server, and this URL has several hosts. "
-            f"Write {scheme}+cluster://{FORMS['cluster']} or {scheme}+sentinel://{FORMS['sentinel']}."
+            f"Write {scheme}+cluster://{URL_EXAMPLES['cluster']} or {scheme}+sentinel://{URL_EXAMPLES['sentinel']}."
         )
     for host in hosts:
         _check_host(scheme, host)
@@ -98,19 +98,19 @@ def check_parts(url: str) -> None:
     if kind == "one" and not _digits.fullmatch(database):
         raise _refusal(scheme, "The path of the engine's URL {} is not the number of a database.")
     if kind == "cluster" and database.strip("0"):
-        raise no_database(scheme)
+        raise cluster_database_error(scheme)
 
 
-def no_database(scheme: str) -> InvalidRule:
+def cluster_database_error(scheme: str) -> InvalidRule:
     """Returns the error for a cluster's URL that names a database."""
     return InvalidRule(f"A cluster has no database but 0: write {scheme}://host:6379 without a number.")
 
 
-def fragment(scheme: str) -> InvalidRule:
+def fragment_error(scheme: str) -> InvalidRule:
     """Returns the error for a URL that goes on after a #."""
     return InvalidRule(
         f"The engine's URL {scheme}://… has a # and something behind it. Leave it out, or write # in a password "
-        f"as %23: {scheme}://{FORMS[kind_of(scheme)]}."
+        f"as %23: {scheme}://{URL_EXAMPLES[kind_of(scheme)]}."
     )
 
 
@@ -134,4 +134,6 @@ def _check_host(scheme: str, host: str) -> None:
 
 
 def _refusal(scheme: str, sentence: str, suffix: str = "") -> InvalidRule:
-    return InvalidRule(f"{sentence.format(f'{scheme}://…')} Write {scheme}://{FORMS[kind_of(scheme)]}{suffix}.")
+    return InvalidRule(
+        f"{sentence.format(f'{scheme}://…')} Write {scheme}://{URL_EXAMPLES[kind_of(scheme)]}{suffix}."
+    )

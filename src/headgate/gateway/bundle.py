@@ -32,15 +32,21 @@ from typing import Any
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.calendar import time_zone
-from headgate.enforcement.call_plan import cases_of
-from headgate.engines.layers.fallback.limit_share import fresh
-from headgate.engines.redis.protocol import numbers
-from headgate.engines.redis.script_assembly import Script, bare, in_one_string, several, single
+from headgate.enforcement.call_plan import limit_cases
+from headgate.engines.layers.fallback.limit_share import full_capacity
+from headgate.engines.redis.protocol import limit_args
+from headgate.engines.redis.script_assembly import (
+    Script,
+    algorithm_script,
+    fits_one_string,
+    mixed_script,
+    standalone_script,
+)
 from headgate.http.headers import per_second, quota, window_seconds
 from headgate.rules import serialization
 from headgate.rules.rule import Rule, Rulebook
 
-Plate = dict[str, Any]
+Bundle = dict[str, Any]
 
 MAX_COMBINED_ALGORITHMS = 3  # calls with up to so many have a script with just theirs
 YEARS_BACK, YEARS_AHEAD = 2, 30
@@ -49,7 +55,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP_S = 86_400  # no zone changes its offset twice within a day
 
 
-def plate(book: Rulebook, now_us: int) -> Plate:
+def compile_bundle(book: Rulebook, now_us: int) -> Bundle:
     """Returns all that a gateway needs to follow the rulebook, except the scripts' texts."""
     limits = {limit.text: limit for rule in book.rules for limit in limits_of(rule)}
     zones = {limit.zone for limit in limits.values() if isinstance(limit, FixedWindow) and limit.zone}
@@ -66,7 +72,7 @@ def plate(book: Rulebook, now_us: int) -> Plate:
     }
 
 
-def texts(bundle: Plate) -> dict[str, str]:
+def script_texts(bundle: Bundle) -> dict[str, str]:
     """Returns the texts of a bundle's scripts, by their SHA1."""
     scripts = map(_script, bundle["scripts"])
     return {script.sha: script.text for script in scripts}
@@ -75,26 +81,26 @@ def texts(bundle: Plate) -> dict[str, str]:
 def limits_of(rule: Rule) -> Iterator[Limit]:
     """Yields every limit that can decide the rule, its candidate's too."""
     for candidate in (False, True):
-        for _, limits in cases_of(rule, candidate):
+        for _, limits in limit_cases(rule, candidate):
             yield from limits
 
 
 def _limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     yield "algorithm", limit.algorithm
-    yield "numbers", [str(number) for number in numbers(limit, "")]
+    yield "numbers", [str(number) for number in limit_args(limit, "")]
     yield "quota", quota(limit)
     if (window := window_seconds(limit)) is not None:
         yield "window", window
     if (rate := per_second(limit)) is not None:
         yield "per_second", rate
-    yield "fresh", fresh(limit)
+    yield "fresh", full_capacity(limit)
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         yield "calendar", {"unit": limit.unit, "zone": limit.zone}
 
 
 def _charge_options(rule: Rule) -> Iterator[tuple[str, Any]]:
     for name, candidate in (("names", False), ("candidate_names", True)):
-        cases = [case for case, _ in cases_of(rule, candidate)[:-1]]  # the last is `otherwise`
+        cases = [case for case, _ in limit_cases(rule, candidate)[:-1]]  # the last is `otherwise`
         if cases:
             yield name, cases
     if rule.lockout is not None:
@@ -112,7 +118,7 @@ def _script_names(algorithms: set[str], locks: bool) -> Iterator[str]:
     for name in counted:
         yield f"take {name}"
         yield f"take_together {name}"
-        if in_one_string(name):
+        if fits_one_string(name):
             yield f"take_calls {name}"
         yield f"refund {name}"
     if "slots" in algorithms:
@@ -129,8 +135,12 @@ def _script_names(algorithms: set[str], locks: bool) -> Iterator[str]:
 def _script(name: str) -> Script:
     command, *algorithms = name.split()
     if command == "take_all":
-        return several(command, algorithms)
-    return single(command, *algorithms) if algorithms else bare(command, "slots" if command == "slots" else None)
+        return mixed_script(command, algorithms)
+    return (
+        algorithm_script(command, *algorithms)
+        if algorithms
+        else standalone_script(command, "slots" if command == "slots" else None)
+    )
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from headgate.errors import InvalidRule
 from headgate.gateway.bundle import limits_of
 from headgate.rules.attributes import PREFIXES
 from headgate.rules.ip_networks import canonical
-from headgate.rules.matching.used_attributes import used
+from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.rule import Rule, Rulebook
 
 SHARED_DICT = "headgate"
@@ -24,15 +24,15 @@ KEYS_PER_MEGABYTE = 8_000  # measured, for short entries; half as many long ones
 SHORT_BYTES, LONG_BYTES = 60, 180  # key and value together
 
 NGINX_ATTRIBUTES = ("address", "host", "method", "path", "server")  # and names with one of PREFIXES
-MODULES = ("ndk_http_module.so", "ngx_http_lua_module.so")
-DEBIAN = "/usr/share/nginx/modules"
+LUA_MODULES = ("ndk_http_module.so", "ngx_http_lua_module.so")
+DEBIAN_MODULE_DIR = "/usr/share/nginx/modules"
 
 _SUGGESTED_VARIABLES = {"user": "$remote_user", "plan": "$http_x_plan"}
 _backend_url = re.compile(r"""https?://[^\s;{}"'$\\]+""")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate:
+class NginxOptions:
     """The options of the file beside the rulebook. `modules` None: it is not known whether they are built in."""
 
     package_path: str
@@ -50,7 +50,7 @@ class Gate:
     scratch: str | None = None  # a folder for nginx's temporary files, unless it uses its default
 
 
-def conf(book: Rulebook, gate: Gate) -> str:
+def render_conf(book: Rulebook, gate: NginxOptions) -> str:
     """Returns the text of the file."""
     if not _backend_url.fullmatch(gate.backend):
         raise InvalidRule(f"The backend is not a URL such as http://127.0.0.1:8080: {gate.backend!r}.")
@@ -62,13 +62,13 @@ def unknown_attributes(book: Rulebook) -> dict[str, list[Rule]]:
     unknown: dict[str, list[Rule]] = {}
     for rule in book.rules:
         captured = frozenset() if rule.when is None else rule.when.captures
-        for name in dict.fromkeys(used(rule)):
+        for name in dict.fromkeys(used_attributes(rule)):
             if name not in NGINX_ATTRIBUTES and name not in captured and not name.startswith(PREFIXES):
                 unknown.setdefault(name, []).append(rule)
     return dict(sorted(unknown.items()))
 
 
-def _main(book: Rulebook, gate: Gate) -> Iterator[str]:
+def _main(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     count = f"{len(book)} rule{'' if len(book) == 1 else 's'}"
     yield f"# nginx by a rulebook: {_one_line(book.source or 'no file')}, {count}. Printed by"
     yield f"#   {_one_line(gate.said)}"
@@ -87,13 +87,13 @@ def _load_modules(paths: Sequence[str] | None) -> Iterator[str]:
         yield from (f"load_module {path};" for path in paths)
     elif paths is None:
         yield "# Where the Lua module is not built in, load it: in Debian (libnginx-mod-http-lua) by these lines."
-        yield from (f"# load_module {DEBIAN}/{name};" for name in MODULES)
+        yield from (f"# load_module {DEBIAN_MODULE_DIR}/{name};" for name in LUA_MODULES)
     else:
         yield "# The Lua module is built into this nginx. In Debian it is not: load_module would be here."
     yield ""
 
 
-def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
+def _http(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     yield "# Our Lua: headgate lua path. For an image: headgate lua copy DIR, and name that here."
     yield f'lua_package_path "{gate.package_path};;";'
     yield ""
@@ -141,20 +141,20 @@ def _http(book: Rulebook, gate: Gate) -> Iterator[str]:
     yield "}"
 
 
-def _underscore_headers(book: Rulebook, gate: Gate) -> Iterator[str]:
+def _underscore_headers(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     """Yields the directive for header fields with an underscore, which nginx drops by default."""
     if gate.underscored:
         yield f"# Rules look at {', '.join(gate.underscored)}. nginx drops fields with _ in their names by itself."
         yield "underscores_in_headers on;"
         yield ""
-    elif any(name.startswith("header.") and "-" in name for rule in book.rules for name in used(rule)):
+    elif any(name.startswith("header.") and "-" in name for rule in book.rules for name in used_attributes(rule)):
         yield "# nginx drops fields with _ in their names: a call with X_User has no x-user to its rule."
         yield "# If clients of yours write them so:"
         yield "# underscores_in_headers on;"
         yield ""
 
 
-def _resolver_and_tls(gate: Gate) -> Iterator[str]:
+def _resolver_and_tls(gate: NginxOptions) -> Iterator[str]:
     """Yields what cosockets need: nginx does not read /etc/hosts, and trusts no certificate by default."""
     if gate.engine is None:
         return
@@ -178,7 +178,7 @@ def _host(server: str) -> str:
     return server.partition(":")[0]
 
 
-def _options(book: Rulebook, gate: Gate) -> Iterator[str]:
+def _options(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     if gate.engine is None:
         yield 'engine = "shared",  -- all counts are this nginx\'s own, in the dict'
     else:
@@ -222,7 +222,7 @@ def _required_attributes(rule: Rule) -> set[str]:
     return {dimension.name for dimension in rule.key} | {cost for cost in costs if isinstance(cost, str)}
 
 
-def _server(book: Rulebook, gate: Gate) -> Iterator[str]:
+def _server(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
     yield f"listen {gate.listen};"
     yield ""
     yield "# Every request is decided here. A location with an access_by_lua of its own needs this line, too."

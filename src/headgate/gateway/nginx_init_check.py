@@ -25,7 +25,7 @@ _INIT_DIRECTIVES = ("init_by_lua_block", "init_by_lua_file", "init_by_lua")
 _TEMP_PATHS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
-def init_only(dump: str, folder: Path) -> str | None:
+def init_only_conf(dump: str, folder: Path) -> str | None:
     """Returns that configuration, made from the output of `nginx -T`; None if it has no init.
 
     Raises InvalidRule for text that cannot be read as a configuration."""

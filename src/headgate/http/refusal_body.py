@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from headgate.http.headers import Fields, retry_after
-from headgate.rules.attributes import lower
+from headgate.rules.attributes import ascii_lower
 
 if TYPE_CHECKING:
     from headgate.enforcement.rule_decision import RuleDecision
@@ -152,7 +152,7 @@ def wants_json(accept: str | None) -> bool:
 def _wants_json(accept: str) -> bool:
     qualities: dict[str, float] = {}
     positions: dict[str, int] = {}
-    for position, (kind, parameters) in enumerate(_media_range.findall(lower(accept))):
+    for position, (kind, parameters) in enumerate(_media_range.findall(ascii_lower(accept))):
         qualities[kind] = max(qualities.get(kind, 0.0), _quality_of(parameters))
         positions.setdefault(kind, position)
     json, problem = qualities.get("application/json", 0.0), qualities.get(PROBLEM, 0.0)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headgate.enforcement.call_plan import cases_of
+from headgate.enforcement.call_plan import limit_cases
 from headgate.rules import serialization
 from headgate.rules.rule import Rule, Rulebook
 
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
         return bool(self.book or self.rules)
 
 
-def compared(old: Rulebook, new: Rulebook) -> Comparison:
+def compare(old: Rulebook, new: Rulebook) -> Comparison:
     """Compares two rulebooks; changes are in the order of the new one, removed rules come last."""
     old_document, new_document = serialization.document(old), serialization.document(new)
     rules_by_name = (
@@ -142,7 +142,7 @@ def _case_restart_reason(case: str, old_algorithms: Algorithms, new_algorithms: 
 def _algorithms_by_case(rule: Rule) -> dict[str, Algorithms]:
     """Returns the algorithms of a rule's limits, by the case that has its own counters."""
     by_case: dict[str, Algorithms] = {}
-    for case, limits in cases_of(rule):
+    for case, limits in limit_cases(rule):
         algorithms = by_case.setdefault(case, [])
         for position, limit in enumerate(limits):
             if position == len(algorithms):

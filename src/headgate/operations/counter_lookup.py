@@ -17,11 +17,11 @@ from headgate.enforcement.rule_decision import CANDIDATE
 from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import InvalidRule
 from headgate.rules.attributes import Attributes
-from headgate.rules.lookup import attributes_of
+from headgate.rules.lookup import parse_key
 from headgate.rules.rule import Choice, Limits, Rule
 
 
-class Count(NamedTuple):
+class CounterRef(NamedTuple):
     """One counter: its name, its limit, and the charge options of its rule."""
 
     name: str
@@ -29,7 +29,7 @@ class Count(NamedTuple):
     terms: ChargeOptions | None
 
 
-def check_counted_there(rule: Rule) -> Rule:
+def check_counted_on_server(rule: Rule) -> Rule:
     """Raises InvalidRule if the rule's counters are not on the server."""
     if rule.where != "cluster":
         raise InvalidRule(
@@ -38,39 +38,41 @@ def check_counted_there(rule: Rule) -> Rule:
     return rule
 
 
-def of_key(rule: Rule, key: str, more: Mapping[str, Any], describe_option: Callable[[str], str]) -> list[Count]:
+def counters_of_key(
+    rule: Rule, key: str, more: Mapping[str, Any], describe_option: Callable[[str], str]
+) -> list[CounterRef]:
     """Returns the counters of one key; `describe_option` tells the user how to pass a missing attribute."""
-    attributes = attributes_of(rule, key)
+    attributes = parse_key(rule, key)
     attributes.update(more)
     for name in missing_attributes(rule.limit, attributes):
         raise InvalidRule(
             f'Rule "{rule.name}" has several limits, by {name}: say which with {describe_option(name)}.'
         )
-    counters = of_limits(rule, rule.limit.of(attributes))
+    counters = counters_of_limits(rule, rule.limit.of(attributes))
     if not counters:
         raise InvalidRule(f'Rule "{rule.name}" is unlimited for this key: there is nothing to count.')
     return counters
 
 
-def all_of_key(rule: Rule, key: str) -> list[Count]:
+def all_counters_of_key(rule: Rule, key: str) -> list[CounterRef]:
     """Returns the counters of one key under every limit that the rule, or its candidate, may choose."""
-    attributes_of(rule, key)
+    parse_key(rule, key)
     counters = [
         counter
         for candidate in (False, True)
-        for _, limits in call_plan.cases_of(rule, candidate)
-        for counter in of_limits(rule, limits, candidate)
+        for _, limits in call_plan.limit_cases(rule, candidate)
+        for counter in counters_of_limits(rule, limits, candidate)
     ]
     return list({(counter.name, counter.limit.algorithm): counter for counter in counters}.values())
 
 
-def of_limits(rule: Rule, limits: Limits, candidate: bool = False) -> list[Count]:
+def counters_of_limits(rule: Rule, limits: Limits, candidate: bool = False) -> list[CounterRef]:
     """Returns the counters of one of the limits that a rule, or its candidate, may choose."""
     names, charge_options = (
         call_plan.counter_names(rule, limits, candidate),
         call_plan.charge_options_of(rule, CANDIDATE if candidate else None),
     )
-    return [Count(name, limit, charge_options) for name, limit in zip(names, limits, strict=True)]
+    return [CounterRef(name, limit, charge_options) for name, limit in zip(names, limits, strict=True)]
 
 
 def missing_attributes(choice: Choice[Limits], attributes: Attributes) -> list[str]:

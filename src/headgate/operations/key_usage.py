@@ -18,15 +18,15 @@ from typing import Any, NamedTuple, Protocol
 from headgate.algorithms.decision import REMAINING, RESET_AFTER_US, Outcome, OverriddenOutcome
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.slots import Slots
-from headgate.enforcement.call_plan import cases_of
-from headgate.engines.layers.fallback.limit_share import fresh, held
+from headgate.enforcement.call_plan import limit_cases
+from headgate.engines.layers.fallback.limit_share import full_capacity, units_in_use
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.memory.key_scan import MemoryKeyScan
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
-from headgate.operations.counter_lookup import missing_attributes, of_limits
+from headgate.operations.counter_lookup import counters_of_limits, missing_attributes
 from headgate.rules.attributes import Attributes
-from headgate.rules.lookup import NoSuchRule, attributes_of, rule_of
+from headgate.rules.lookup import NoSuchRule, find_rule, parse_key
 from headgate.rules.rule import Limits, Rule, Rulebook
 
 SCAN_LIMIT = 100_000  # counters that are scanned by default
@@ -59,11 +59,11 @@ class KeyUsage(NamedTuple):
 
     @property
     def used(self) -> int | None:
-        return None if self.limit is None or self.outcome is None else held(self.limit, self.outcome)
+        return None if self.limit is None or self.outcome is None else units_in_use(self.limit, self.outcome)
 
     @property
     def share(self) -> float | None:
-        return None if self.limit is None or self.used is None else self.used / fresh(self.limit)
+        return None if self.limit is None or self.used is None else self.used / full_capacity(self.limit)
 
     @property
     def order(self) -> tuple[float, int]:
@@ -71,7 +71,7 @@ class KeyUsage(NamedTuple):
 
     @property
     def capacity(self) -> int | None:
-        return None if self.limit is None else fresh(self.limit)
+        return None if self.limit is None else full_capacity(self.limit)
 
 
 class Tally:
@@ -107,7 +107,7 @@ class UsageReport(NamedTuple):
         }
 
 
-class Walk(Protocol):
+class KeyScan(Protocol):
     """A scan of the counters. Setting `stopped`, from any thread, ends it soon."""
 
     stopped: bool
@@ -117,7 +117,7 @@ class Walk(Protocol):
     def close(self) -> None: ...
 
 
-def walk(engine: Any, rule: str | None, max_keys: int = SCAN_LIMIT) -> Walk:
+def scan_keys(engine: Any, rule: str | None, max_keys: int = SCAN_LIMIT) -> KeyScan:
     """Opens a scan of the counters of a rule, or of all; it ends after `max_keys`."""
     if isinstance(engine, MemoryEngine):
         return MemoryKeyScan(engine, rule or "", max_keys)
@@ -126,7 +126,7 @@ def walk(engine: Any, rule: str | None, max_keys: int = SCAN_LIMIT) -> Walk:
     return RedisKeyScan(engine, rule or "", max_keys)
 
 
-def surveyed(engine: Any, scan: Walk, book: Rulebook | None, rule: str | None, top: int) -> UsageReport:
+def report_usage(engine: Any, scan: KeyScan, book: Rulebook | None, rule: str | None, top: int) -> UsageReport:
     """Runs a scan, and reports the `top` busiest keys."""
     try:
         tallies: dict[str, Tally] = {}
@@ -145,7 +145,7 @@ def check_rule(report: UsageReport, book: Rulebook | None, rule: str | None) -> 
     if rule is None or book is None or report.counts or not report.complete:
         return
     try:
-        rule_of(book, _split_name(rule)[0])
+        find_rule(book, _split_name(rule)[0])
     except NoSuchRule as error:
         raise NoSuchRule(f"{error} Nothing is counted under that name either.") from None
 
@@ -160,7 +160,7 @@ def _keys_of_rule(rule: str | None, scan: Iterable[ScannedKey], tallies: dict[st
             yield scanned
 
 
-def _usages(scan: Walk, scanned_keys: Iterable[ScannedKey], book: Rulebook | None) -> Iterator[KeyUsage]:
+def _usages(scan: KeyScan, scanned_keys: Iterable[ScannedKey], book: Rulebook | None) -> Iterator[KeyUsage]:
     """Adds the limit and the outcome to each counter, BATCH_SIZE at a time."""
     scanned_keys = iter(scanned_keys)
     while batch := [(scanned, _limit(scanned, book)) for scanned in islice(scanned_keys, BATCH_SIZE)]:
@@ -179,7 +179,7 @@ def _split_name(name: str) -> tuple[str, bool, int, str]:
 
 def _limits_of_case(rule: Rule, candidate: bool, case: str, key: str) -> Limits:
     """Returns the limits that decide counters of this name; none if that is not known."""
-    matching = [limits for case_name, limits in cases_of(rule, candidate) if case_name == case]
+    matching = [limits for case_name, limits in limit_cases(rule, candidate) if case_name == case]
     if len(matching) <= 1:
         return matching[0] if matching else ()
     choice, attributes = rule.candidate if candidate else rule.limit, _key_attributes(rule, key)
@@ -200,7 +200,7 @@ def _limit(scanned: ScannedKey, book: Rulebook | None) -> Limit | None:
 def _key_attributes(rule: Rule, key: str) -> Attributes:
     """Returns the attributes in the key; none if the key is hashed or has an older form."""
     try:
-        return attributes_of(rule, key)
+        return parse_key(rule, key)
     except InvalidRule:
         return Attributes()
 
@@ -224,7 +224,7 @@ def _with_override(engine: Any, usage: KeyUsage, book: Rulebook | None) -> KeyUs
     rule = None if book is None else book.rule(name)
     if rule is None or candidate or not rule.overrides or not scanned.told or not _is_rate(limit):
         return usage
-    counters = of_limits(rule, _limits_of_case(rule, candidate, case, scanned.key))
+    counters = counters_of_limits(rule, _limits_of_case(rule, candidate, case, scanned.key))
     charges = [(engine.meter(counter.limit, counter.name, counter.terms), scanned.key, 0) for counter in counters]
     outcome = engine.decide_all(charges, commit=False)[
         position

@@ -14,9 +14,9 @@ from headgate.algorithms.decision import Decision, OverriddenOutcome, Verdict
 from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
-from headgate.operations.counter_lookup import Count
+from headgate.operations.counter_lookup import CounterRef
 from headgate.untracked_refund import give_back
-from headgate.validation import Asked, check_key
+from headgate.validation import ChargeBatch, check_key
 
 
 class Refunded(NamedTuple):
@@ -27,18 +27,18 @@ class Refunded(NamedTuple):
     after: Verdict
 
 
-def take(engine: Any, key: str, counts: Sequence[Count], cost: int, *, commit: bool = True) -> Flow[Decision]:
+def take(engine: Any, key: str, counts: Sequence[CounterRef], cost: int, *, commit: bool = True) -> Flow[Decision]:
     """Decides whether a call of this cost may pass, and charges it if so; without `commit` nothing is charged."""
-    charges = Asked([(_meter(engine, counter), check_key(key), cost) for counter in counts])
+    charges = ChargeBatch([(_meter(engine, counter), check_key(key), cost) for counter in counts])
     outcomes = yield partial(engine.decide_all, charges.distinct, commit=commit)
     deciding = [
         (engine.meter(outcome.limit, meter.name) if isinstance(outcome, OverriddenOutcome) else meter, key, cost)
         for outcome, (meter, key, cost) in zip(outcomes, charges.distinct, strict=True)
     ]
-    return Asked(deciding).decision(outcomes)
+    return ChargeBatch(deciding).decision(outcomes)
 
 
-def peeking(engine: Any, key: str, counts: Sequence[Count], cost: int) -> Flow[Decision]:
+def peek(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Flow[Decision]:
     """Decides whether a call would pass, or whether a slot is free; charges nothing."""
     first = counts[0].limit
     if len(counts) == 1 and isinstance(first, Slots):
@@ -48,7 +48,7 @@ def peeking(engine: Any, key: str, counts: Sequence[Count], cost: int) -> Flow[D
     return (yield from take(engine, key, counts, cost, commit=False))
 
 
-def refunding(engine: Any, key: str, counts: Sequence[Count], cost: int) -> Flow[list[Refunded]]:
+def refund(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Flow[list[Refunded]]:
     """Gives units back to a key: the newest first, and at most what is counted now."""
     check_key(key)
     # The limits of an override go by position, so all of the rule's are sent in one request.
@@ -65,7 +65,7 @@ def refunding(engine: Any, key: str, counts: Sequence[Count], cost: int) -> Flow
     return refunds
 
 
-def resetting(engine: Any, key: str, counts: Sequence[Count]) -> Flow[list[str]]:
+def reset(engine: Any, key: str, counts: Sequence[CounterRef]) -> Flow[list[str]]:
     """Deletes the counters of a key, and returns their names."""
     check_key(key)
     for counter in counts:
@@ -76,7 +76,7 @@ def resetting(engine: Any, key: str, counts: Sequence[Count]) -> Flow[list[str]]
     return list(dict.fromkeys(counter.name for counter in counts))
 
 
-def _meter(engine: Any, counter: Count) -> Any:
+def _meter(engine: Any, counter: CounterRef) -> Any:
     if isinstance(counter.limit, Slots):
         raise InvalidCharge(
             f'"{counter.limit}" is held, not taken: a program acquires a slot and releases it, or it expires.'

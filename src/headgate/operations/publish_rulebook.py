@@ -26,7 +26,7 @@ from headgate.enforcement.split_limits import check_split_limits
 from headgate.errors import EngineUnavailable, InvalidRule, InvalidRulebook
 from headgate.flow import Flow, arun, run
 from headgate.gateway import bundle
-from headgate.operations.compare_rulebooks import Comparison, compared
+from headgate.operations.compare_rulebooks import Comparison, compare
 from headgate.rules import load
 from headgate.rules.distribution.version import RulebookVersion
 from headgate.rules.distribution.versions import AsyncRulebookVersions, RulebookVersions
@@ -35,7 +35,7 @@ from headgate.rules.rule import Rulebook
 Work = Callable[..., Any]
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """The result of a push: the current version, whether it is new, and what changed. Warnings are sentences."""
 
     edition: RulebookVersion
@@ -57,7 +57,7 @@ def call_now(work: Callable[..., Any], *args: Any) -> Any:
     return work(*args)
 
 
-def judged(read: Callable[[], Rulebook]) -> Rulebook | list[Problem]:
+def validate_rulebook(read: Callable[[], Rulebook]) -> Rulebook | list[Problem]:
     """Reads a rulebook, and returns it if it can be published; otherwise all of its problems."""
     try:
         return check_split_limits(read())
@@ -75,7 +75,7 @@ def book_of(version: RulebookVersion | None) -> Rulebook:
     return load.parse(version.book, format="json", source=f"version {version.version}")
 
 
-def told(version: RulebookVersion) -> dict[str, Any]:
+def version_document(version: RulebookVersion) -> dict[str, Any]:
     """Returns a version as a JSON document, without its text."""
     return {
         "version": version.version,
@@ -86,7 +86,7 @@ def told(version: RulebookVersion) -> dict[str, Any]:
     }
 
 
-def pushing(
+def push(
     engine: Any,
     versions: RulebookVersions | AsyncRulebookVersions,
     book: Rulebook,
@@ -96,7 +96,7 @@ def pushing(
     note: str = "",
     expected: int | None = None,
     work: Work = call_now,
-) -> Flow[Published]:
+) -> Flow[PublishResult]:
     """Publishes this rulebook; if `expected` is given, only if that is the current version (0: there is none)."""
     text = book.text or ""
     current = yield versions.current
@@ -108,13 +108,13 @@ def pushing(
     warnings = (*book.located_warnings, *warnings)
     same = current is not None and current.text == text and (yield partial(work, _is_same_version, current, book))
     if same and expected == current_number:
-        return Published(current, False, current_number, comparison, warnings)
+        return PublishResult(current, False, current_number, comparison, warnings)
     push = partial(versions.push, text, document, format=format, author=author, note=note, expected=expected)
     version = yield push
-    return Published(version, True, current_number, comparison, warnings)
+    return PublishResult(version, True, current_number, comparison, warnings)
 
 
-def rolling_back(
+def roll_back(
     engine: Any,
     versions: RulebookVersions | AsyncRulebookVersions,
     to: int | None = None,
@@ -122,7 +122,7 @@ def rolling_back(
     author: str,
     note: str = "",
     work: Work = call_now,
-) -> Flow[Published]:
+) -> Flow[PublishResult]:
     """Publishes an earlier text again: that of version `to`, or of the one before."""
     before = yield versions.current
     all_warnings: list[str] = []
@@ -137,27 +137,27 @@ def rolling_back(
     roll_back: Any = versions.rollback
     version = yield partial(roll_back, to, author=author, note=note, anew=lambda old: drive(rebuild(old)))
     comparison = yield partial(work, _compare_versions, before, version)
-    return Published(version, True, 0 if before is None else before.version, comparison, tuple(all_warnings))
+    return PublishResult(version, True, 0 if before is None else before.version, comparison, tuple(all_warnings))
 
 
 def _compare_with_version(current: RulebookVersion | None, book: Rulebook) -> Comparison:
-    return compared(book_of(current), book)
+    return compare(book_of(current), book)
 
 
 def _compare_versions(old: RulebookVersion | None, new: RulebookVersion) -> Comparison:
-    return compared(book_of(old), book_of(new))
+    return compare(book_of(old), book_of(new))
 
 
 def _document(engine: Any, book: Rulebook, work: Work) -> Flow[tuple[str, tuple[str, ...]]]:
     """Compiles the bundle of a version and stores its scripts; returns the bundle as JSON, and warnings."""
     from headgate.engines.redis import published_scripts
 
-    compiled = yield partial(work, bundle.plate, book, SystemClock().now_us())
-    texts = bundle.texts(compiled)
-    yield from published_scripts.keeping(engine, texts)
+    compiled = yield partial(work, bundle.compile_bundle, book, SystemClock().now_us())
+    texts = bundle.script_texts(compiled)
+    yield from published_scripts.store_texts_flow(engine, texts)
     warnings: tuple[str, ...] = ()
     try:
-        yield from published_scripts.loading(engine, texts)
+        yield from published_scripts.load_texts_flow(engine, texts)
     except EngineUnavailable as error:
         warnings = (f"The scripts could not be loaded everywhere; gateways will do so themselves. {error}",)
     return (yield partial(work, _json, compiled)), warnings
@@ -170,6 +170,6 @@ def _json(compiled: Any) -> str:
 def _is_same_version(version: RulebookVersion, book: Rulebook) -> bool:
     """Whether this rulebook would compile to the bundle that the version holds. Not if another release of headgate
     made that one: its scripts or its fields may differ."""
-    stored, compiled = json.loads(version.document), bundle.plate(book, version.at_us)
+    stored, compiled = json.loads(version.document), bundle.compile_bundle(book, version.at_us)
     # Warnings name the file that was pushed, which may lie elsewhere now.
     return isinstance(stored, dict) and stored | {"warnings": []} == compiled | {"warnings": []}

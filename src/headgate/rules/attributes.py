@@ -26,7 +26,7 @@ from headgate.rules.ip_networks import canonical
 
 WELL_KNOWN = ("method", "path", "host", "address", "user", "plan", "server")
 PREFIXES = ("header.", "argument.", "cookie.")
-SHORT = 128  # longer names and hosts are not cached, so that clients cannot fill the memory
+MAX_CACHED_LENGTH = 128  # longer names and hosts are not cached, so that clients cannot fill the memory
 
 Raw = str | bytes
 Headers = Mapping[Any, Any] | Iterable[tuple[Raw, Raw]]
@@ -49,11 +49,11 @@ class Attributes(dict[str, str]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
-        normalized = normal(name, value)
+        normalized = normalize_value(name, value)
         if normalized or value == "":
-            super().__setitem__(folded(name), normalized)
+            super().__setitem__(normalize_name(name), normalized)
         else:
-            self.pop(folded(name), None)
+            self.pop(normalize_name(name), None)
 
     def update(self, *others: Any, **values: Any) -> None:
         for name, value in dict(*others, **values).items():
@@ -64,9 +64,9 @@ class Attributes(dict[str, str]):
         return self
 
     def setdefault(self, name: str, value: Any = None) -> str:
-        if folded(name) not in self:
+        if normalize_name(name) not in self:
             self[name] = value
-        return self.get(folded(name), "")
+        return self.get(normalize_name(name), "")
 
 
 class AttributeReader:
@@ -85,13 +85,13 @@ class AttributeReader:
                 if value is None:
                     continue
                 if name in normalizers:
-                    value_text = value if type(value) is str else text(value)
+                    value_text = value if type(value) is str else to_text(value)
                     normalize = normalizers[name]
                     normalized[name] = value_text if normalize is None else normalize(value_text)
                 elif "header." <= name < "header/":  # starts with "header."; TypeError if it is no text
-                    folded_name = folded(name)
+                    folded_name = normalize_name(name)
                     if folded_name in normalizers:
-                        normalized.setdefault(folded_name, text(value))
+                        normalized.setdefault(folded_name, to_text(value))
         except TypeError:
             for name in attributes:
                 _check_name(name)
@@ -107,15 +107,19 @@ def request(
     The host of an absolute URL takes precedence over the Host field (RFC 9112, 3.2.2).
     """
     attributes = Attributes.__new__(Attributes)
-    authority, path, query = _split_target(text(target))
+    authority, path, query = _split_target(to_text(target))
     put = super(Attributes, attributes).__setitem__  # the values below are in normal form already
     put_first = super(Attributes, attributes).setdefault
-    put("method", upper(text(method)))
+    put("method", ascii_upper(to_text(method)))
     put("path", normalize_path(_percent_decode(path)))
     host = ""
     for raw_name, raw_value in headers.items() if isinstance(headers, Mapping) else headers:
-        name = _cached_header_attribute(raw_name) if len(raw_name) < SHORT else _header_attribute(raw_name)
-        value = text(raw_value).strip(" \t")
+        name = (
+            _cached_header_attribute(raw_name)
+            if len(raw_name) < MAX_CACHED_LENGTH
+            else _header_attribute(raw_name)
+        )
+        value = to_text(raw_value).strip(" \t")
         if name == "header.host":
             host = host or value
         elif name == "header.cookie":
@@ -134,14 +138,14 @@ def request(
     return attributes
 
 
-def normal(name: str, value: Any) -> str:
+def normalize_value(name: str, value: Any) -> str:
     """Returns a value of this name in normal form; an empty text if there is none."""
-    value_text = "" if value is None else text(value)
+    value_text = "" if value is None else to_text(value)
     normalize = _NORMALIZERS.get(name)
     return value_text if normalize is None else normalize(value_text)
 
 
-def text(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Returns a value as text: bytes decoded, booleans in lower case."""
     if isinstance(value, str):
         return value
@@ -150,16 +154,16 @@ def text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def folded(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Normalizes the name of an attribute: header names in lower case, with - for _."""
     return _header_attribute(name[7:]) if name.startswith("header.") else name
 
 
-def named(name: str) -> str:
+def parse_attribute_name(name: str) -> str:
     """Checks and normalizes an attribute name of a rulebook; raises InvalidRule if it is invalid."""
     for prefix in PREFIXES:
         if name.startswith(prefix) and _prefixed_name.fullmatch(name, len(prefix)):
-            return folded(name)
+            return normalize_name(name)
     if not _attribute_name.fullmatch(name):
         raise InvalidRule(
             f'"{name}" is no attribute: write {", ".join(WELL_KNOWN)}, header.NAME, argument.NAME, cookie.NAME, '
@@ -193,24 +197,24 @@ def segments(path: str) -> list[str]:
 
 def normalize_host(host: str) -> str:
     """Returns a host in lower case, without port and trailing dots."""
-    host = lower(host.strip(" \t"))
+    host = ascii_lower(host.strip(" \t"))
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0].rstrip(". \t")
 
 
-def upper(value: str) -> str:
+def ascii_upper(value: str) -> str:
     """Returns a text in upper case, ASCII letters only."""
     return value.upper() if value.isascii() else value.translate(_UPPER_TABLE)
 
 
-def lower(value: str) -> str:
+def ascii_lower(value: str) -> str:
     """Returns a text in lower case, ASCII letters only."""
     return value.lower() if value.isascii() else value.translate(_LOWER_TABLE)
 
 
 def _header_attribute(name: Raw) -> str:
-    return "header." + lower(text(name)).replace("_", "-")
+    return "header." + ascii_lower(to_text(name)).replace("_", "-")
 
 
 _cached_header_attribute = lru_cache(maxsize=1024)(_header_attribute)
@@ -251,8 +255,10 @@ def _add_cookies(put_first: Callable[[str, str], str], header: str) -> None:
 _cached_normalize_host = lru_cache(maxsize=1024)(normalize_host)
 _METHODS = {name: name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 _NORMALIZERS: dict[str, Callable[[str], str]] = {
-    "method": lambda value: _METHODS.get(value) or upper(value),
+    "method": lambda value: _METHODS.get(value) or ascii_upper(value),
     "path": lambda value: normalize_path(value) if value else "",
-    "host": lambda value: _cached_normalize_host(value) if len(value) < SHORT else normalize_host(value),
+    "host": lambda value: (
+        _cached_normalize_host(value) if len(value) < MAX_CACHED_LENGTH else normalize_host(value)
+    ),
     "address": lambda value: canonical(value) or "",
 }

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.errors import InvalidRule
-from headgate.rules.attributes import lower, segments, upper
+from headgate.rules.attributes import ascii_lower, ascii_upper, segments
 from headgate.rules.ip_networks import Networks
 from headgate.rules.pattern import Glob, PathPattern
 
@@ -172,7 +172,7 @@ class Not:
 
 Condition = Test | All | AnyOf | Not
 
-_CASE_FOLDING: dict[str, Callable[[str], str]] = {"method": upper, "host": lower}
+_CASE_FOLDING: dict[str, Callable[[str], str]] = {"method": ascii_upper, "host": ascii_lower}
 
 
 def _flatten(condition: Condition) -> list[Condition]:

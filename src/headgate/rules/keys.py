@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from headgate.errors import InvalidRule
-from headgate.rules.attributes import named
+from headgate.rules.attributes import parse_attribute_name
 from headgate.rules.ip_networks import network_of
 
 ALL = "all"
@@ -50,7 +50,7 @@ class Dimension(NamedTuple):
                 f'"{text}" is no way to count addresses: write address, address/24 (bits of IPv4, 1 to 32) or '
                 "address/24/56 (bits of IPv4 and of IPv6, 1 to 128)."
             )
-        return cls(named(text))
+        return cls(parse_attribute_name(text))
 
     def __str__(self) -> str:
         if self.v4 is None or (self.v4, self.v6) == (32, 64):

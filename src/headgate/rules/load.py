@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.rules.attributes import named
+from headgate.rules.attributes import parse_attribute_name
 from headgate.rules.parsing import (
     attribute_typos,
     consistency,
@@ -37,13 +37,13 @@ from headgate.rules.parsing.document_tree import (
     Position,
     Table,
     decode,
+    describe_node,
     empty_rulebook,
-    kind,
     quote,
 )
 from headgate.rules.parsing.parse_condition import Conditions
 from headgate.rules.parsing.parse_rule import RuleField
-from headgate.rules.parsing.problems import Problems, placed
+from headgate.rules.parsing.problems import Problems, at_node
 from headgate.rules.rule import HEADERS, Rule, Rulebook
 
 _READERS = {"yaml": read_yaml.read, "yml": read_yaml.read, "toml": read_toml.read, "json": read_json.read}
@@ -107,7 +107,7 @@ def parse(text: str | bytes, *, format: str = "yaml", source: str | None = None)
     raise problems.error(source)
 
 
-def of(mapping: Mapping[str, Any], source: str | None = None) -> Rulebook:
+def from_mapping(mapping: Mapping[str, Any], source: str | None = None) -> Rulebook:
     """Returns the rulebook in Python values; messages name paths in it, such as rules[2].limit."""
     problems = Problems()
     with problems.under(""):
@@ -115,7 +115,7 @@ def of(mapping: Mapping[str, Any], source: str | None = None) -> Rulebook:
     raise problems.error(source)
 
 
-def of_node(node: Node, source: str | None = None) -> Rulebook:
+def from_node(node: Node, source: str | None = None) -> Rulebook:
     """Returns the rulebook that is a part of another document."""
     problems = Problems()
     with problems.under(""):
@@ -133,7 +133,9 @@ class _BookParser:
             raise empty_rulebook(root.place)
         if not isinstance(root, Table):
             raise Fault(
-                root.place, f"A rulebook is a mapping, not {kind(root)}.", "Begin with rules: and a list of them."
+                root.place,
+                f"A rulebook is a mapping, not {describe_node(root)}.",
+                "Begin with rules: and a list of them.",
             )
         self.root = root
 
@@ -167,7 +169,9 @@ class _BookParser:
         if node is None:
             raise Fault(self.root.place, "The rulebook lacks rules.", "One without rules is written: rules: []")
         if not isinstance(node, Items):
-            raise Fault(node.place, f"rules is a list, not {kind(node)}.", "Begin each rule with - name: ...")
+            raise Fault(
+                node.place, f"rules is a list, not {describe_node(node)}.", "Begin each rule with - name: ..."
+            )
         return _RuleListParser(conditions, defaults, supplied, self.problems, self.warnings).read(node)
 
     def defaults(self, conditions: Conditions) -> dict[str, RuleField] | None:
@@ -177,7 +181,7 @@ class _BookParser:
             return {}
         with self.problems.under(""):
             if not isinstance(node, Table):
-                raise Fault(node.place, f"defaults is a mapping, not {kind(node)}.")
+                raise Fault(node.place, f"defaults is a mapping, not {describe_node(node)}.")
             default_fields = parse_rule.read(
                 node, parse_rule.DEFAULT_FIELDS, "defaults", conditions, self.problems
             )
@@ -214,7 +218,9 @@ class _RuleListParser:
         with self.problems.under(subject):
             if not isinstance(node, Table):
                 raise Fault(
-                    node.place, f"A rule is a mapping, not {kind(node)}.", "Write - name: ... and limit: ..."
+                    node.place,
+                    f"A rule is a mapping, not {describe_node(node)}.",
+                    "Write - name: ... and limit: ...",
                 )
             name = self.name(node, subject)
             if name is not None:
@@ -289,11 +295,13 @@ def _make_rule(rule_fields: dict[str, RuleField], node: Table) -> Rule:
 def _attributes(node: Node) -> tuple[str, ...]:
     if not isinstance(node, Items):
         raise Fault(
-            node.place, f"attributes is a list of names, not {kind(node)}.", "Write attributes: [sku, tenant]."
+            node.place,
+            f"attributes is a list of names, not {describe_node(node)}.",
+            "Write attributes: [sku, tenant].",
         )
     names: list[str] = []
     for item in fields.texts(node, "An attribute"):
-        name = placed(item, named, item.text)
+        name = at_node(item, parse_attribute_name, item.text)
         if name in names:
             raise Fault(item.place, f"{quote(name)} appears twice in the list of attributes.", "Once is enough.")
         names.append(name)

@@ -15,7 +15,7 @@ class NoSuchRule(InvalidRule):
     """The rulebook has no rule of this name."""
 
 
-def rule_of(book: Rulebook, name: str) -> Rule:
+def find_rule(book: Rulebook, name: str) -> Rule:
     """Returns the rule of this name; raises NoSuchRule with a suggestion if there is none."""
     rule = book.rule(name)
     if rule is None:
@@ -26,17 +26,17 @@ def rule_of(book: Rulebook, name: str) -> Rule:
     return rule
 
 
-def form_of(rule: Rule) -> str:
+def key_format(rule: Rule) -> str:
     """Returns the form of a rule's keys, such as user=VALUE|sku=VALUE."""
     return "|".join(f"{dimension.name}=VALUE" for dimension in rule.key) or ALL
 
 
-def attributes_of(rule: Rule, key: str) -> Attributes:
+def parse_key(rule: Rule, key: str) -> Attributes:
     """Parses a key text into attributes; raises InvalidRule if it cannot be a key of this rule."""
     parts = [] if key == ALL and not rule.key else [part.partition("=") for part in key.split("|")]
     names = [name for name, _, _ in parts]
     if names != [dimension.name for dimension in rule.key] or not all(equals for _, equals, _ in parts):
-        raise InvalidRule(f'"{key}" is no key of rule "{rule.name}". Write {form_of(rule)}.')
+        raise InvalidRule(f'"{key}" is no key of rule "{rule.name}". Write {key_format(rule)}.')
     attributes = Attributes()
     for dimension, (name, _, value) in zip(rule.key, parts, strict=True):
         if value:
@@ -44,7 +44,7 @@ def attributes_of(rule: Rule, key: str) -> Attributes:
             attributes[name] = unquote(address_text, errors="surrogateescape")
     rebuilt_key = key_builder(rule.key, blank=rule.missing == "one")(attributes)
     if rebuilt_key != key:
-        hint = f"Did you mean {rebuilt_key}?" if rebuilt_key is not None else f"Write {form_of(rule)}."
+        hint = f"Did you mean {rebuilt_key}?" if rebuilt_key is not None else f"Write {key_format(rule)}."
         raise InvalidRule(f'"{key}" is no key of rule "{rule.name}": no call is counted under it. {hint}')
     for dimension, (name, _, value) in zip(rule.key, parts, strict=True):
         if dimension.v4 is not None and "/" in value:

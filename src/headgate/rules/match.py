@@ -17,13 +17,13 @@ from headgate.rules.attributes import AttributeReader, Attributes
 from headgate.rules.condition import All, AnyOf, Condition, Predicate, Test
 from headgate.rules.matching.compile_condition import compile_all
 from headgate.rules.matching.compile_rule import Match, RuleMatcher, compile_rule
-from headgate.rules.matching.explain_match import Told, explain_rules
-from headgate.rules.matching.replaced_rules import Replacing
+from headgate.rules.matching.explain_match import RuleExplanation, explain_rules
+from headgate.rules.matching.replaced_rules import Replacements
 from headgate.rules.matching.rule_index import IndexEntry, PathSegments, RuleIndex
-from headgate.rules.matching.used_attributes import used
+from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.rule import Rulebook
 
-__all__ = ["Match", "Matcher", "Told"]
+__all__ = ["Match", "Matcher", "RuleExplanation"]
 
 AttributeMap = Mapping[str, str]
 
@@ -35,8 +35,8 @@ class Matcher:
 
     def __init__(self, book: Rulebook) -> None:
         self.book: Rulebook = book
-        self._replacements = Replacing(book.rules)
-        self._reader = AttributeReader(name for rule in book.rules for name in used(rule))
+        self._replacements = Replacements(book.rules)
+        self._reader = AttributeReader(name for rule in book.rules for name in used_attributes(rule))
         alternatives = [
             (order, rule, alternative)
             for order, rule in enumerate(book.rules)
@@ -90,7 +90,7 @@ class Matcher:
                 matches.append(result)
         return self._without_replaced(matches) if self._replacements and len(matches) > 1 else matches
 
-    def explain(self, attributes: Mapping[str, Any], cost: int | None = None) -> list[Told]:
+    def explain(self, attributes: Mapping[str, Any], cost: int | None = None) -> list[RuleExplanation]:
         """Explains for every rule of the book whether it applies to the call, and if not, why."""
         values = attributes if type(attributes) is Attributes else self._reader(attributes)
         return explain_rules(self.book, self._replacements, values, 1 if cost is None else cost)

@@ -4,7 +4,7 @@
 `yaml_text` writes any such document in the small part of YAML that every reader understands alike: texts that
 could be read as anything else are in double quotes.
 
-Laws (tests/rules/test_serialization.py): load.of(document(book)) == book; a document written as YAML and read by
+Laws (tests/rules/test_serialization.py): load.from_mapping(document(book)) == book; a document written as YAML and read by
 any YAML reader is the same document; read by load, the same book.
 """
 
@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headgate.algorithms.limit import SECOND, span
+from headgate.algorithms.limit import SECOND, format_period
 from headgate.rules.condition import All, AnyOf, Condition, Test
 from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Refusal, Rule, Rulebook
 
@@ -65,7 +65,7 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
         yield "quota_mode", True
     if rule.lockout is not None:
         after, within_us, for_us = rule.lockout
-        yield "lockout", {"after": after, "within": span(within_us), "for": span(for_us)}
+        yield "lockout", {"after": after, "within": format_period(within_us), "for": format_period(for_us)}
     if rule.overrides:
         yield "overrides", True
     if rule.replaces:
@@ -76,7 +76,7 @@ def _rule(rule: Rule) -> Iterator[tuple[str, Any]]:
     if rule.prefetch is not None:
         yield "prefetch", _prefetch(rule.prefetch)
     if rule.deadline is not None:
-        yield "deadline", span(round(rule.deadline * SECOND))
+        yield "deadline", format_period(round(rule.deadline * SECOND))
     if rule.initial_share:
         yield "initial_share", _percentage(rule.initial_share)
     if rule.refuse != _DEFAULTS.refuse:
@@ -130,9 +130,9 @@ def _percentage(hundredths: int) -> int | float:
 
 def _prefetch(prefetch: Prefetch) -> Any:
     return (
-        span(prefetch.hold_us)
+        format_period(prefetch.hold_us)
         if prefetch.units is None
-        else {"for": span(prefetch.hold_us), "units": prefetch.units}
+        else {"for": format_period(prefetch.hold_us), "units": prefetch.units}
     )
 
 

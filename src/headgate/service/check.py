@@ -24,7 +24,7 @@ from headgate.algorithms.slots import Slots
 from headgate.enforcement.check_together import Ask
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.enforcement.stored_decision import Written
+from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.engines.charge_options import ChargeOptions
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.limit_syntax import parse
@@ -198,7 +198,7 @@ def _given_back(by_engine: bool) -> check_schema.Given:
     return check_schema.Given(True) if by_engine else check_schema.Given(True, degraded=True)
 
 
-def _is_slots(charge: Written) -> bool:
+def _is_slots(charge: ChargeReceipt) -> bool:
     return isinstance(parse(charge.limit), Slots)
 
 

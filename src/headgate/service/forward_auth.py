@@ -55,8 +55,8 @@ from typing import Literal
 
 from headgate.errors import InvalidCharge
 from headgate.http.client_ip import Proxies
-from headgate.rules.attributes import SHORT, Attributes, Raw, lower, request, text
-from headgate.rules.matching.used_attributes import used
+from headgate.rules.attributes import MAX_CACHED_LENGTH, Attributes, Raw, ascii_lower, request, to_text
+from headgate.rules.matching.used_attributes import used_attributes
 from headgate.rules.rule import Rulebook
 from headgate.service.request_cache import MAX_CACHED_REQUEST_BYTES
 
@@ -113,14 +113,14 @@ def forwarded_attributes(
     client_headers: list[tuple[Raw, Raw]] = []
     for pair in headers:
         name = pair[0]
-        field = _cached_classify_field(name) if len(name) < SHORT else _classify_field(name)
+        field = _cached_classify_field(name) if len(name) < MAX_CACHED_LENGTH else _classify_field(name)
         if field is None:
             client_headers.append(pair)
         elif field in fields:
             if field not in gateway_values:
-                gateway_values[field] = text(pair[1])
+                gateway_values[field] = to_text(pair[1])
             elif field == _FORWARDED_FOR:
-                gateway_values[field] += "," + text(pair[1])
+                gateway_values[field] += "," + to_text(pair[1])
             else:
                 repeated = field
     address = proxies.behind(peer, gateway_values.get(_FORWARDED_FOR))
@@ -163,7 +163,7 @@ class RelevantFields:
     ) -> tuple[tuple[bytes, bytes], ...] | None:
         """Returns those fields, as they came; None if they are too long to be cached."""
         if book is not self._rulebook:
-            names = {name for rule in book.rules for name in used(rule)}
+            names = {name for rule in book.rules for name in used_attributes(rule)}
             fields = {name[7:] for name in names if name.startswith("header.")}
             if any(name.startswith("cookie.") for name in names):
                 fields.add("cookie")
@@ -180,7 +180,7 @@ def _classify_field(name: Raw) -> str | None:
 
     Many servers treat names with _ like names with -; these are never a gateway's.
     """
-    lowered = lower(text(name))
+    lowered = ascii_lower(to_text(name))
     folded = lowered.replace("_", "-")
     if folded in _PROXY_FIELDS or folded.startswith(_PROXY_PREFIXES):
         return lowered if lowered in _ALL_GATEWAY_FIELDS else ""
@@ -199,7 +199,9 @@ def _escape_path(path: str) -> str:
 
 def _split_cookies(headers: list[tuple[Raw, Raw]]) -> list[tuple[Raw, Raw]]:
     """Splits cookies that Envoy joined with commas."""
-    values = [text(value) for name, value in headers if len(name) == 6 and lower(text(name)) == "cookie"]
+    values = [
+        to_text(value) for name, value in headers if len(name) == 6 and ascii_lower(to_text(name)) == "cookie"
+    ]
     if not any("," in value for value in values):
         return headers
     cookies: dict[str, str] = {}
@@ -210,7 +212,7 @@ def _split_cookies(headers: list[tuple[Raw, Raw]]) -> list[tuple[Raw, Raw]]:
                 "Envoy made one line of several cookies with commas, and one of them has two values: it cannot be "
                 "told which the client sent first. Send each cookie once, and no comma in it."
             )
-    rest = [pair for pair in headers if len(pair[0]) != 6 or lower(text(pair[0])) != "cookie"]
+    rest = [pair for pair in headers if len(pair[0]) != 6 or ascii_lower(to_text(pair[0])) != "cookie"]
     return [*rest, ("cookie", "; ".join(f"{name}={value}" for name, value in cookies.items()))]
 
 

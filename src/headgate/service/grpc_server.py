@@ -106,7 +106,7 @@ class _Server(aio.Server):
         self._server.add_registered_method_handlers(dict(methods))
 
 
-class Grpc:
+class GrpcServer:
     """The gRPC server. It takes no socket: each worker listens, and the kernel distributes connections."""
 
     def __init__(
@@ -142,7 +142,7 @@ class Grpc:
         else:
             self._server.add_insecure_port(str(address))
 
-    async def start(self) -> Grpc:
+    async def start(self) -> GrpcServer:
         await self._server.start()
         self._idle_closer = asyncio.ensure_future(
             close_idle_connections(self._port, max_connections(), self._active)

@@ -76,7 +76,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(document, default=str)
 
 
-def set_up(form: str, level: str) -> None:
+def configure_logging(form: str, level: str) -> None:
     """Sends all log records to stderr in this format; also warnings, and uncaught exceptions."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())

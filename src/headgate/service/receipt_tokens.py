@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.algorithms.limit import SECOND, Limit
-from headgate.enforcement.stored_decision import Written
+from headgate.enforcement.stored_decision import ChargeReceipt
 from headgate.errors import InvalidCharge
 from headgate.limit_syntax import parse
 
@@ -36,7 +36,7 @@ class Receipt(msgspec.Struct, array_like=True):
     """The charges of a decision, with a random nonce."""
 
     nonce: bytes
-    charges: list[Written]
+    charges: list[ChargeReceipt]
 
     @property
     def key(self) -> str:
@@ -58,7 +58,7 @@ class ReceiptSigner:
         self._secret = secret.encode() or secrets.token_bytes(32)
         self._decode = msgspec.msgpack.Decoder(Receipt).decode
 
-    def write(self, charges: Sequence[Written]) -> str:
+    def write(self, charges: Sequence[ChargeReceipt]) -> str:
         """Returns the token of a new receipt for these charges."""
         body = msgspec.msgpack.encode(Receipt(secrets.token_bytes(12), list(charges)))
         return _base64(self._mac(body) + body)

@@ -20,7 +20,7 @@ SAMPLE_RULEBOOK: dict[str, Any] = {
 }
 
 
-def curl(url: str) -> str:
+def example_command(url: str) -> str:
     """Returns a command line that tries the service."""
     body = """{"attributes": {"method": "POST", "path": "/login", "address": "192.0.2.7"}}"""
     return f"curl -s {url}/v1/check -d '{body}'"

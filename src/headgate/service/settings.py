@@ -34,7 +34,7 @@ from headgate.http.client_ip import Proxies
 from headgate.limit_syntax import parse, parse_span
 from headgate.rules.parsing import read_toml
 
-ENVIRONMENT = "HEADGATE_"
+ENV_PREFIX = "HEADGATE_"
 OFF = "off"
 _MIN_SECRET = 16  # characters
 _ANY_HOST = {"0.0.0.0", "::"}
@@ -275,16 +275,16 @@ SETTING_NAMES = tuple(each.name for each in fields(Settings))
 FILE_SETTINGS = ("engine", *(each.name for each in fields(Settings) if each.metadata["secret"]))
 
 
-def read(
+def read_settings(
     flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None, config: str | None = None
 ) -> Settings:
     """Returns the settings from flags, environment and file, in this order of precedence."""
     environment = os.environ if environment is None else environment
     texts: dict[str, tuple[str, str]] = {}
-    path = config or environment.get(f"{ENVIRONMENT}CONFIG")
+    path = config or environment.get(f"{ENV_PREFIX}CONFIG")
     for source in (_from_file(path) if path else {}, _from_environment(environment)):
         texts.update(source)
-    texts.update({name: (text, flag(name)) for name, text in flags.items() if text is not None})
+    texts.update({name: (text, flag_name(name)) for name, text in flags.items() if text is not None})
     values: dict[str, Any] = {"grpc": None} if missing(*ENVOY_MODULES) else {}  # it cannot be served without them
     for each in fields(Settings):
         if each.name in texts:
@@ -293,7 +293,7 @@ def read(
     return Settings(**values)
 
 
-def flag(name: str) -> str:
+def flag_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
@@ -310,10 +310,10 @@ def _parse_value(convert: Callable[[str], Any], text: str, source: str, secret: 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     settings = {}
     for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT) or variable == f"{ENVIRONMENT}CONFIG":
+        if not variable.startswith(ENV_PREFIX) or variable == f"{ENV_PREFIX}CONFIG":
             continue
         base_variable = variable.removesuffix("_FILE")
-        name, base_name = (each.removeprefix(ENVIRONMENT).lower() for each in (variable, base_variable))
+        name, base_name = (each.removeprefix(ENV_PREFIX).lower() for each in (variable, base_variable))
         if name in SETTING_NAMES:
             settings[name] = text, variable
         elif base_name in FILE_SETTINGS:
@@ -329,7 +329,7 @@ def _check_unknown_variable(variable: str, name: str, base_name: str) -> None:
     """Raises if the name is like one of ours. Others are ignored, such as Kubernetes' HEADGATE_SERVICE_HOST."""
     suggestions = [base_name] if base_name in SETTING_NAMES else get_close_matches(name, SETTING_NAMES, 1, 0.8)
     if suggestions:
-        raise InvalidSetting(f"{variable} is not a setting. Did you mean {ENVIRONMENT}{suggestions[0].upper()}?")
+        raise InvalidSetting(f"{variable} is not a setting. Did you mean {ENV_PREFIX}{suggestions[0].upper()}?")
 
 
 def _read_secret_file(path: str, source: str) -> str:
@@ -344,7 +344,7 @@ def _from_file(path: str) -> dict[str, tuple[str, str]]:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        fault = read_toml.complaint(text, str(error))
+        fault = read_toml.toml_fault(text, str(error))
         raise InvalidSetting(f"{path}:{fault.place.line}: {fault.sentence}") from None
     settings = {}
     for name, value in document.items():
@@ -392,7 +392,7 @@ class SettingInfo(NamedTuple):
     about: str
 
 
-def table() -> list[SettingInfo]:
+def settings_table() -> list[SettingInfo]:
     """Returns all settings, in their order."""
     return [
         SettingInfo(each.name, each.metadata["default"], each.metadata["metavar"], each.metadata["about"])

@@ -60,7 +60,7 @@ def run(settings: Settings, ready: Callable[[], object]) -> int:
     if settings.grpc is not None:
         _check_free(settings.grpc)
     sockets = Sockets(
-        *(None if address is None else listening(address) for address in (settings.http, settings.admin))
+        *(None if address is None else open_listener(address) for address in (settings.http, settings.admin))
     )
     try:
         if settings.workers == 1:
@@ -73,7 +73,7 @@ def run(settings: Settings, ready: Callable[[], object]) -> int:
                 Path(address.path).unlink(missing_ok=True)
 
 
-def listening(address: Address) -> socket.socket:
+def open_listener(address: Address) -> socket.socket:
     """Returns a socket that listens at the address; raises InvalidSetting if it cannot."""
     try:
         if address.path is None:
@@ -132,7 +132,7 @@ def _check_free(address: Address) -> None:
     services.
     """
     if address.path is None:
-        with closing(listening(address)):
+        with closing(open_listener(address)):
             pass
 
 
@@ -144,10 +144,10 @@ def _run_worker(settings: Settings, sockets: Sockets, ready: Callable[[], object
     with logged_native_output() if settings.log == "json" else nullcontext():
         from headgate.service.worker import work  # after the fork: grpc must not start before it
 
-        looped(work(settings, sockets, ready))
+        run_server_loop(work(settings, sockets, ready))
 
 
-def looped(main: Coroutine[Any, Any, None]) -> None:
+def run_server_loop(main: Coroutine[Any, Any, None]) -> None:
     """Runs a coroutine in an event loop that is tuned for servers.
 
     Under SCHED_BATCH it is not interrupted for each packet, where a core has more than one thing to do (a tenth to

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
-from headgate.algorithms.quota_grants import Assignment
+from headgate.algorithms.quota_grants import QuotaGrant
 from headgate.algorithms.slots import Slots
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import AsyncEngine, AsyncLedger, AsyncMeter, AsyncOverrides, AsyncSlotMeter, Meter, Slot
@@ -117,7 +117,7 @@ class SyncLedger:
         self.limit: Limit = ledger.limit
         self.name: str = ledger.name
 
-    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         return self._run(self.ledger.assign(key, holder, wanted, within_us))
 
     def leave(self, key: str, holder: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.operations.compare_rulebooks import compared
+from headgate.operations.compare_rulebooks import compare
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
 from tests.cli.conftest import Prompt
@@ -20,7 +20,7 @@ OLD = """
 
 
 def book(*rules: Mapping[str, object]) -> Rulebook:
-    return load.of({"rules": list(rules)})
+    return load.from_mapping({"rules": list(rules)})
 
 
 def test_the_same_meaning_in_other_words_is_no_difference(prompt: Prompt, write: Write) -> None:
@@ -78,7 +78,7 @@ A = {"name": "a", "key": "user", "missing": "deny", "limit": "10/minute"}
     ],
 )
 def test_where_counts_start_anew_it_says_why(new: dict[str, object], why: str | None) -> None:
-    (change,) = compared(book(A), book(new)).rules
+    (change,) = compare(book(A), book(new)).rules
     assert change.restart_reason == why
     assert change.kind == ("renamed" if new["name"] == "b" else "changed")
 
@@ -124,16 +124,16 @@ def by(attribute: str, otherwise: str = "5/minute", **cases: str) -> dict[str, o
 def test_cases_have_counts_of_their_own_unless_the_key_decides_between_them(
     old: dict[str, object], new: dict[str, object], why: str | None
 ) -> None:
-    (change,) = compared(book(old), book(new)).rules
+    (change,) = compare(book(old), book(new)).rules
     assert change.restart_reason == why
 
 
 def test_another_order_is_told_once() -> None:
     b = A | {"name": "b", "limit": "1/s"}
-    found = compared(book(A, b), book(b, A))
+    found = compare(book(A, b), book(b, A))
     assert [field.name for field in found.book] == ["order"]
     assert found.rules == ()
-    assert not compared(book(A, b), book(A, b))
+    assert not compare(book(A, b), book(A, b))
 
 
 def test_in_text_the_warning_stands_under_its_rule(prompt: Prompt, write: Write) -> None:

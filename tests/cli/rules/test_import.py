@@ -24,7 +24,7 @@ def test_what_is_written_is_a_rulebook(prompt: Prompt, write: Write) -> None:
 
 def test_as_json_the_notes_are_part_of_it(prompt: Prompt, write: Write) -> None:
     document = prompt.json("rules", "import", write(NGINX, "nginx.conf"), "--kind", "nginx")
-    assert load.of(document["document"]).rules
+    assert load.from_mapping(document["document"]).rules
     assert all(set(note) == {"line", "note"} for note in document["notes"])
     assert prompt.err == ""
 

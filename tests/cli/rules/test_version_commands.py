@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headgate import Limiter
-from headgate.engines.redis.published_scripts import keep
-from headgate.gateway.bundle import plate, texts
+from headgate.engines.redis.published_scripts import store_texts
+from headgate.gateway.bundle import compile_bundle, script_texts
 from headgate.rules import load
 from tests.cli.conftest import Prompt
 from tests.cli.rules.conftest import Write
@@ -253,11 +253,11 @@ def test_no_edition_names_a_script_whose_text_could_not_be_stored(
 
 def test_what_is_stored_already_is_not_written_again(server: RedisServer) -> None:
     editions_at(server.url)
-    known = texts(plate(load.parse(ONE), 0))
+    known = script_texts(compile_bundle(load.parse(ONE), 0))
     sha = next(iter(known))
     server.call("HSET", "hg2:scripts", sha, "left alone")
-    keep(engines[-1], known)
-    keep(engines[-1], known)
+    store_texts(engines[-1], known)
+    store_texts(engines[-1], known)
     assert server.call("HGET", "hg2:scripts", sha) == b"left alone"
     assert server.call("HLEN", "hg2:scripts") == len(known)
     close_all()

@@ -11,7 +11,7 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback import AsyncFallbackEngine
 from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.testing import SyncAdapter
@@ -23,7 +23,7 @@ DAY = parse("10/day fixed")
 class Room:
     """A member of two, an engine that may fail, and rules."""
 
-    def __init__(self, own: Instead | None = None, awaited: bool = False, parts: bool = False) -> None:
+    def __init__(self, own: FallbackMode | None = None, awaited: bool = False, parts: bool = False) -> None:
         self.clock = ManualClock()
         self.wire = faulty(self.clock, parts)
         self.engine: Any
@@ -39,7 +39,7 @@ class Room:
             known.note_reply(2, 0)
             self.engine = self.inside = Settled(self.wire, fallback=own, members=known, clock=self.clock)
 
-    def rule(self, name: str, fallback: Instead | None = None, **terms: Any) -> Any:
+    def rule(self, name: str, fallback: FallbackMode | None = None, **terms: Any) -> Any:
         return self.engine.meter(DAY, name, ChargeOptions(name, fallback=fallback, **terms))
 
     def together(self, *charges: tuple[Any, str, int], commit: bool = True) -> list[Outcome]:

@@ -10,7 +10,7 @@ from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING
 from headgate.engines.layers.fallback.membership import Membership
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
@@ -26,7 +26,7 @@ def members(count: int, rank: int) -> Membership:
 
 
 def stands(
-    instead: Instead, clock: ManualClock, count: int = 1, rank: int = 0, parts: bool = False
+    instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0, parts: bool = False
 ) -> tuple[Settled, Faulty]:
     wire = faulty(clock, parts)
     return Settled(wire, fallback=instead, members=members(count, rank), clock=clock), wire
@@ -38,7 +38,7 @@ def clock() -> ManualClock:
 
 
 @pytest.mark.parametrize("instead", ["allow", "deny", "local"])
-def test_no_exception_reaches_a_caller(instead: Instead, clock: ManualClock) -> None:
+def test_no_exception_reaches_a_caller(instead: FallbackMode, clock: ManualClock) -> None:
     engine, wire = stands(instead, clock, 2)
     limiter, held = Limiter("10/s; 100/day fixed", engine, clock=clock), Limiter("3 slots", engine, clock=clock)
     before, lease = limiter.take("key"), held.acquire("key")

@@ -11,7 +11,7 @@ from headgate.algorithms.lockout import Lockout
 from headgate.algorithms.slots import Slots
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback.breaker import OPEN, SETTLING
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from tests.engines.layers.fallback_harness import DAY, Room, fails, told
@@ -36,7 +36,7 @@ def test_each_rule_alone_by_its_own(room: Room) -> None:
 
 
 @pytest.mark.parametrize("own", ["allow", "deny", "local", None])
-def test_what_a_rule_does_not_say_the_engine_does(own: Instead | None) -> None:
+def test_what_a_rule_does_not_say_the_engine_does(own: FallbackMode | None) -> None:
     room = Room(own)
     silent, bare = room.rule("silent"), room.engine.meter(DAY, "bare")
     spoken = room.rule("spoken", "deny")

@@ -13,7 +13,7 @@ from headgate.engines.layers.fallback.breaker import CLOSED, OPEN
 from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.redis.sync_engine import RedisEngine
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
@@ -30,7 +30,7 @@ def members(count: int, rank: int) -> Membership:
 
 
 def stands(
-    instead: Instead, clock: ManualClock, count: int = 1, rank: int = 0, parts: bool = False
+    instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0, parts: bool = False
 ) -> tuple[Settled, Faulty]:
     wire = faulty(clock, parts)
     return Settled(wire, fallback=instead, members=members(count, rank), clock=clock), wire

@@ -8,7 +8,7 @@ from headgate.engines.layers.fallback import AsyncFallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED
 from headgate.engines.layers.fallback.membership import Membership
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 from headgate.errors import LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
@@ -16,7 +16,7 @@ from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
 TTL = 30
 
 
-def stands(instead: Instead, clock: ManualClock, count: int = 1, rank: int = 0) -> tuple[Settled, Faulty]:
+def stands(instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0) -> tuple[Settled, Faulty]:
     wire, known = faulty(clock), Membership()
     known.note_reply(count, rank)
     return Settled(wire, fallback=instead, members=known, clock=clock), wire
@@ -37,7 +37,7 @@ def back(engine: Settled, wire: Faulty, clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("instead", ["allow", "deny", "local"])
-def test_a_lease_of_the_engine_lasts_as_long_as_it_was_given(instead: Instead, clock: ManualClock) -> None:
+def test_a_lease_of_the_engine_lasts_as_long_as_it_was_given(instead: FallbackMode, clock: ManualClock) -> None:
     engine, wire = stands(instead, clock)
     meter = engine.slots(Slots(3, TTL), "slots")
     fence = meter.acquire("key").facts[6]
@@ -54,7 +54,7 @@ def test_a_lease_of_the_engine_lasts_as_long_as_it_was_given(instead: Instead, c
 
 @pytest.mark.parametrize("instead", ["allow", "deny", "local"])
 def test_a_block_whose_engine_went_away_has_not_lost_its_slot_while_it_lasts(
-    instead: Instead, clock: ManualClock
+    instead: FallbackMode, clock: ManualClock
 ) -> None:
     engine, wire = stands(instead, clock)
     limiter = Limiter(Slots(3, TTL), engine, clock=clock)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from headgate.engines.layers.fallback import FallbackEngine
 from headgate.engines.layers.fallback.membership import (
+    MEMBER_TTL_US,
     REMEMBERED_HEARTBEATS,
-    TTL_US,
     AsyncMembership,
     Membership,
     MembershipState,
@@ -30,7 +30,7 @@ SCRIPT = (files("headgate") / "lua" / "commands" / "membership.lua").read_text()
 
 
 def ask(server: RedisServer, verb: str, member: int) -> object:
-    return server.call("EVAL", SCRIPT, 1, "hg2:members", verb, member, TTL_US)
+    return server.call("EVAL", SCRIPT, 1, "hg2:members", verb, member, MEMBER_TTL_US)
 
 
 def eventually(happens: Callable[[], object]) -> None:
@@ -52,12 +52,12 @@ def test_everybody_is_counted_and_ranked_by_id(driven_server: RedisServer) -> No
 
 def test_the_silent_are_dead_after_the_ttl(driven_server: RedisServer) -> None:
     ask(driven_server, "beat", 1)
-    driven_server.clock.advance_us(TTL_US - 1)
+    driven_server.clock.advance_us(MEMBER_TTL_US - 1)
     assert ask(driven_server, "beat", 2) == [2, 1]
     driven_server.clock.advance_us(1)
     assert ask(driven_server, "beat", 2) == [1, 0]
     assert driven_server.call("ZCARD", "hg2:members") == 2  # the dead are gone, not just uncounted
-    assert 0 < int(str(driven_server.call("PTTL", "hg2:members"))) <= TTL_US // 1000
+    assert 0 < int(str(driven_server.call("PTTL", "hg2:members"))) <= MEMBER_TTL_US // 1000
 
 
 def test_a_clock_that_steps_back_does_not_keep_the_dead(driven_server: RedisServer) -> None:
@@ -66,7 +66,7 @@ def test_a_clock_that_steps_back_does_not_keep_the_dead(driven_server: RedisServ
     driven_server.clock.advance_us(-3_600_000_000)
     assert ask(driven_server, "beat", 1) == [1, 0]
     assert ask(driven_server, "beat", 2) == [2, 1]
-    driven_server.clock.advance_us(TTL_US)
+    driven_server.clock.advance_us(MEMBER_TTL_US)
     assert ask(driven_server, "beat", 1) == [1, 0]
 
 

@@ -14,7 +14,7 @@ import pytest
 from headgate.algorithms.decision import Charge
 from headgate.engines.redis.async_engine import AsyncRedisEngine
 from headgate.engines.redis.protocol import RequestBuilder
-from headgate.engines.redis.script_assembly import single
+from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.errors import CorruptState
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter
@@ -68,7 +68,7 @@ async def test_a_lone_call_is_one_call_of_the_lone_script(server: RedisServer) -
     async with AsyncLimiter("100/hour", server.unix_url) as limiter:
         await limiter.take("key")
         server.call("SCRIPT", "FLUSH", "SYNC")
-        server.call("SCRIPT", "LOAD", single("take", "token_bucket").text)
+        server.call("SCRIPT", "LOAD", algorithm_script("take", "token_bucket").text)
         before, loads = calls(server), calls(server, "script|load")
         assert [(await limiter.take("key")).remaining for _ in range(5)] == [98, 97, 96, 95, 94]
         assert (calls(server) - before, calls(server, "script|load") - loads) == (5, 0)

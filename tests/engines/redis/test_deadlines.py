@@ -12,7 +12,7 @@ import pytest
 from headgate.algorithms.decision import REMAINING, Outcome
 from headgate.algorithms.lockout import Lockout
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import deadline_of
+from headgate.engines.deadlines import shortest_deadline
 from headgate.engines.layers.denial_cache.engines import AsyncDenialCacheEngine, DenialCacheEngine
 from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
 from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, PrefetchEngine
@@ -61,9 +61,9 @@ def hurried(seconds: float) -> bool:
 def test_of_several_the_shortest() -> None:
     engine = MemoryEngine()
     meters = [engine.meter(DAY, "n", terms) for terms in (None, ChargeOptions("r"), PATIENT, HURRIED)]
-    assert deadline_of(meters[:2]) is None
-    assert deadline_of(meters) == SHORT
-    assert deadline_of(meters[:3]) == 60.0
+    assert shortest_deadline(meters[:2]) is None
+    assert shortest_deadline(meters) == SHORT
+    assert shortest_deadline(meters[:3]) == 60.0
 
 
 def test_a_rule_waits_no_longer_than_it_said(link: Proxy) -> None:

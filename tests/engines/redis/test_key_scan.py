@@ -143,7 +143,7 @@ def test_a_cluster_is_walked_master_by_master_and_nothing_is_told_twice(cluster:
 @given(name=st.text(min_size=1), key=st.text(min_size=1, max_size=60))
 @example(name="a:b", key="}{")
 def test_a_key_is_read_back_as_it_was_named(name: str, key: str) -> None:
-    parsed = keys.parse("hg", keys.tagged(keys.head("hg", "token_bucket", name), key))
+    parsed = keys.parse("hg", keys.build_key(keys.key_head("hg", "token_bucket", name), key))
     assert parsed is not None
     assert parsed.name == name
     short = len(key.encode("utf-8", "surrogatepass")) <= keys.MAX_KEY_BYTES

@@ -68,7 +68,7 @@ def test_no_two_ever_meet(name: str, key: str, other_name: str, other: str) -> N
 @given(words, words)
 def test_the_hash_tag_is_the_whole_key(name: str, key: str) -> None:
     whole = redis_key(name, key)
-    assert hash_tag(whole) == redis_keys.escaped(key)
+    assert hash_tag(whole) == redis_keys.escape_key(key)
     assert whole.endswith(b":{" + hash_tag(whole) + b"}")
     assert whole.startswith(b"hg2:")
     assert not re.search(rb"[\s\x00]", whole)
@@ -88,16 +88,16 @@ def test_all_counts_of_one_key_lie_in_one_slot(name: str, other_name: str, key: 
 @given(words)
 def test_a_key_is_hashed_only_above_200_bytes(key: str) -> None:
     raw = key.encode("utf-8", "surrogatepass")
-    assert redis_keys.escaped(key).startswith(b"%#") == (len(raw) > 200)
+    assert redis_keys.escape_key(key).startswith(b"%#") == (len(raw) > 200)
 
 
 def test_around_200_bytes() -> None:
     keys = ["k" * 199, "k" * 200, "k" * 201, "k" * 65_536, "é" * 100, "é" * 100 + "k"]
-    assert [len(redis_keys.escaped(key)) for key in keys] == [199, 200, 66, 66, 200, 66]
+    assert [len(redis_keys.escape_key(key)) for key in keys] == [199, 200, 66, 66, 200, 66]
     digest = sha256(b"k" * 201).hexdigest()
-    assert redis_keys.escaped("k" * 201) == b"%#" + digest.encode()
+    assert redis_keys.escape_key("k" * 201) == b"%#" + digest.encode()
     # A key that spells a hash is not that hash.
-    assert redis_keys.escaped(f"%#{digest}") != redis_keys.escaped("k" * 201)
+    assert redis_keys.escape_key(f"%#{digest}") != redis_keys.escape_key("k" * 201)
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "a:b", "{a", "a%", "a\n"])

@@ -43,7 +43,7 @@ def test_stored_is_what_the_script_needs_and_what_people_read(redis_server: Redi
 @given(st.sampled_from(TEXTS.split("; ")), st.sampled_from([*TEXTS.split("; "), "8/week fixed", "9/s log"]))
 def test_what_decides_has_the_algorithm_and_the_edges_of_the_rule(rule: str, text: str) -> None:
     limit, own = parse(rule), parse(text)
-    found = overrides.instead(limit, own)
+    found = overrides.effective_limit(limit, own)
     if found is not None:
         assert found.algorithm == limit.algorithm
         assert parse(found.text) == found
@@ -54,7 +54,7 @@ def test_what_decides_has_the_algorithm_and_the_edges_of_the_rule(rule: str, tex
 
 @given(st.text(st.characters(codec=None, exclude_categories=[]), min_size=1, max_size=50))
 def test_an_escaped_key_is_told_as_it_was(key: str) -> None:
-    assert redis_keys.unescape_key(redis_keys.escaped(key)) == key
+    assert redis_keys.unescape_key(redis_keys.escape_key(key)) == key
 
 
 def test_rules_are_told_apart_whatever_they_are_called(redis_server: RedisServer) -> None:

@@ -14,7 +14,7 @@ from headgate.engines.redis.protocol import RedisRequest
 from headgate.engines.redis.rulebook_versions import MAX_VERSIONS, AsyncRedisVersionStore, RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.version import LARGEST, RulebookVersion
+from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
 from headgate.rules.distribution.versions import AsyncRulebookVersions, RulebookVersions
 from tests.engines.redis.version_harness import KEY, close_all, editions_at, engines, pushed
 from tests.servers import BASE_US, Cluster, RedisServer
@@ -221,7 +221,7 @@ def test_a_rollback_does_not_undo_what_it_has_not_seen(redis_server: RedisServer
 
 def test_a_large_book_goes_through_and_a_larger_one_does_not(redis_server: RedisServer) -> None:
     editions = editions_at(redis_server.url)
-    large = "é" * (LARGEST // 2)
+    large = "é" * (MAX_BYTES // 2)
     editions.push(large, large, format="yaml", author="ana")
     current = editions.current()
     assert current is not None

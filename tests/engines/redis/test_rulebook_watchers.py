@@ -15,7 +15,7 @@ from headgate.engines.redis.rulebook_versions import RedisVersionStore
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
-from headgate.rules.distribution.source import Paper, PushedSource
+from headgate.rules.distribution.source import PushedSource, RulebookText
 from headgate.rules.distribution.versions import RulebookVersions
 from headgate.rules.distribution.watcher import RulebookWatcher, load_once
 from tests.engines.redis.version_harness import KEY, close_all, editions_at, pushed
@@ -28,7 +28,7 @@ def _closing() -> Iterator[None]:
     close_all()
 
 
-def load(paper: Paper) -> str:
+def load(paper: RulebookText) -> str:
     """The name of the book; one without a name is none."""
     text, _ = paper.plain
     try:

@@ -15,7 +15,7 @@ import pytest
 from headgate.algorithms.decision import ALLOWED, RESET_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import DAY, MAX_CLOCK_SWING_US, SECOND
 from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, settle
-from headgate.engines.redis.script_assembly import single
+from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.engines.redis.sync_engine import RedisEngine
 from tests.servers import BASE_US, RedisServer
 from tests.servers.resp import Reply, ask
@@ -171,7 +171,7 @@ def test_a_full_ring_that_goes_round_is_written_in_place(twins: Twins) -> None:
 
 # On the real clock.
 
-SCRIPT = single("take", "sliding_log").text
+SCRIPT = algorithm_script("take", "sliding_log").text
 LIMIT = SlidingLog(70_000, DAY // SECOND)
 
 

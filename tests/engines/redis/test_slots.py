@@ -9,8 +9,8 @@ import pytest
 
 from headgate.algorithms.decision import Outcome
 from headgate.algorithms.slots import TICKET_US, Slots
-from headgate.engines.redis.protocol import facts
-from headgate.engines.redis.script_assembly import bare
+from headgate.engines.redis.protocol import parse_outcome
+from headgate.engines.redis.script_assembly import standalone_script
 from headgate.limiter import Limiter
 from tests.engines.slot_harness import BASE_US, SECOND, Room
 from tests.engines.slot_stories import Story, stories
@@ -18,7 +18,7 @@ from tests.servers import RedisServer
 from tests.servers.resp import Reply, ask
 
 KEY = "hg:{key}"
-SCRIPT = bare("slots", "slots").text
+SCRIPT = standalone_script("slots", "slots").text
 
 
 def evaluate(unix_path: str, limit: Slots, verb: str, *words: int | str) -> Reply:
@@ -27,7 +27,7 @@ def evaluate(unix_path: str, limit: Slots, verb: str, *words: int | str) -> Repl
 
 def slot(reply: Reply) -> tuple[Outcome, int | None]:
     numbers = whole(reply)
-    return facts(numbers[:7]), numbers[7] if len(numbers) == 8 else None
+    return parse_outcome(numbers[:7]), numbers[7] if len(numbers) == 8 else None
 
 
 def whole(reply: Reply) -> list[int]:
@@ -58,7 +58,7 @@ class ServerKeeper:
         return self._ask(limit, "leave", ticket) == 1
 
     def peek(self, limit: Slots) -> Outcome:
-        return facts(whole(self._ask(limit, "peek")))
+        return parse_outcome(whole(self._ask(limit, "peek")))
 
     def forgotten(self) -> bool:
         """Whether nothing lives: but for its last number, remembered for a day, the key is as never used."""

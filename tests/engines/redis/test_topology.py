@@ -19,9 +19,9 @@ from headgate.engines.redis.errors import (
     TimedOut,
     WrongType,
     not_charged,
-    said,
+    parse_error_reply,
 )
-from headgate.engines.redis.keys import escaped
+from headgate.engines.redis.keys import escape_key
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.topology import ClusterTopology, SentinelTopology, SingleServer, slot, topology
@@ -107,7 +107,7 @@ def test_one_place_is_one_address() -> None:
 
 @given(st.text(min_size=1))
 def test_the_slot_is_the_servers(key: str) -> None:
-    assert slot(escaped(key)) == slot_of(RequestBuilder(parse("1/s"), "n", "hg").key(key))
+    assert slot(escape_key(key)) == slot_of(RequestBuilder(parse("1/s"), "n", "hg").key(key))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_slot_is_the_servers(key: str) -> None:
     ],
 )
 def test_what_a_server_says(text: str, kind: type[ServerError]) -> None:
-    trouble = said(text)
+    trouble = parse_error_reply(text)
     assert type(trouble) is kind
     assert str(trouble) == text
     assert not_charged(trouble) == (kind not in (ServerError, WrongType))
@@ -145,7 +145,7 @@ def test_what_a_server_says(text: str, kind: type[ServerError]) -> None:
 )
 def test_a_host_that_is_not_named_is_the_one_who_said_so(text: str, place: tuple[str, int]) -> None:
     cluster = ClusterTopology([ServerAddress("me", 1)])
-    told = said(text)
+    told = parse_error_reply(text)
     assert isinstance(told, Redirected)
     to = cluster.follow_redirect(told, ServerAddress("me", 1))
     assert (to.host, to.port) == place
@@ -219,7 +219,7 @@ def test_nodes_that_send_us_in_circles_are_not_stormed() -> None:
         sent.append(address.host)
         if len(slept) == 3:
             return "at last"
-        raise said(f"MOVED 0 {'b' if address.host == 'a' else 'a'}:1")
+        raise parse_error_reply(f"MOVED 0 {'b' if address.host == 'a' else 'a'}:1")
 
     request = RedisRequest(b"", None)
     flow = redirects.send_with_redirects(cluster, lambda: None, send, slept.append, request, float("inf"))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.errors import InvalidRulebook
-from headgate.rules.load import of
+from headgate.rules.load import from_mapping
 from headgate.rules.serialization import document
 from tests.nginx.lua_twins import twins
 from tests.nginx.rules.luajit_process import Lua
@@ -130,7 +130,7 @@ def loaded(address: str) -> dict[str, Any] | None:
     """What the document says of a rule with this redirect; None if the loader refuses it."""
     book = {"rules": [{"name": "login", "limit": "1/s", "refuse": {"redirect": address}}]}
     try:
-        written: dict[str, Any] = document(of(book))["rules"][0]["refuse"]
+        written: dict[str, Any] = document(from_mapping(book))["rules"][0]["refuse"]
     except InvalidRulebook:
         return None
     return written

@@ -352,7 +352,7 @@ def _any_request(chance: random.Random) -> tuple[bytes, bytes, list[tuple[bytes,
 @pytest.mark.parametrize("seed", range(4))
 def test_the_keys_are_pythons(counted: tuple[Gateway, RedisServer], seed: int) -> None:
     gate, server = counted
-    chance, matcher, heard = random.Random(seed), Matcher(load.of(RANDOM)), 0
+    chance, matcher, heard = random.Random(seed), Matcher(load.from_mapping(RANDOM)), 0
     for turn in range(200):
         method, target, headers = _any_request(chance)
         source = f"127.3.{seed}.{turn + 1}"
@@ -367,8 +367,8 @@ def test_the_keys_are_pythons(counted: tuple[Gateway, RedisServer], seed: int) -
             seen.setdefault("host", "gate.example")
             for match in matcher.match(seen):
                 for limit in match.limits:
-                    head = keys.head("hg", limit.algorithm, match.rule.name)
-                    wanted.add(keys.tagged(head, match.key))
+                    head = keys.key_head("hg", limit.algorithm, match.rule.name)
+                    wanted.add(keys.build_key(head, match.key))
             heard += 1
         assert found == wanted, (method, target, headers)
         if found:

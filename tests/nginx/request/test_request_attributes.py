@@ -121,7 +121,7 @@ def written(request: dict[str, Any]) -> bytes:
 
 def of_match(line: dict[str, Any]) -> tuple[str, list[tuple[bytes, bytes, int]]]:
     expected = [(one["rule"].encode(), raw(one["key"]), one["cost"]) for one in line["expect"]]
-    return json.dumps(document(load.of(line["rules"]))), expected
+    return json.dumps(document(load.from_mapping(line["rules"]))), expected
 
 
 def of_key(line: dict[str, Any]) -> tuple[str, list[tuple[bytes, bytes, int]]]:

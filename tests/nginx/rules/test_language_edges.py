@@ -42,7 +42,7 @@ def test_of_cases_the_first_that_holds_is_taken(lua: Lua, cases: list[str], plan
     rates = {case: f"{place}/s" for place, case in enumerate(cases, 1)}
     said = {"by": "plan", "cases": rates, "otherwise": "99/s"}
     try:
-        book = load.of({"rules": [{"name": "r", "limit": said}]})
+        book = load.from_mapping({"rules": [{"name": "r", "limit": said}]})
     except ValueError:
         return  # a case that is never reached
     call = {"plan": plan}

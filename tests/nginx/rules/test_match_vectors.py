@@ -40,7 +40,7 @@ def test_keys(lua: Lua, line: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("line", lines("match.jsonl"))
 def test_matches(lua: Lua, line: dict[str, Any]) -> None:
-    found = matched(lua, load.of(line["rules"]), line.get("cost"), **known(line))
+    found = matched(lua, load.from_mapping(line["rules"]), line.get("cost"), **known(line))
     expected = [{**one, "key": raw(one["key"]).decode("latin-1")} for one in line["expect"]]
     assert [{**one, "denied": one["denied"] is not None} for one in found] == [
         {**one, "limits": texts(one["limits"]), "candidate": texts(one["candidate"])} for one in expected
@@ -49,7 +49,7 @@ def test_matches(lua: Lua, line: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("size", ["", "x", "-1", "1.5", "9007199254740993", "9" * 40])
 def test_a_cost_that_cannot_be_is_refused_in_the_same_words(lua: Lua, size: str) -> None:
-    book = load.of({"rules": [{"name": "upload", "cost": "size", "missing": "deny", "limit": "1/s"}]})
+    book = load.from_mapping({"rules": [{"name": "upload", "cost": "size", "missing": "deny", "limit": "1/s"}]})
     [expected] = Matcher(book).match({"size": size})
     assert expected.denied
     [found] = matched(lua, book, None, attributes={"size": size})
@@ -76,7 +76,7 @@ def test_any_request_has_the_same_key(
     came = {"method": method, "target": target, "headers": headers}
     answer = lua.ask("key", key=DIMENSIONS, algorithm="slots", name=key[:9], request=came)
     assert answer["key"] == raw(key).decode("latin-1")
-    assert answer["redis"] == keys.tagged(keys.head("hg", "slots", key[:9]), key).decode("latin-1")
+    assert answer["redis"] == keys.build_key(keys.key_head("hg", "slots", key[:9]), key).decode("latin-1")
 
 
 @settings(max_examples=300)
@@ -113,7 +113,7 @@ def test_any_address_has_the_same_network(lua: Lua, address: str, v4: int, v6: i
 def test_any_address_is_in_the_same_networks(lua: Lua, around: Any, length: int, other: Any) -> None:
     found = network_around(around, length)
     rule = {"name": "r", "limit": "1/s", "when": {"address": found}}
-    book, address = load.of({"rules": [rule]}), {"address": str(other or around)}
+    book, address = load.from_mapping({"rules": [rule]}), {"address": str(other or around)}
     assert bool(matched(lua, book, None, attributes=address)) is bool(Matcher(book).match(address))
 
 
@@ -164,7 +164,7 @@ def texts(said: list[str] | None) -> Any:
     """Limits as a canonical document has them."""
     if not said:
         return said
-    limit = document(load.of({"rules": [{"name": "r", "limit": said}]}))["rules"][0]["limit"]
+    limit = document(load.from_mapping({"rules": [{"name": "r", "limit": said}]}))["rules"][0]["limit"]
     return limit if isinstance(limit, list) else [limit]
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.rules.distribution.disk_cache import CachedRulebook, DiskCache
-from headgate.rules.distribution.source import Paper
+from headgate.rules.distribution.source import RulebookText
 
-PAPER = Paper("rules: []  # Ω\n", "yaml", "version 7 in Redis", 7, '{"rules":[]}')
+PAPER = RulebookText("rules: []  # Ω\n", "yaml", "version 7 in Redis", 7, '{"rules":[]}')
 
 
 def test_what_was_kept_is_read_with_its_time(tmp_path: Path) -> None:

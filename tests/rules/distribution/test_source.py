@@ -11,8 +11,8 @@ import pytest
 
 from headgate.clock import ManualClock
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.source import SETTLE_US, FileSource, Paper, PushedSource
-from headgate.rules.distribution.version import LARGEST, RulebookVersion
+from headgate.rules.distribution.source import SETTLE_US, FileSource, PushedSource, RulebookText
+from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
 
 
 class Busy(ManualClock):
@@ -71,7 +71,7 @@ def test_every_way_of_writing_is_seen(book: Path, change: Callable[[Path], None]
     assert source.read().text == "rules: []"  # which takes long enough for another time
     change(book)
     assert source.signature() != seen
-    assert source.read() == Paper("rules: {}", "yaml", str(book))
+    assert source.read() == RulebookText("rules: {}", "yaml", str(book))
 
 
 def test_a_link_that_is_turned_is_seen(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_relative_path_stays_where_it_was(book: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(book.parent)
     source = FileSource("rules.yaml")
     monkeypatch.chdir("/")
-    assert source.read() == Paper("rules: []", "yaml", "rules.yaml")
+    assert source.read() == RulebookText("rules: []", "yaml", "rules.yaml")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_relative_path_stays_where_it_was(book: Path, monkeypatch: pytest.Monk
         (b" \n\n", "is empty"),
         (b"\xef\xbb\xbf", "is empty"),
         (b"a\nb\n\xff", "rules.yaml:3: this is not UTF-8"),
-        (b"a" * (LARGEST + 1), "more than 4,194,304 bytes"),
+        (b"a" * (MAX_BYTES + 1), "more than 4,194,304 bytes"),
     ],
 )
 def test_what_can_be_no_rulebook_is_refused(book: Path, raw: bytes, why: str) -> None:
@@ -220,6 +220,6 @@ def test_an_edition_is_read_as_its_document() -> None:
     source = PushedSource(Shown(edition))
     assert source.signature() == (3, 5)
     paper = source.read()
-    assert paper == Paper("# a", "yaml", "version 3 in Redis at here", 3, "{}")
+    assert paper == RulebookText("# a", "yaml", "version 3 in Redis at here", 3, "{}")
     assert paper.plain == ("{}", "json")
     assert PushedSource(Shown(None)).read() is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import InvalidRule
 from headgate.rules.distribution import version
-from headgate.rules.distribution.version import LARGEST, RulebookVersion, draft, from_draft
+from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion, draft, from_draft
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 lines = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=100)
@@ -136,11 +136,11 @@ def test_author_and_note_are_short() -> None:
 
 
 def test_a_text_has_at_most_4_mb() -> None:
-    drafted(text="a" * LARGEST, document="é" * (LARGEST // 2))
+    drafted(text="a" * MAX_BYTES, document="é" * (MAX_BYTES // 2))
     with pytest.raises(InvalidRule, match="text has 4,194,305 bytes; at most 4,194,304"):
-        drafted(text="a" * (LARGEST + 1))
+        drafted(text="a" * (MAX_BYTES + 1))
     with pytest.raises(InvalidRule, match="JSON has 4,194,306 bytes"):
-        drafted(document="é" * (LARGEST // 2 + 1))
+        drafted(document="é" * (MAX_BYTES // 2 + 1))
 
 
 def test_a_text_is_text_in_a_known_format() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headgate.clock import ManualClock
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
-from headgate.rules.distribution.watcher import FileSource, Paper, RulebookWatcher, load_once
+from headgate.rules.distribution.watcher import FileSource, RulebookText, RulebookWatcher, load_once
 from tests.rules.distribution.watcher_harness import Fake, load
 
 GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.")
@@ -248,7 +248,7 @@ def test_it_says_how_old_the_kept_book_is(
 ) -> None:
     clock = ManualClock()
     keep = DiskCache("here", tmp_path / "book", clock=clock)
-    keep.write(Paper("one", "yaml", "version 1", 1))
+    keep.write(RulebookText("one", "yaml", "version 1", 1))
     clock.advance(seconds)
     RulebookWatcher(Fake(None), load, print, keep=keep, clock=clock).begin()
     assert lines()[0].endswith(f"{told} old.")
@@ -293,7 +293,7 @@ def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], 
     keep.path.write_bytes(keep.path.read_bytes()[:-5])
     with pytest.raises(EngineUnavailable):
         load_once(source, load, keep)
-    keep.write(Paper("!x", "yaml", "version 1", 1))
+    keep.write(RulebookText("!x", "yaml", "version 1", 1))
     with pytest.raises(EngineUnavailable):
         load_once(source, load, keep)
     assert [line.partition(" is of no use: ")[2] for line in lines()] == [

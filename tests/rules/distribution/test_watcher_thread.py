@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.rules.distribution.watcher import FileSource, Paper, RulebookWatcher
+from headgate.rules.distribution.watcher import FileSource, RulebookText, RulebookWatcher
 from tests.rules.distribution.watcher_harness import Fake, eventually, load
 
 
@@ -81,7 +81,7 @@ def test_an_owner_may_close_from_within() -> None:
 def test_a_book_that_is_loaded_too_late_is_not_handed_over() -> None:
     books: list[str] = []
 
-    def slowly(paper: Paper) -> str:
+    def slowly(paper: RulebookText) -> str:
         watch.close()
         return load(paper)
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.watcher import Paper
+from headgate.rules.distribution.watcher import RulebookText
 
 
 class Fake:
@@ -29,12 +29,14 @@ class Fake:
             raise self.trouble
         return self._stamp
 
-    def read(self) -> Paper | None:
+    def read(self) -> RulebookText | None:
         self.reads += 1
-        return None if self.text is None else Paper(self.text, "yaml", f"version {self._stamp}", self._stamp)
+        return (
+            None if self.text is None else RulebookText(self.text, "yaml", f"version {self._stamp}", self._stamp)
+        )
 
 
-def load(paper: Paper) -> str:
+def load(paper: RulebookText) -> str:
     if paper.text.startswith("!"):
         raise InvalidRule(f"{paper.name}:1: {paper.text} is no limit.")
     return f"<{paper.text}>"

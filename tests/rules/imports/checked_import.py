@@ -10,7 +10,7 @@ from headgate.rules.rule import Rulebook
 def told(text: str, **options: Any) -> tuple[dict[str, Any], list[str]]:
     """The document, and its notes with their lines before them."""
     translated = imports.translate(text, **options)
-    load.of(translated.document)
+    load.from_mapping(translated.document)
     return translated.document, [str(note) for note in translated.notes]
 
 
@@ -20,7 +20,7 @@ def rules(text: str, **options: Any) -> list[dict[str, Any]]:
 
 
 def book(text: str, **options: Any) -> Rulebook:
-    return load.of(imports.translate(text, **options).document)
+    return load.from_mapping(imports.translate(text, **options).document)
 
 
 def met(matcher: Matcher, **attributes: str) -> list[str]:

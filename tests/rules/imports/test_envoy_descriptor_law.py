@@ -95,7 +95,7 @@ def test_one_rule_applies_the_one_that_the_service_finds(data: st.DataObject) ->
     nodes = data.draw(lists())
     entries = data.draw(descriptors(nodes))
     named(nodes, [])
-    book = load.of(imports.translate(f"domain: test\n{written(nodes)}").document)
+    book = load.from_mapping(imports.translate(f"domain: test\n{written(nodes)}").document)
     found = looked_up(nodes, entries)
     matches = Matcher(book).match(attributes_of("test", entries))
     assert [match.rule.name for match in matches] == ([] if found is None else [found])
@@ -106,7 +106,7 @@ def test_two_descriptors_share_a_count_only_if_they_are_the_same(data: st.DataOb
     nodes = data.draw(lists())
     one, other = data.draw(descriptors(nodes)), data.draw(descriptors(nodes))
     named(nodes, [])
-    matcher = Matcher(load.of(imports.translate(f"domain: test\n{written(nodes)}").document))
+    matcher = Matcher(load.from_mapping(imports.translate(f"domain: test\n{written(nodes)}").document))
     first, second = (
         [(match.rule.name, match.key) for match in matcher.match(attributes_of("test", entries))]
         for entries in (one, other)

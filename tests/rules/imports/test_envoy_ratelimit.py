@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headgate import InvalidRule, Limiter, ManualClock
 from headgate.rules import imports, load
-from headgate.rules.imports.envoy_ratelimit import attribute, attribute_names, joined_keys
+from headgate.rules.imports.envoy_ratelimit import attribute_names, descriptor_attribute, joined_keys
 from headgate.rules.match import Matcher
 from tests.rules.imports.checked_import import book, met, rules, told
 
@@ -300,5 +300,7 @@ def test_what_the_service_would_not_take_is_refused(text: str, sentence: str) ->
 
 @given(st.text(max_size=12))
 def test_every_key_becomes_the_name_of_an_attribute(key: str) -> None:
-    name = attribute(key)
-    load.of({"rules": [{"name": "r", "when": {name: "x"}, "key": name, "missing": "skip", "limit": "1/s"}]})
+    name = descriptor_attribute(key)
+    load.from_mapping(
+        {"rules": [{"name": "r", "when": {name: "x"}, "key": name, "missing": "skip", "limit": "1/s"}]}
+    )

@@ -27,7 +27,7 @@ from tests.rules.imports.test_spring_gateway import SHOP
 )
 def test_the_kind_is_guessed(text: str, kind: str) -> None:
     assert detect_kind(text) == kind
-    load.of(translate(text).document)
+    load.from_mapping(translate(text).document)
 
 
 @pytest.mark.parametrize("text", ["", "hello", "name: shop\nrules: []", "# limit_req zone=a;"])
@@ -94,4 +94,4 @@ def test_whatever_the_text_is_a_rulebook_or_a_sentence(text: str, kind: str) -> 
         translated = imports.translate(text, kind)
     except InvalidRule:
         return
-    load.of(translated.document)
+    load.from_mapping(translated.document)

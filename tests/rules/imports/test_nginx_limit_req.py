@@ -162,7 +162,7 @@ def test_expressions_that_can_be_said() -> None:
         location ^~ /static/ {{ }}
     }}"""
     document, notes = told(text)
-    matcher = Matcher(load.of(document))
+    matcher = Matcher(load.from_mapping(document))
     found = {
         path: met(matcher, path=path, address="192.0.2.1") for path in ("/", "/x/y.php", "/z.png", "/static/y.php")
     }
@@ -401,7 +401,7 @@ def test_whatever_the_words_are_a_rulebook_or_a_sentence(text: str) -> None:
         translated = imports.translate(text, "nginx")
     except InvalidRule:
         return
-    load.of(translated.document)
+    load.from_mapping(translated.document)
 
 
 blocks = st.recursive(
@@ -433,4 +433,4 @@ def test_every_configuration_that_is_translated_can_be_loaded(text: str) -> None
     except InvalidRule as refused:
         assume("appears twice" not in str(refused))
         raise
-    load.of(translated.document)
+    load.from_mapping(translated.document)

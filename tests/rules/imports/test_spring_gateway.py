@@ -378,4 +378,4 @@ def test_whatever_the_routes_are_they_can_be_loaded(
         said = f'"RequestRateLimiter={limiter[0]}, {limiter[1]}{limiter[2]}"' if limiter else ""
         quoted = ", ".join(f'"{one}"' for one in named)
         text += f"  - {{predicates: [{quoted}], filters: [{said}]}}\n"
-    load.of(imports.translate(text).document)
+    load.from_mapping(imports.translate(text).document)

@@ -8,13 +8,13 @@ import pytest
 from headgate.rules import load
 from headgate.rules.condition import AnyOf
 from headgate.rules.match import Matcher
-from headgate.rules.matching.explain_match import describe_failure, shown
+from headgate.rules.matching.explain_match import describe_failure, display_value
 
 NUMBER = crc32(b"r|user=ada") % 10_000
 
 
 def why(attributes: dict[str, Any], *rules: dict[str, Any]) -> list[str]:
-    book = load.of({"rules": [{"name": "r", "limit": "10/s", **rule} for rule in rules]})
+    book = load.from_mapping({"rules": [{"name": "r", "limit": "10/s", **rule} for rule in rules]})
     return [told.why for told in Matcher(book).explain(attributes)]
 
 
@@ -66,8 +66,8 @@ def test_nothing_can_hold_of_no_conditions() -> None:
 
 
 def test_values_are_shown_so_that_they_can_be_read() -> None:
-    assert shown(None) == shown("") == "absent"
-    assert shown("é b") == "é b"
-    assert shown("a\x1b[31m\n") == "a\\x1b[31m\\n"
-    assert shown("\udcff") == "\\udcff"
-    assert shown("a" * 1000) == "a" * 80 + "... (1000 characters)"
+    assert display_value(None) == display_value("") == "absent"
+    assert display_value("é b") == "é b"
+    assert display_value("a\x1b[31m\n") == "a\\x1b[31m\\n"
+    assert display_value("\udcff") == "\\udcff"
+    assert display_value("a" * 1000) == "a" * 80 + "... (1000 characters)"

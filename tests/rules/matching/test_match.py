@@ -22,7 +22,7 @@ from tests.rules.random_rulebooks import CALLS, books, calls_at_random, large_bo
 
 @pytest.mark.parametrize("line", lines("match.jsonl"))
 def test_vectors(line: dict[str, Any]) -> None:
-    matcher = Matcher(load.of(line["rules"]))
+    matcher = Matcher(load.from_mapping(line["rules"]))
     attributes, cost = attributes_of(line), line.get("cost")
     found = list(matcher.match(attributes, cost))
     assert [told(match) for match in found] == [expected(one) for one in line["expect"]]

@@ -39,7 +39,7 @@ def book(**rule: Any) -> Any:
 
 
 def warnings(**rule: Any) -> list[str]:
-    return [sentence for _, sentence in load.of(book(**rule)).warnings]
+    return [sentence for _, sentence in load.from_mapping(book(**rule)).warnings]
 
 
 def test_a_rulebook_that_limits_nobody_is_warned_of_line_by_line() -> None:
@@ -109,18 +109,18 @@ def test_what_the_path_captures_is_known_and_may_be_misspelled() -> None:
 
 def test_a_condition_of_many_rules_is_warned_of_once() -> None:
     rules = [{"name": f"r{number}", "when": "login", "limit": "1/s"} for number in range(3)]
-    found = load.of({"conditions": {"login": {"pth": "/login"}}, "rules": rules})
+    found = load.from_mapping({"conditions": {"login": {"pth": "/login"}}, "rules": rules})
     assert len(found.warnings) == 1
     defaults = {"missing": "skip", "except": {"ip": "10.0.0.1"}}
     two = [{"name": name, "limit": "1/s"} for name in ("a", "b")]
-    assert len(load.of({"defaults": defaults, "rules": two}).warnings) == 1
+    assert len(load.from_mapping({"defaults": defaults, "rules": two}).warnings) == 1
 
 
 def test_what_the_book_lists_is_known() -> None:
     listed = book(key="ip") | {"attributes": ["ip"]}
-    assert load.of(listed).warnings == ()
+    assert load.from_mapping(listed).warnings == ()
     with pytest.raises(InvalidRulebook, match="none of the attributes that the book lists"):
-        load.of(book(key="ip") | {"attributes": ["sku"]})
+        load.from_mapping(book(key="ip") | {"attributes": ["sku"]})
 
 
 def test_rules_on_envoys_descriptors_are_not_warned_of() -> None:
@@ -141,7 +141,7 @@ def test_neither_are_those_of_the_documentation_and_the_sample() -> None:
                 assert found.warnings == (), page
                 count += 1
     assert count > 20
-    assert load.of(sample_rules.SAMPLE_RULEBOOK).warnings == ()
+    assert load.from_mapping(sample_rules.SAMPLE_RULEBOOK).warnings == ()
 
 
 def test_a_limiter_logs_each_version_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,7 +168,7 @@ def test_a_mapping_is_warned_of_by_its_path(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_documents_of_gateways_carry_them() -> None:
-    from headgate.gateway.bundle import plate
+    from headgate.gateway.bundle import compile_bundle
 
-    found = plate(load.parse(LIMITS_NOBODY, source="rules.yaml"), 1_700_000_000_000_000)
+    found = compile_bundle(load.parse(LIMITS_NOBODY, source="rules.yaml"), 1_700_000_000_000_000)
     assert len(json.loads(json.dumps(found))["warnings"]) == 3

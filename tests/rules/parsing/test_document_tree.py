@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from headgate.errors import MissingExtra
 from headgate.rules.parsing import read_json, read_python, read_toml, read_yaml
-from headgate.rules.parsing.document_tree import MAX_BYTES, Fault, Items, Node, Scalar, Table, decode, kind
+from headgate.rules.parsing.document_tree import (
+    MAX_BYTES,
+    Fault,
+    Items,
+    Node,
+    Scalar,
+    Table,
+    decode,
+    describe_node,
+)
 from headgate.rules.parsing.toml_line_numbers import line_numbers
 
 Read = Callable[[str], Node]
@@ -84,7 +93,7 @@ def test_an_anchor_given_twice_is_the_last_one() -> None:
 def test_a_kind_is_a_word_that_people_know() -> None:
     nodes = read_yaml.read("- []\n- {}\n- x\n- ~\n")
     assert isinstance(nodes, Items)
-    assert [kind(node) for node in nodes.nodes] == ["a list", "a mapping", '"x"', "nothing"]
+    assert [describe_node(node) for node in nodes.nodes] == ["a list", "a mapping", '"x"', "nothing"]
 
 
 # The bytes.

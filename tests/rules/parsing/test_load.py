@@ -184,9 +184,9 @@ def test_the_name_of_a_case_is_a_text_in_every_format() -> None:
     said: dict[str, Any] = {"by": "argument.dry", "cases": {"true": "1/s"}, "otherwise": "2/s"}
     expected = Choice(parse_all("2/s"), ((Test("argument.dry", ("true",)), parse_all("1/s")),))
     assert rule("limit: {by: argument.dry, cases: {true: 1/s}, otherwise: 2/s}").limit == expected
-    assert load.of({"rules": [{"name": "a", "limit": said}]}).rules[0].limit == expected
+    assert load.from_mapping({"rules": [{"name": "a", "limit": said}]}).rules[0].limit == expected
     said["cases"] = {True: "1/s"}
-    assert load.of({"rules": [{"name": "a", "limit": said}]}).rules[0].limit == expected
+    assert load.from_mapping({"rules": [{"name": "a", "limit": said}]}).rules[0].limit == expected
 
 
 def test_every_case_has_a_tuple_of_its_own() -> None:
@@ -207,21 +207,21 @@ def test_problems_are_told_in_the_order_of_the_file() -> None:
 def test_values_of_a_program_are_named_by_their_path() -> None:
     rules = [{"name": "a", "limit": "1/s"}, {"name": "b", "limit": "1/s", "when": {"all": [{"method": []}]}}]
     with pytest.raises(InvalidRulebook) as caught:
-        load.of({"rules": rules})
+        load.from_mapping({"rules": rules})
     assert str(caught.value).splitlines()[0] == (
         'rules[1].when.all[0].method: rule "b": method is compared with an empty list.'
     )
     with pytest.raises(
         InvalidRulebook, match=r"^settings: rules\[2\].name: rule \"a\": Another rule .*\n.* at rules\[0\].name"
     ):
-        load.of({"rules": [rules[0], {"name": "c", "limit": "1/s"}, rules[0]]}, source="settings")
+        load.from_mapping({"rules": [rules[0], {"name": "c", "limit": "1/s"}, rules[0]]}, source="settings")
     with pytest.raises(InvalidRulebook, match=r"^top: The rulebook is empty"):
-        load.of({})
+        load.from_mapping({})
     with pytest.raises(InvalidRulebook, match=r"^top: A rulebook is a mapping, not a list"):
-        load.of([])  # type: ignore[arg-type]
-    assert load.of({"rules": [{"name": "a", "limit": [TokenBucket(5, 1.0), "9/m"]}]}).rules[0].limit.otherwise == (
-        parse_all("5/s; 9/minute")
-    )
+        load.from_mapping([])  # type: ignore[arg-type]
+    assert load.from_mapping({"rules": [{"name": "a", "limit": [TokenBucket(5, 1.0), "9/m"]}]}).rules[
+        0
+    ].limit.otherwise == (parse_all("5/s; 9/minute"))
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_spans() -> None:
 @pytest.mark.parametrize("path", WELLFORMED, ids=lambda path: str(path.name))
 def test_a_book_that_is_written_and_read_again_is_the_same(path: Path) -> None:
     found = load.read(path)
-    assert load.of(serialization.document(found)) == found
+    assert load.from_mapping(serialization.document(found)) == found
     assert load.parse(json.dumps(serialization.document(found)), format="json") == found
     assert load.parse(serialization.yaml_text(serialization.document(found))) == found
 
@@ -417,7 +417,7 @@ def outcome(read: Callable[[], Rulebook]) -> Rulebook | None:
         found = read()
     except InvalidRulebook:
         return None
-    assert load.of(serialization.document(found)) == found
+    assert load.from_mapping(serialization.document(found)) == found
     return found
 
 
@@ -457,7 +457,7 @@ def spoiled(draw: st.DrawFn) -> Any:
 @given(spoiled())
 @settings(max_examples=400, deadline=None)
 def test_of_a_spoiled_book_comes_a_book_or_a_sentence(tree: Any) -> None:
-    found = outcome(lambda: load.of(tree))
+    found = outcome(lambda: load.from_mapping(tree))
     assert outcome(lambda: load.parse(json.dumps(tree), format="json")) == found
     assert outcome(lambda: load.parse(serialization.yaml_text(tree))) == found
 
@@ -492,9 +492,9 @@ def test_a_thousand_rules_are_read_within_a_second() -> None:
 
 def test_long_circles_and_rows_of_replacing_rules() -> None:
     rules: list[dict[str, Any]] = [{"name": f"r{i}", "limit": "1/s", "replaces": f"r{i + 1}"} for i in range(5000)]
-    assert len(load.of({"rules": [*rules, {"name": "r5000", "limit": "1/s"}]})) == 5001
+    assert len(load.from_mapping({"rules": [*rules, {"name": "r5000", "limit": "1/s"}]})) == 5001
     with pytest.raises(InvalidRulebook, match="in a circle: r0 -> r1 -> "):
-        load.of({"rules": [*rules, {"name": "r5000", "limit": "1/s", "replaces": ["r0"]}]})
+        load.from_mapping({"rules": [*rules, {"name": "r5000", "limit": "1/s", "replaces": ["r0"]}]})
 
 
 def test_the_limit_of_a_rule_is_text_or_a_limit() -> None:

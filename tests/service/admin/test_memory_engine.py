@@ -26,7 +26,7 @@ rules:
 async def test_the_sample_is_told_as_it_could_be_written() -> None:
     async with Operator() as operator:
         told = (await operator("GET", "/rules")).json
-        assert load.parse(told["text"], format=told["format"]) == load.of(sample_rules.SAMPLE_RULEBOOK)
+        assert load.parse(told["text"], format=told["format"]) == load.from_mapping(sample_rules.SAMPLE_RULEBOOK)
         assert (told["source"], told["edition"], told["rules"]) == ("the sample", None, 3)
         refused = await operator.put_rules("rules: []")
         assert refused.status == 409

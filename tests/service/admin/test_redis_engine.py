@@ -170,8 +170,8 @@ async def test_a_gateway_gets_what_the_command_line_would_have_given_it(
         by_hand, here = (json.loads(paper["document"]) for paper in papers)
         assert here.keys() == by_hand.keys()
         assert here["scripts"] == by_hand["scripts"]
-        texts = bundle.texts(here)
-        there = redis_server.call("HKEYS", keys.scripts("hg"))
+        texts = bundle.script_texts(here)
+        there = redis_server.call("HKEYS", keys.scripts_key("hg"))
         assert {sha.decode() for sha in there} >= set(texts)  # type: ignore[union-attr]
         assert redis_server.call("SCRIPT", "EXISTS", *texts) == [1] * len(texts)
 
@@ -182,7 +182,7 @@ async def test_scripts_are_loaded_on_every_master(cluster: Cluster, tmp_path: Pa
     async with Operator("pushed", engine=cluster.url) as operator:
         done = (await operator.put_rules(TWO)).json
         assert (done["published"], done["warnings"]) == (True, [])
-        shas = list(bundle.texts(bundle.plate(load.parse(TWO), 0)))
+        shas = list(bundle.script_texts(bundle.compile_bundle(load.parse(TWO), 0)))
         for node in cluster.masters():
             assert node.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
         for user in "abcdef":

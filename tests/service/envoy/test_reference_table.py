@@ -340,7 +340,9 @@ async def test_another_rulebook_is_told_in_its_own_words() -> None:
     rule = {"name": "calm", "key": "user", "missing": "skip", "limit": "9/day fixed"}
     async with serving({"rules": [rule]}) as envoy:
         for label in (None, "first", "second", None):
-            envoy.limiter.replace(load.of({"rules": [rule if label is None else {**rule, "label": label}]}))
+            envoy.limiter.replace(
+                load.from_mapping({"rules": [rule if label is None else {**rule, "label": label}]})
+            )
             for _ in range(2):
                 (status,) = (await envoy.ask(descriptor(("user", "ann")))).statuses
                 assert status.current_limit.name == (label or "calm")

@@ -257,9 +257,11 @@ async def test_a_rule_that_refuses_without_its_limit() -> None:
 async def test_another_rulebook_while_running() -> None:
     async with serving(BOOK) as envoy:
         await envoy.ask(ANN)
-        envoy.limiter.replace(load.of({"rules": [{"name": "free", "limit": "unlimited"}]}))
+        envoy.limiter.replace(load.from_mapping({"rules": [{"name": "free", "limit": "unlimited"}]}))
         assert left(await envoy.ask(ANN)) == [2**32 - 1]
-        envoy.limiter.replace(load.of({**BOOK, "rules": [{**BOOK["rules"][0], "limit": "9/minute fixed"}]}))
+        envoy.limiter.replace(
+            load.from_mapping({**BOOK, "rules": [{**BOOK["rules"][0], "limit": "9/minute fixed"}]})
+        )
         assert left(await envoy.ask(ANN)) == [7], "the count goes on"
 
 

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 from headgate.algorithms.limit import SECOND
 from headgate.cli.rulebook_option import file_text
 from headgate.clock import ManualClock
-from headgate.explain import long
+from headgate.explain import in_words
 from headgate.rules import load
-from headgate.rules.attributes import Attributes, folded, named, request
+from headgate.rules.attributes import Attributes, normalize_name, parse_attribute_name, request
 from headgate.rules.parsing import fields, read_json, read_toml, read_yaml
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, kind
-from headgate.rules.parsing.problems import Problems, every, every_entry, placed
-from headgate.rules.parsing.read_python import Written
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, describe_node
+from headgate.rules.parsing.problems import Problems, at_node, read_all, read_entries
+from headgate.rules.parsing.read_python import NumberText
 from headgate.rules.rule import Rulebook
 
 _READERS = {".yaml": read_yaml.read, ".yml": read_yaml.read, ".toml": read_toml.read, ".json": read_json.read}
@@ -72,13 +72,13 @@ def read(path: Path) -> tuple[Rulebook, list[Case]]:
 
 def _book(node: Node, path: Path) -> Rulebook:
     if isinstance(node, Table):
-        return load.of_node(node, str(path))
+        return load.from_node(node, str(path))
     return load.read(path.parent / fields.text(node, "rules"))
 
 
 def _case(node: Node, number: int) -> Case:
     table = fields.table(node, "A case", ("name", "start", "calls"), ("calls",))
-    values = every_entry(table, {"name": fields.text, "start": _instant, "calls": lambda inner, _: _calls(inner)})
+    values = read_entries(table, {"name": fields.text, "start": _instant, "calls": lambda inner, _: _calls(inner)})
     start_us = values["start"] if "start" in values else ManualClock().now_us()
     return Case(values.get("name", f"case {number}"), start_us, values["calls"])
 
@@ -92,19 +92,19 @@ def _calls(node: Node) -> tuple[Call, ...]:
         earliest_us = call.at_us
         return call
 
-    return tuple(every(read_call, _items(node, "calls", "A case")))
+    return tuple(read_all(read_call, _items(node, "calls", "A case")))
 
 
 def _call(node: Node, earliest_us: int) -> Call:
     table = fields.table(node, "A call", _CALL_FIELDS, ("expect",))
-    values = every_entry(
+    values = read_entries(
         table,
         {
             "at": lambda inner, _: _call_time(inner, earliest_us),
-            "times": lambda inner, name: fields.whole(inner, name, 1, 1_000_000),
+            "times": lambda inner, name: fields.whole_number(inner, name, 1, 1_000_000),
             "attributes": lambda inner, _: _attributes(inner),
             "request": lambda inner, _: _request(inner),
-            "cost": lambda inner, name: fields.whole(inner, name, 0),
+            "cost": lambda inner, name: fields.whole_number(inner, name, 0),
             "expect": lambda inner, _: _expected(inner),
         },
     )
@@ -118,7 +118,10 @@ def _call(node: Node, earliest_us: int) -> Call:
 def _call_time(node: Node, earliest_us: int) -> int:
     at_us = _span(node, "at")
     if at_us < earliest_us:
-        raise Fault(node.place, f"Time goes forward: this call comes at {long(at_us)}, the one before it later.")
+        raise Fault(
+            node.place,
+            f"Time goes forward: this call comes at {in_words(at_us)}, the one before it later.",
+        )
     return at_us
 
 
@@ -129,14 +132,14 @@ def _request(node: Node) -> Attributes:
     if not isinstance(headers, dict):
         raise Fault(node.place, "headers is a mapping of names to texts.")
     attributes = request(values.pop("method", "GET"), target, headers, values.pop("address", None))
-    names = every(lambda name: placed(node, named, name), values)
+    names = read_all(lambda name: at_node(node, parse_attribute_name, name), values)
     attributes.update(dict(zip(names, values.values(), strict=True)))
     return attributes
 
 
 def _attributes(node: Node) -> dict[str, Any]:
     values = _mapping(node, "attributes")
-    names = every(lambda name: folded(placed(node, named, name)), values)
+    names = read_all(lambda name: normalize_name(at_node(node, parse_attribute_name, name)), values)
     return dict(zip(names, values.values(), strict=True))
 
 
@@ -145,7 +148,7 @@ def _expected(node: Node) -> dict[str, Any]:
         return {"allowed": fields.word(node, "expect", _VERDICTS) == "allowed"}
     table = fields.table(node, "expect", _EXPECT_FIELDS)
     expected: dict[str, Any] = {}
-    for part in every_entry(table, dict.fromkeys(_EXPECT_FIELDS, _expectation)).values():
+    for part in read_entries(table, dict.fromkeys(_EXPECT_FIELDS, _expectation)).values():
         expected |= part
     return expected
 
@@ -155,16 +158,16 @@ def _expectation(node: Node, name: str) -> dict[str, Any]:
     if name == "allowed":
         return {"allowed": fields.flag(node, name)}
     if name == "refused":
-        flag = fields.truth(node)
+        flag = fields.plain_flag(node)
         return {"allowed": False, "rule": fields.text(node, name)} if flag is None else {"allowed": not flag}
     if name in ("retry_after", "delay"):
         never = isinstance(node, Scalar) and node.text == "never"
         return {name: None if never else _span(node, name)}
     if name in ("remaining", "status"):
-        return {name: fields.whole(node, name, 0)}
+        return {name: fields.whole_number(node, name, 0)}
     table = fields.table(node, name, tuple(node.entries) if isinstance(node, Table) else ())
     rules = dict.fromkeys(table.entries, lambda inner, _: fields.word(inner, name, _VERDICTS))
-    return {name: every_entry(table, rules)}
+    return {name: read_entries(table, rules)}
 
 
 def python_value(node: Node) -> Any:
@@ -175,22 +178,22 @@ def python_value(node: Node) -> Any:
         return {name: python_value(inner) for name, (_, inner) in node.entries.items()}
     if node.empty:
         return None
-    truth = fields.truth(node)
+    truth = fields.plain_flag(node)
     if truth is not None:
         return truth
-    return node.text if node.quoted or not node.text[:1].isdigit() else Written(node.text)
+    return node.text if node.quoted or not node.text[:1].isdigit() else NumberText(node.text)
 
 
 def _mapping(node: Node, field: str) -> dict[str, Any]:
     if not isinstance(node, Table):
-        raise Fault(node.place, f"{field} is a mapping, not {kind(node)}.")
+        raise Fault(node.place, f"{field} is a mapping, not {describe_node(node)}.")
     mapping: dict[str, Any] = python_value(node)
     return mapping
 
 
 def _items(node: Node, field: str, owner: str) -> list[Node]:
     if not isinstance(node, Items):
-        raise Fault(node.place, f"{field} is a list, not {kind(node)}.")
+        raise Fault(node.place, f"{field} is a list, not {describe_node(node)}.")
     if not node.nodes:
         raise Fault(node.place, f"{owner} without {field} tests nothing.")
     return node.nodes
@@ -209,5 +212,5 @@ def _instant(node: Node, name: str) -> int:
     except ValueError:
         instant = None
     if instant is None or instant.tzinfo is None:
-        raise Fault(node.place, f"start is an instant, not {kind(node)}.", "Write 2026-03-01T00:00:00Z.")
+        raise Fault(node.place, f"start is an instant, not {describe_node(node)}.", "Write 2026-03-01T00:00:00Z.")
     return round(instant.timestamp() * SECOND)

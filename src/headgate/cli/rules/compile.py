@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> Output:
     return Output({"file": args.output, "rules": len(book), "bytes": size}, [(message, "green")])
 
 
-def compile_bundle(book: Rulebook) -> bundle.Plate:
+def compile_bundle(book: Rulebook) -> bundle.Bundle:
     """Returns the bundle of a rulebook, with the texts of its scripts."""
-    compiled = bundle.plate(book, SystemClock().now_us())
-    return compiled | {"texts": bundle.texts(compiled)}
+    compiled = bundle.compile_bundle(book, SystemClock().now_us())
+    return compiled | {"texts": bundle.script_texts(compiled)}
 
 
 def compile_to(path: Path, book: Rulebook) -> int:

@@ -9,7 +9,7 @@ from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
 from headgate.errors import InvalidRule
-from headgate.operations.compare_rulebooks import Change, Comparison, Field, compared, document
+from headgate.operations.compare_rulebooks import Change, Comparison, Field, compare, document
 from headgate.operations.publish_rulebook import book_of
 from headgate.rules import load
 from headgate.rules.rule import Rulebook
@@ -35,7 +35,7 @@ def add(verbs: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> Output:
-    comparison = compared(_book(args, args.old), _book(args, args.new))
+    comparison = compare(_book(args, args.old), _book(args, args.new))
     return Output(
         document(comparison), comparison_lines(comparison), NEGATIVE if comparison and args.exit_code else DONE
     )

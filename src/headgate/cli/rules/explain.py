@@ -17,12 +17,12 @@ from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.table import Cell, Table, Value
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.explain import long
+from headgate.explain import in_words
 from headgate.limiter import Limiter
 from headgate.rules import load
-from headgate.rules.attributes import Attributes, folded, named, normal, request
-from headgate.rules.match import Matcher, Told
-from headgate.rules.matching.explain_match import shown
+from headgate.rules.attributes import Attributes, normalize_name, normalize_value, parse_attribute_name, request
+from headgate.rules.match import Matcher, RuleExplanation
+from headgate.rules.matching.explain_match import display_value
 from headgate.rules.rule import Rulebook
 
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> Output:
         for explanation in explanations
     ]
     attribute_table = Table(
-        ("attribute", "value"), [(name, shown(value)) for name, value in sorted(attributes.items())]
+        ("attribute", "value"), [(name, display_value(value)) for name, value in sorted(attributes.items())]
     )
     headline = (str(decision), "green" if decision.allowed else "red")
     return Output(
@@ -97,7 +97,7 @@ def _attributes(args: argparse.Namespace) -> Attributes:
 
 
 def _parse_attributes(args: argparse.Namespace) -> Attributes:
-    others = {"user": args.user} | {named(name): value for name, value in args.attribute}
+    others = {"user": args.user} | {parse_attribute_name(name): value for name, value in args.attribute}
     if args.target is None and args.method is None and not args.header:
         attributes = Attributes()
         attributes["address"] = args.address
@@ -106,16 +106,16 @@ def _parse_attributes(args: argparse.Namespace) -> Attributes:
         if args.target is None:
             del attributes["path"]
     for name, value in others.items():
-        if normal(name, value) is not None:
-            attributes[folded(name)] = value
+        if normalize_value(name, value) is not None:
+            attributes[normalize_name(name)] = value
     return attributes
 
 
-def _why(explanation: Told) -> str:
+def _why(explanation: RuleExplanation) -> str:
     return explanation.why.removeprefix("applies: ")
 
 
-def _document(explanation: Told) -> dict[str, Any]:
+def _document(explanation: RuleExplanation) -> dict[str, Any]:
     rule, match, _ = explanation
     document: dict[str, Any] = {"rule": rule.name, "applies": explanation.applies, "why": _why(explanation)}
     if match is not None:
@@ -181,7 +181,7 @@ def _verdict_tables(decision: RuleDecision) -> list[Table]:
                     "green" if allowed else "red",
                 ),
                 _remaining(verdict),
-                long(verdict.retry_after_us) if verdict.retry_after_us else None,
+                in_words(verdict.retry_after_us) if verdict.retry_after_us else None,
             )
         )
     titles = ("rule", "key", "limit", "", "remaining", "retry after")

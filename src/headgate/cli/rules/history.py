@@ -11,7 +11,7 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import versions_of
 from headgate.cli.table import Cell, Table, Value
-from headgate.operations.publish_rulebook import told
+from headgate.operations.publish_rulebook import version_document
 from headgate.rules.distribution.version import RulebookVersion
 
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> Output:
     with server(args, "no rulebook can be pushed there") as engine:
         store = versions_of(engine)
         versions, current = store.history(), store.version()
-    document = {"in_force": current or None, "editions": [told(version) for version in versions]}
+    document = {"in_force": current or None, "editions": [version_document(version) for version in versions]}
     if not versions:
         return Output(document, ["No rulebook was pushed to this engine yet."])
     rows = [_row(version, version.version == current) for version in versions]

@@ -9,7 +9,7 @@ from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command
 from headgate.cli.rulebook_option import file_text
 from headgate.rules import load, serialization
-from headgate.rules.imports import KINDS, located, translate
+from headgate.rules.imports import KINDS, translate, with_location
 from headgate.rules.imports.rate_strings import STRATEGIES
 
 
@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> Output:
     options = {"domain": args.domain or None, "strategy": args.strategy}
     given_options = {name: value for name, value in options.items() if value is not None}
     translated = translate(file_text(path), args.kind, path.stem, source=args.file, **given_options)
-    load.of(translated.document)  # checks that the result is a valid rulebook
+    load.from_mapping(translated.document)  # checks that the result is a valid rulebook
     for note in () if args.json else translated.notes:
-        warn(located(str(note), args.file), as_json=False)
+        warn(with_location(str(note), args.file), as_json=False)
     notes = [{"line": note.line, "note": note.sentence} for note in translated.notes]
     return Output(
         {"document": translated.document, "notes": notes},

@@ -9,8 +9,8 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import versions_of
 from headgate.errors import InvalidRule
-from headgate.operations.publish_rulebook import told
-from headgate.rules.distribution.watcher import PUSH_ONE
+from headgate.operations.publish_rulebook import version_document
+from headgate.rules.distribution.watcher import PUSH_HINT
 
 
 def add(verbs: Commands) -> None:
@@ -34,9 +34,10 @@ def run(args: argparse.Namespace) -> Output:
         version = versions.current() if args.version is None else versions.get(args.version)
         empty = version is None and versions.current() is None
     if empty:
-        raise InvalidRule(f"No rulebook was pushed to this engine yet. {PUSH_ONE}")
+        raise InvalidRule(f"No rulebook was pushed to this engine yet. {PUSH_HINT}")
     if version is None:
         raise InvalidRule(f"No version {args.version} is kept. See headgate rules history.")
     return Output(
-        told(version) | {"format": version.format, "text": version.text}, [version.text.removesuffix("\n")]
+        version_document(version) | {"format": version.format, "text": version.text},
+        [version.text.removesuffix("\n")],
     )

@@ -21,7 +21,7 @@ from headgate.cli.rules.diff import comparison_lines
 from headgate.cli.rules.validate import add_strict
 from headgate.enforcement.split_limits import check_split_limits
 from headgate.operations.compare_rulebooks import document
-from headgate.operations.publish_rulebook import pushing
+from headgate.operations.publish_rulebook import push
 from headgate.rules import load
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> Output:
         book.strict()
     rule_format = FORMATS[Path(args.file).suffix.lower()]
     with server(args, "nobody follows a rulebook there") as engine:
-        push_flow = pushing(
+        push_flow = push(
             engine,
             versions_of(engine),
             book,

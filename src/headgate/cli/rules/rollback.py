@@ -16,7 +16,7 @@ from headgate.cli.rulebook_option import versions_of
 from headgate.cli.rules.diff import comparison_lines
 from headgate.cli.rules.push import add_author, author_of
 from headgate.operations.compare_rulebooks import document
-from headgate.operations.publish_rulebook import rolling_back, told
+from headgate.operations.publish_rulebook import roll_back, version_document
 
 
 def add(verbs: Commands) -> None:
@@ -38,9 +38,11 @@ def add(verbs: Commands) -> None:
 def run(args: argparse.Namespace) -> Output:
     author = author_of(args)
     with server(args, "no rulebook can be pushed there") as engine:
-        rollback_flow = rolling_back(engine, versions_of(engine), args.to, author=author, note=args.note)
+        rollback_flow = roll_back(engine, versions_of(engine), args.to, author=author, note=args.note)
         version, _, _, comparison, warnings = flow.run(rollback_flow)
     for warning in warnings:
         warn(warning, as_json=args.json)
     message = f"Version {version.version} is in force: the text of version {version.origin}."
-    return Output(told(version) | document(comparison), [*comparison_lines(comparison), (message, "green")])
+    return Output(
+        version_document(version) | document(comparison), [*comparison_lines(comparison), (message, "green")]
+    )

@@ -12,7 +12,7 @@ from headgate.cli.rules.case_format import Call, Case
 from headgate.clock import ManualClock
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.explain import long
+from headgate.explain import in_words
 from headgate.limiter import Limiter
 from headgate.rules.rule import Rulebook
 
@@ -79,7 +79,7 @@ def _describe(expectations: dict[str, Any]) -> str:
         if isinstance(value, dict):
             parts += [f"{name} {rule} {verdict}" for rule, verdict in value.items()] or [f"no {name} of that rule"]
         elif name in ("retry_after", "delay"):
-            parts.append(f"{name} {'never' if value is None else long(value) if value else '0 s'}")
+            parts.append(f"{name} {'never' if value is None else in_words(value) if value else '0 s'}")
         else:
             parts.append(f"{name} {value}")
     return ", ".join(parts)

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.cli.output import DONE, INVALID, Output
 from headgate.cli.parser import Commands, command
-from headgate.operations.publish_rulebook import Problem, judged
+from headgate.operations.publish_rulebook import Problem, validate_rulebook
 from headgate.rules import load
 
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> Output:
 
 
 def _validate(file: str, strict: bool) -> dict[str, Any]:
-    result = judged(lambda: load.read(file).strict() if strict else load.read(file))
+    result = validate_rulebook(lambda: load.read(file).strict() if strict else load.read(file))
     if isinstance(result, list):
         problems = [problem._asdict() for problem in result]
         return {"file": file, "valid": False, "rules": None, "problems": problems, "warnings": []}

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Hashable, Sequence
 
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.limit import Limit
-from headgate.algorithms.quota_grants import Assignment
+from headgate.algorithms.quota_grants import QuotaGrant
 from headgate.algorithms.slots import Slots
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.port import AsyncMeter, Engine, Ledger, Meter, Overrides, Slot, SlotMeter
@@ -90,7 +90,7 @@ class AsyncMemoryLedger:
         self.limit: Limit = ledger.limit
         self.name: str = ledger.name
 
-    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         return self.ledger.assign(key, holder, wanted, within_us)
 
     async def leave(self, key: str, holder: str) -> None:

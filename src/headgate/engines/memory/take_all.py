@@ -29,9 +29,9 @@ from headgate.algorithms.decision import (
     OverriddenOutcome,
 )
 from headgate.algorithms.limit import Limit
-from headgate.engines.charge_options import ChargeOptions, all_limit_only, parts
+from headgate.engines.charge_options import ChargeOptions, all_limit_only, group_by_rule
 from headgate.engines.memory.state_table import StateTable
-from headgate.engines.overrides import Limits, instead
+from headgate.engines.overrides import Limits, effective_limit
 
 
 class JudgingMeter(Protocol):
@@ -62,7 +62,7 @@ def decide(
     """Decides the charges and stores the result. The caller holds the lock."""
     if all_limit_only(charges):
         return _decide_limits_only(charges, now_us, patience_us, commit)
-    groups = [_RuleCharges(tables, group, now_us, patience_us) for group in parts(charges)]
+    groups = [_RuleCharges(tables, group, now_us, patience_us) for group in group_by_rule(charges)]
     allowed = all(group.allowed for group in groups if not group.is_shadow)
     return [
         outcome
@@ -108,7 +108,7 @@ class _RuleCharges:
         )
         self._overrides: list[Limit | None] = [None] * len(charges)
         for index, (limit, (meter, _, _)) in enumerate(zip(limits, charges, strict=False)):
-            self._overrides[index] = instead(meter.limit, limit)
+            self._overrides[index] = effective_limit(meter.limit, limit)
         self._results = [
             meter.judge(key, now_us, cost, patience_us, override)
             for (meter, key, cost), override in zip(charges, self._overrides, strict=True)

@@ -76,7 +76,7 @@ class _SingleTake(_Batch):
         future = self.calls[0][1]
         if reply.__class__ is list:
             if not future.done():
-                future.set_result(protocol.facts(reply))
+                future.set_result(protocol.parse_outcome(reply))
             self.batcher.batch_done(self)
         else:
             self.missing_replies = 1

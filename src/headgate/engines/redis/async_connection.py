@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import hiredis
 
-from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, said
+from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, parse_error_reply
 from headgate.engines.redis.server_address import ServerAddress
 
 OnReply = Callable[[Any], None]
@@ -30,7 +30,7 @@ class AsyncConnection(asyncio.Protocol):
     def __init__(self, on_lost: Callable[[RedisError], None]) -> None:
         self._on_lost: Callable[[RedisError], None] | None = on_lost
         self._callbacks: deque[OnReply] = deque()
-        self._reader = hiredis.Reader(replyError=said)
+        self._reader = hiredis.Reader(replyError=parse_error_reply)
         self.last_reply_at: float = monotonic()  # when data last came
 
     async def open(self, loop: asyncio.AbstractEventLoop, address: ServerAddress) -> None:

@@ -22,15 +22,15 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import deadline_of, within
+from headgate.engines.deadlines import shortest_deadline, with_deadline
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.fallback.membership import TTL_US
+from headgate.engines.layers.fallback.membership import MEMBER_TTL_US
 from headgate.engines.port import AsyncMeter, Slot
-from headgate.engines.quota_ledger import Told
+from headgate.engines.quota_ledger import GrantExpiries
 from headgate.engines.redis import cross_slot, keys, protocol, redirects
 from headgate.engines.redis.async_batcher import AsyncBatcher
 from headgate.engines.redis.async_late_replies import AsyncLateReplies
-from headgate.engines.redis.errors import RedisError, TimedOut, failure, not_charged
+from headgate.engines.redis.errors import RedisError, TimedOut, engine_failure, not_charged
 from headgate.engines.redis.overrides import AsyncRedisOverrides, OverrideRequestBuilder, OverrideScan
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.quota_ledger import AsyncRedisLedger
@@ -54,7 +54,7 @@ class AsyncRedisEngine:
         self.clock: Clock = clock or SystemClock()
         self.deadline: float = deadline
         self.topology: Topology = topology(url)
-        self._reported_grants: dict[str, Told] = {}
+        self._reported_grants: dict[str, GrantExpiries] = {}
         self.only_server: ServerAddress | None = None if self.topology.can_fail_over else self.topology.node(b"")
         self.reset_after_fork()
         on_fork(self.reset_after_fork)
@@ -78,8 +78,8 @@ class AsyncRedisEngine:
         self, charges: Sequence[tuple[AsyncMeter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
         built = [(_redis_meter(meter).builder, key, cost) for meter, key, cost in charges]
-        now_us, deadline = self.clock.now_us(), deadline_of([meter for meter, _, _ in charges])
-        ask = within(self.ask, deadline)
+        now_us, deadline = self.clock.now_us(), shortest_deadline([meter for meter, _, _ in charges])
+        ask = with_deadline(self.ask, deadline)
         if self.topology.any_keys_together:
             return await arun(redirects.decide_all(ask, built, patience_us, now_us, commit))
         flow = cross_slot.decide_by_slot(ask, self.ask_all, built, patience_us, now_us, commit, deadline)
@@ -185,7 +185,7 @@ class AsyncRedisEngine:
         return AsyncRedisOverrides(builder, self.ask, open_scan, self._failure)
 
     def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> AsyncRedisLedger:
-        reported = self._reported_grants.setdefault(name, Told())
+        reported = self._reported_grants.setdefault(name, GrantExpiries())
         return AsyncRedisLedger(self.ask, reported, self.prefix, limit, name, ttl_us, grace_us)
 
     async def _ask_master(self, address: ServerAddress, request: RedisRequest) -> Any:
@@ -236,21 +236,23 @@ class AsyncRedisEngine:
     async def beat(self, member_id: str) -> tuple[int, int]:
         """Sends a heartbeat; returns how many processes share the limits, and how many of them rank before this
         one."""
-        count, rank = await self.ask(protocol.member(self.prefix, "beat", member_id, TTL_US))
+        count, rank = await self.ask(protocol.membership_request(self.prefix, "beat", member_id, MEMBER_TTL_US))
         return count, rank
 
     async def leave(self, member_id: str) -> None:
         """Reports that this process shares the limits no more."""
-        await self.ask(protocol.member(self.prefix, "leave", member_id))
+        await self.ask(protocol.membership_request(self.prefix, "leave", member_id))
 
     def shard(self, key: str) -> Hashable:
-        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escaped(key))
+        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escape_key(key))
 
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
-        return failure(self.topology.text, self.prefix, error, self.topology.other_url, self.topology.without_tls)
+        return engine_failure(
+            self.topology.text, self.prefix, error, self.topology.other_url, self.topology.without_tls
+        )
 
     def set_deadline(self, seconds: float) -> None:
         """Changes the engine's own deadline."""
@@ -285,8 +287,8 @@ class AsyncRedisMeter:
         self.terms = terms
         self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, terms)
         self._engine = engine
-        self._deadline = deadline_of([self])
-        self._ask = within(engine.ask, self._deadline)
+        self._deadline = shortest_deadline([self])
+        self._ask = with_deadline(engine.ask, self._deadline)
         self._now_us = engine.clock.now_us
         self._can_batch = (
             engine.topology.any_keys_together and not self.builder.calendar and not self.builder.has_rule_state
@@ -324,12 +326,12 @@ class AsyncRedisMeter:
             except EngineUnavailable as error:
                 if not engine.may_send_again(error, master):
                     raise
-        return protocol.facts(
+        return protocol.parse_outcome(
             await engine.ask_with_redirects(self.builder.decide(key, cost, None, 0), self._deadline)
         )
 
     async def refund(self, key: str, units: int, receipt: Receipt, cancel: bool = False) -> Outcome:
-        ask = within(self._engine.late_replies.ask_and_note, self._deadline) if cancel else self._ask
+        ask = with_deadline(self._engine.late_replies.ask_and_note, self._deadline) if cancel else self._ask
         flow = redirects.refund(ask, self.builder, key, units, receipt, cancel, self._now_us())
         return await arun(flow)
 
@@ -351,10 +353,10 @@ class AsyncRedisSlotMeter:
         self.name = name
         self.terms = terms
         self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
-        self._ask = within(engine.ask, deadline_of([self]))
+        self._ask = with_deadline(engine.ask, shortest_deadline([self]))
 
     async def free(self, key: str) -> Outcome:
-        return protocol.facts(await self._ask(self.builder.slots("peek", key)))
+        return protocol.parse_outcome(await self._ask(self.builder.slots("peek", key)))
 
     async def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
         return protocol.parse_slot(await self._ask(self.builder.acquire(key, ticket, wait)))

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any
 
 from headgate.engines.pending_cancellations import PendingCancellations
-from headgate.engines.redis.cancellations import all_cancelled, given
+from headgate.engines.redis.cancellations import all_cancelled, was_given_back
 from headgate.engines.redis.errors import RedisError
 from headgate.engines.redis.protocol import RedisRequest
 
@@ -66,7 +66,7 @@ class AsyncLateReplies:
             for closed_loop in [each for each in tuple(self._pending) if each.is_closed()]:
                 self._pending.pop(closed_loop, None)
             pending = self._pending[loop] = PendingCancellations()
-        if given(pending, request, reply) and pending.begin(place.key):
+        if was_given_back(pending, request, reply) and pending.begin(place.key):
             self._run_in_background(loop.create_task(self._retry_cancellations(pending, place.key)))
 
     async def _retry_cancellations(self, pending: PendingCancellations[RedisRequest], count: Hashable) -> None:

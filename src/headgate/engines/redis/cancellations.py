@@ -10,7 +10,7 @@ from headgate.engines.pending_cancellations import PendingCancellations
 from headgate.engines.redis.protocol import RedisRequest
 
 
-def given(pending: PendingCancellations[RedisRequest], request: RedisRequest, reply: Any) -> bool:
+def was_given_back(pending: PendingCancellations[RedisRequest], request: RedisRequest, reply: Any) -> bool:
     """Returns whether a cancellation gave anything back; if not, notes it as pending."""
     # Fewer elements: an error, or outside of a calendar window.
     if request.place is None or not isinstance(reply, list) or len(reply) <= 7:
@@ -25,5 +25,5 @@ def all_cancelled(
     pending: PendingCancellations[RedisRequest], requests: Sequence[RedisRequest], replies: Sequence[Any]
 ) -> bool:
     """Returns whether all of several cancellations gave something back; notes those that did not."""
-    results = [given(pending, *each) for each in zip(requests, replies, strict=True)]
+    results = [was_given_back(pending, *each) for each in zip(requests, replies, strict=True)]
     return all(results)

@@ -30,7 +30,7 @@ from headgate.algorithms.decision import (
     Outcome,
     OverriddenOutcome,
 )
-from headgate.engines.deadlines import prompt
+from headgate.engines.deadlines import shadow_timeout
 from headgate.engines.redis import keys, protocol
 from headgate.engines.redis.errors import ClusterBusy, RedisError
 from headgate.engines.redis.protocol import BuiltCharge, RedisRequest
@@ -67,7 +67,7 @@ def decide_by_slot(
     """Decides several charges in a cluster: by one request if their keys share a slot."""
     by_slot: dict[int, list[int]] = {}
     for index, (_, key, _) in enumerate(charges):
-        by_slot.setdefault(slot(keys.escaped(key)), []).append(index)
+        by_slot.setdefault(slot(keys.escape_key(key)), []).append(index)
     if len(by_slot) == 1:
         return (yield from decide_all(ask, charges, patience_us, now_us, commit))
     groups = [[charges[index] for index in indexes] for indexes in by_slot.values()]
@@ -94,9 +94,9 @@ def decide_across_slots(
 
     live = [[charge for charge in group if not charge[0].is_shadow] for group in groups]
     if not commit or sum(map(bool, live)) <= 1:
-        group_replies = yield from ask_groups(groups, protocol.COMMIT if commit else protocol.TOLD)
+        group_replies = yield from ask_groups(groups, protocol.COMMIT if commit else protocol.DRY_RUN)
         return _outcomes(group_replies, groups, now_us, cross_slot=not commit)
-    prechecked = yield from ask_groups(groups, protocol.AHEAD)
+    prechecked = yield from ask_groups(groups, protocol.PRECHECK)
     if not all(_passes(*pair) for pair in zip(prechecked, groups, strict=True)):
         return _outcomes(prechecked, groups, now_us)
     committing = [index for index, group in enumerate(live) if group]
@@ -122,7 +122,9 @@ def _ask_groups(
     results: list[GroupReply] = [ClusterBusy("a window of the calendar ended in between")] * len(groups)
     waiting = dict.fromkeys(range(len(groups)), now_us)
     for _ in range(2):
-        requests = [protocol.together(groups[index], patience_us, at_us, mode) for index, at_us in waiting.items()]
+        requests = [
+            protocol.take_all_request(groups[index], patience_us, at_us, mode) for index, at_us in waiting.items()
+        ]
         replies = yield partial(ask_all, requests, [_deadline(groups[index], deadline) for index in waiting])
         outside: dict[int, int] = {}
         for index, reply in zip(waiting, replies, strict=True):
@@ -131,7 +133,7 @@ def _ask_groups(
             elif (server_us := protocol.any_outside_calendar_us(reply)) is not None:
                 outside[index] = server_us
             else:
-                results[index] = protocol.all_facts(reply, groups[index])
+                results[index] = protocol.parse_outcomes(reply, groups[index])
         waiting = outside
         if not waiting:
             break
@@ -141,7 +143,7 @@ def _ask_groups(
 def _deadline(group: Group, deadline: float | None) -> float | None:
     """Returns how long to wait for the group. One of shadow charges only delays no other."""
     builders = [builder for builder, _, _ in group]
-    return prompt(builders, deadline) if all(builder.is_shadow for builder in builders) else deadline
+    return shadow_timeout(builders, deadline) if all(builder.is_shadow for builder in builders) else deadline
 
 
 def _undo_commits(

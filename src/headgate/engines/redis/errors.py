@@ -84,7 +84,7 @@ _KINDS_BY_CODE: dict[str, type[ServerError]] = {
 }
 
 
-def said(text: str) -> ServerError:
+def parse_error_reply(text: str) -> ServerError:
     """Turns the text of an error reply into an exception."""
     kind = _KINDS_BY_CODE.get(text.partition(" ")[0], ServerError)
     # Inside a script Redis 7 replies "READONLY ...", Redis 6 "ERR ... -READONLY ...".
@@ -118,7 +118,7 @@ _no_tls_pattern = re.compile(
 _login_pattern = re.compile(r"WRONGPASS|NOAUTH|invalid username-password|Authentication", re.I)
 
 
-def failure(
+def engine_failure(
     where: str, prefix: str, error: RedisError, other_url: str | None = None, without_tls: str | None = None
 ) -> EngineUnavailable | CorruptState:
     """Returns the exception for the engine's user; the caller chains the cause.

@@ -20,9 +20,15 @@ from headgate.algorithms.decision import Outcome
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.engines.redis import keys
-from headgate.engines.redis.errors import NoScript, RedisError, failure
-from headgate.engines.redis.protocol import RedisRequest, RequestBuilder, command, facts, outside_calendar_us
-from headgate.engines.redis.script_assembly import Script, bare, single
+from headgate.engines.redis.errors import NoScript, RedisError, engine_failure
+from headgate.engines.redis.protocol import (
+    RedisRequest,
+    RequestBuilder,
+    command,
+    outside_calendar_us,
+    parse_outcome,
+)
+from headgate.engines.redis.script_assembly import Script, algorithm_script, standalone_script
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_connection import SyncConnection
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -73,7 +79,7 @@ class RedisKeyScan:
             for address in engine.topology.masters:
                 yield from self._walk(address)
         except RedisError as error:
-            raise failure(engine.topology.text, engine.prefix, error) from error
+            raise engine_failure(engine.topology.text, engine.prefix, error) from error
 
     def _walk(self, address: ServerAddress) -> Iterator[RedisKey]:
         # Names are escaped in keys: match the server's pattern only on a prefix that is never escaped.
@@ -154,7 +160,7 @@ class RedisKeyScan:
             self._ask(address, [script.load for script in scripts.values()])
             replies = self._ask(address, commands, strict=False)
         for reply in replies:
-            yield facts(reply) if isinstance(reply, list) and outside_calendar_us(reply) is None else None
+            yield parse_outcome(reply) if isinstance(reply, list) and outside_calendar_us(reply) is None else None
 
     def _ask(self, address: ServerAddress, packed: Sequence[bytes], *, strict: bool = True) -> list[Any]:
         """Sends several commands. Raises if the connection breaks; on an error reply too, if `strict`."""
@@ -176,7 +182,11 @@ class RedisKeyScan:
 
 
 def _peek_script(limit: Limit) -> Script:
-    return bare("slots", "slots") if isinstance(limit, Slots) else single("take", limit.algorithm)
+    return (
+        standalone_script("slots", "slots")
+        if isinstance(limit, Slots)
+        else algorithm_script("take", limit.algorithm)
+    )
 
 
 def _peek_command(script: Script, count: RedisKey, limit: Limit, now_us: int) -> bytes:

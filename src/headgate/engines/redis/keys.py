@@ -30,7 +30,7 @@ _key_pattern = re.compile(rb"([a-z]{2}):([^:{}]*):\{([^{}]*)\}", re.S)
 _special_in_name = re.compile(rb"[\x00-\x20\x7f%{}:]")
 
 
-def head(prefix: str, algorithm: str, name: str) -> bytes:
+def key_head(prefix: str, algorithm: str, name: str) -> bytes:
     """Returns everything before the key itself."""
     raw = prefix.encode()
     if not raw or _special_in_name.search(raw):
@@ -50,7 +50,7 @@ def rules_key(prefix: str) -> bytes:
     return b"%b%d:rules" % (prefix.encode(), LAYOUT)
 
 
-def scripts(prefix: str) -> bytes:
+def scripts_key(prefix: str) -> bytes:
     """Returns the key of the scripts' texts by SHA1, for gateways. No head equals it either."""
     return b"%b%d:scripts" % (prefix.encode(), LAYOUT)
 
@@ -62,9 +62,9 @@ def initials(algorithm: str) -> bytes:
     return f"{first[0]}{second[0] if second else first[-1]}".encode()
 
 
-def tagged(key_start: bytes, key: str) -> bytes:
+def build_key(key_start: bytes, key: str) -> bytes:
     """Returns the whole Redis key."""
-    return b"%b%b}" % (key_start, escaped(key))
+    return b"%b%b}" % (key_start, escape_key(key))
 
 
 def escape_keys(keys: Sequence[str]) -> list[bytes]:
@@ -72,13 +72,13 @@ def escape_keys(keys: Sequence[str]) -> list[bytes]:
     try:
         raw = [key.encode() for key in keys]
     except UnicodeEncodeError:
-        return [escaped(key) for key in keys]
+        return [escape_key(key) for key in keys]
     if _find_special(b"".join(raw)) or len(max(raw, key=len)) > MAX_KEY_BYTES:
-        return [escaped(key) for key in keys]
+        return [escape_key(key) for key in keys]
     return raw
 
 
-def escaped(key: str) -> bytes:
+def escape_key(key: str) -> bytes:
     """Escapes a key, so that no two different keys look alike."""
     raw = key.encode("utf-8", "surrogatepass")
     if len(raw) > MAX_KEY_BYTES:

@@ -34,22 +34,24 @@ class OverrideRequestBuilder:
     """Builds the requests about the overrides of one rule. Pure."""
 
     def __init__(self, rule: str, prefix: str) -> None:
-        self.head: bytes = keys.head(prefix, "override", rule)
+        self.head: bytes = keys.key_head(prefix, "override", rule)
         self._pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", self.head) + b"*}"
 
     def set(self, key: str, limits: str, absent: bool, ttl: float | None) -> RedisRequest:
-        key, parsed, ttl_us = overrides.checked(key, limits, ttl)
+        key, parsed, ttl_us = overrides.validate_override(key, limits, ttl)
         args: list[str | int] = [] if ttl_us is None else ["PX", -(-ttl_us // 1000)]
         return self._request("SET", key, overrides.pack(parsed), *args, *(["NX"] if absent else []))
 
     def get(self, key: str) -> RedisRequest:
-        return self._request("GET", overrides.checked_key(key))
+        return self._request("GET", overrides.validate_key(key))
 
     def unset(self, key: str) -> RedisRequest:
-        return self._request("UNLINK", overrides.checked_key(key))
+        return self._request("UNLINK", overrides.validate_key(key))
 
     def _request(self, verb: str, key: str, *args: str | int) -> RedisRequest:
-        return RedisRequest(protocol.command(verb, keys.tagged(self.head, key), *args), None, keys.escaped(key))
+        return RedisRequest(
+            protocol.command(verb, keys.build_key(self.head, key), *args), None, keys.escape_key(key)
+        )
 
     def scan(self, cursor: bytes) -> RedisRequest:
         return RedisRequest(protocol.command("SCAN", cursor, "MATCH", self._pattern, "COUNT", SCAN_COUNT), None)
@@ -67,7 +69,7 @@ class OverrideRequestBuilder:
 
     def wrong_value_error(self, key: str) -> WrongType:
         """Returns the error for an override's key that holds something else."""
-        return wrong_value_error(keys.tagged(self.head, key))
+        return wrong_value_error(keys.build_key(self.head, key))
 
 
 def limits_text(stored: bytes) -> str:

@@ -16,11 +16,11 @@ from headgate.algorithms.limit import EXACT, Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.calendar import resolve
 from headgate.engines import overrides
-from headgate.engines.charge_options import ChargeOptions, parts
+from headgate.engines.charge_options import ChargeOptions, group_by_rule
 from headgate.engines.pending_cancellations import QueuePlace
 from headgate.engines.port import Slot
 from headgate.engines.redis import keys as redis_keys
-from headgate.engines.redis.script_assembly import Script, bare, several, single
+from headgate.engines.redis.script_assembly import Script, algorithm_script, mixed_script, standalone_script
 from headgate.errors import CorruptState, InvalidRule
 from headgate.lazy import lazy_property
 from headgate.limit_syntax import parse
@@ -30,7 +30,11 @@ _OUTSIDE_CALENDAR = -2
 _LOCKED_OUT = -3
 
 REQUEST_CACHE_SIZE = 1024  # packed requests of several charges
-TOLD, COMMIT, AHEAD = 0, 1, 2  # of several charges: decided only; committed; checked before a commit elsewhere
+DRY_RUN, COMMIT, PRECHECK = (
+    0,
+    1,
+    2,
+)  # of several charges: decided only; committed; checked before a commit elsewhere
 
 
 class RedisRequest(NamedTuple):
@@ -69,7 +73,7 @@ def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
-def facts(reply: list[int]) -> Outcome:
+def parse_outcome(reply: list[int]) -> Outcome:
     """Parses the seven numbers of a take into the outcome that the model returns."""
     allowed, remaining, retry_us, reset_us, delay_us, at_us, mark = reply
     return allowed == 1, remaining, None if retry_us == _NEVER else retry_us, reset_us, delay_us, at_us, mark
@@ -77,14 +81,14 @@ def facts(reply: list[int]) -> Outcome:
 
 def parse_refund(reply: list[int]) -> Outcome:
     """Parses the reply to a refund: the state after it."""
-    return facts(reply[:7])
+    return parse_outcome(reply[:7])
 
 
 def parse_takes(reply: Any, count: int) -> Iterable[Any]:
     """Parses the reply to takes of `count` keys: for each key its outcome, or an error."""
     if reply.__class__ is not list:
         return [reply] * count
-    return [facts(reply)] if count == 1 else parse_many(reply)
+    return [parse_outcome(reply)] if count == 1 else parse_many(reply)
 
 
 def parse_many(reply: list[Any]) -> list[Any]:
@@ -117,7 +121,7 @@ class RequestBuilder:
         self.limit = limit
         self.name: str = name
         self._prefix = prefix
-        self.head: bytes = redis_keys.head(prefix, limit.algorithm, name)
+        self.head: bytes = redis_keys.key_head(prefix, limit.algorithm, name)
         self.is_shadow: bool = terms is not None and terms.aside
         self.has_rule_state: bool = terms is not None and not terms.plain  # a lockout or overrides: needs take_all
         # The options that the script must know besides the charges; None if there are none.
@@ -131,7 +135,7 @@ class RequestBuilder:
             self._pack_options(self.terms, prefix)
         self.can_retune: bool = limit.algorithm in ALGORITHMS and ALGORITHMS[limit.algorithm].retune is not None
         self.calendar: bool = limit.algorithm == "fixed_window" and limit.args[1] == 0
-        self._limit_args = numbers(limit, name)
+        self._limit_args = limit_args(limit, name)
         self._args = bulk_strings(self._limit_args)
         self._args_and_one = self._args + bulk(b"1")
         self._algorithm = bulk(limit.algorithm.encode())
@@ -143,7 +147,7 @@ class RequestBuilder:
         if terms.lockout is not None:
             letters, lockout_args = f"{letters}l", terms.lockout
             self.models = (*self.models, "lockout")
-            self._rule_heads.append(redis_keys.head(prefix, "lockout", terms.rule))
+            self._rule_heads.append(redis_keys.key_head(prefix, "lockout", terms.rule))
         if terms.overrides:
             letters = f"{letters}o"
             self._rule_heads.append(self.override_head)
@@ -151,7 +155,7 @@ class RequestBuilder:
 
     @property
     def override_head(self) -> bytes:
-        return redis_keys.head(self._prefix, "override", "" if self.terms is None else self.terms.rule)
+        return redis_keys.key_head(self._prefix, "override", "" if self.terms is None else self.terms.rule)
 
     def with_limit(self, limit: Limit) -> RequestBuilder:
         """Returns a builder for the same count under another limit of its algorithm."""
@@ -161,20 +165,20 @@ class RequestBuilder:
     def _take(self) -> tuple[Script, bytes, int]:
         """A take of one unit: the script, a template of the request, and the length of the key without the
         caller's part."""
-        script = single("take", self.limit.algorithm)
+        script = algorithm_script("take", self.limit.algorithm)
         head = self.key("")[:-1]
         start = b"*%d\r\n%b" % (4 + len(self.limit.args), bulk_strings(("EVALSHA", script.sha, 1)))
         template = b"%b$%%d\r\n%b%%b}\r\n%b" % (start, head.replace(b"%", b"%%"), self._args)
         return script, template, len(head) + 1
 
     def key(self, key: str) -> bytes:
-        return redis_keys.tagged(self.head, key)
+        return redis_keys.build_key(self.head, key)
 
     def decide(self, key: str, cost: int, patience_us: int | None, now_us: int) -> RedisRequest:
         """Builds a take, or with `patience_us` a reservation, of one key."""
         script, template, head_length = self._take
         if cost == 1 and patience_us is None and not self.calendar:
-            name = redis_keys.escaped(key)
+            name = redis_keys.escape_key(key)
             return RedisRequest(template % (head_length + len(name), name), script, name)
         cost = min(cost, EXACT)  # a larger cost can never pass either
         if patience_us is None:
@@ -184,13 +188,13 @@ class RequestBuilder:
 
     def _cancel(self, key: str, cost: int, reply: list[int]) -> list[RedisRequest]:
         """Builds the requests that give a reservation back."""
-        return [cancel((self, key, cost), facts(reply))] if reply[0] == 1 and cost else []
+        return [cancel((self, key, cost), parse_outcome(reply))] if reply[0] == 1 and cost else []
 
     @lazy_property
     def _take_many(self) -> tuple[Script, bytes, bytes, int]:
         """Takes of many keys: the script, its first arguments, a template of one key, and the length of the rest
         of the key."""
-        script = single("take_many", self.limit.algorithm)
+        script = algorithm_script("take_many", self.limit.algorithm)
         return script, bulk_strings(("EVALSHA", script.sha)), *self._key_template
 
     def decide_each(self, keys: Sequence[str], costs: Sequence[int]) -> RedisRequest:
@@ -224,7 +228,10 @@ class RequestBuilder:
 
     def rule_part(self, key: str, count: int) -> tuple[list[bytes], list[bytes]]:
         """Returns the keys and arguments that precede `count` charges of one rule."""
-        return [redis_keys.tagged(head, key) for head in self._rule_heads], [bulk(b"%d" % count), *self._rule_args]
+        return [redis_keys.build_key(head, key) for head in self._rule_heads], [
+            bulk(b"%d" % count),
+            *self._rule_args,
+        ]
 
     def _args_at(self, now_us: int) -> bytes:
         return bulk_strings(self.args(now_us)) if self.calendar else self._args
@@ -234,21 +241,21 @@ class RequestBuilder:
         return resolve(self.limit, now_us).args if self.calendar else self._limit_args
 
     def refund(self, key: str, units: int, receipt: Receipt, cancel: bool, now_us: int) -> RedisRequest:
-        script = single("refund", self.limit.algorithm)
+        script = algorithm_script("refund", self.limit.algorithm)
         request = self._evalsha(script, key, units, int(cancel), *receipt, *self.args(now_us))
         return request._replace(place=QueuePlace.of(self.key(key), receipt)) if cancel else request
 
     def retune(self, key: str) -> RedisRequest:
-        return self._evalsha(single("retune", self.limit.algorithm), key, *self._limit_args)
+        return self._evalsha(algorithm_script("retune", self.limit.algorithm), key, *self._limit_args)
 
     def reset(self, key: str) -> RedisRequest:
         """Builds the deletion of the count and its lockout. An override is no count, and stays."""
         lockout_heads = self._rule_heads[:1] if "lockout" in self.models else []
-        redis_names = [self.key(key), *(redis_keys.tagged(head, key) for head in lockout_heads)]
-        return RedisRequest(command("UNLINK", *redis_names), None, redis_keys.escaped(key))
+        redis_names = [self.key(key), *(redis_keys.build_key(head, key) for head in lockout_heads)]
+        return RedisRequest(command("UNLINK", *redis_names), None, redis_keys.escape_key(key))
 
     def slots(self, verb: str, key: str, *args: int | str) -> RedisRequest:
-        return self._evalsha(bare("slots", "slots"), key, verb, *self.limit.args, *args)
+        return self._evalsha(standalone_script("slots", "slots"), key, verb, *self.limit.args, *args)
 
     def acquire(self, key: str, ticket: int | None, wait: bool) -> RedisRequest:
         request = self.slots("acquire", key, "" if ticket is None else ticket, int(wait))
@@ -263,11 +270,11 @@ class RequestBuilder:
 
     def _evalsha(self, script: Script, key: str, *args: int | float | str) -> RedisRequest:
         return RedisRequest(
-            command("EVALSHA", script.sha, 1, self.key(key), *args), script, redis_keys.escaped(key)
+            command("EVALSHA", script.sha, 1, self.key(key), *args), script, redis_keys.escape_key(key)
         )
 
 
-def numbers(limit: Limit, name: str) -> tuple[int | float | str, ...]:
+def limit_args(limit: Limit, name: str) -> tuple[int | float | str, ...]:
     """Returns the limit's numbers as scripts read them, for counts of this name.
 
     A state stores its pace only if another limit can use the same name: not if the counts are named after
@@ -290,7 +297,7 @@ def _pace_of_name(name: str) -> int | str:
 BuiltCharge = tuple[RequestBuilder, str, int]
 
 
-def together(
+def take_all_request(
     charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: int = COMMIT
 ) -> RedisRequest:
     """Builds one request for several charges; `commit` says what becomes of them."""
@@ -298,11 +305,11 @@ def together(
         if charges[0][0].limit.algorithm == "fixed_window":  # calendar windows change with time
             return _take_together_request(charges, now_us)
         return _cached_take_together(tuple(charges))
-    script = several("take_all", {name for builder, _, _ in charges for name in builder.models})
+    script = mixed_script("take_all", {name for builder, _, _ in charges for name in builder.models})
     key_args: list[bytes] = []
     args = bulk_string_list(-1 if patience_us is None else patience_us, commit)
     arg_count = len(args)
-    for part in parts(charges):
+    for part in group_by_rule(charges):
         first, key, _ = part[0]
         rule_keys, rule_args = first.rule_part(key, len(part))
         key_args += rule_keys
@@ -316,7 +323,7 @@ def together(
     arg_count += len(start) + len(key_args)
     packed = b"".join([b"*%d\r\n" % arg_count, *start, *map(bulk, key_args), *args])
     undo = partial(_cancel_all, charges) if patience_us is not None and commit == COMMIT else None
-    return RedisRequest(packed, script, redis_keys.escaped(charges[0][1]), undo)
+    return RedisRequest(packed, script, redis_keys.escape_key(charges[0][1]), undo)
 
 
 def refund(charge: BuiltCharge, outcome: Outcome, cancel: bool) -> RedisRequest:
@@ -335,7 +342,7 @@ def _cancel_all(charges: Sequence[BuiltCharge], reply: list[Any]) -> list[RedisR
     """Builds the cancellations of reservations that were made together, the last one first."""
     if any_outside_calendar_us(reply) is not None:
         return []
-    decided = list(zip(charges, all_facts(reply, charges), strict=True))
+    decided = list(zip(charges, parse_outcomes(reply, charges), strict=True))
     if not all(outcome[ALLOWED] or builder.is_shadow for (builder, _, _), outcome in decided):
         return []
     return [cancel(charge, outcome) for charge, outcome in reversed(decided) if outcome[ALLOWED] and charge[2]]
@@ -368,11 +375,11 @@ def _cached_take_together(charges: tuple[BuiltCharge, ...]) -> RedisRequest:
 
 @cache
 def _take_together_start(algorithm: str, count: int, width: int) -> tuple[Script, bytes]:
-    script = single("take_together", algorithm)
+    script = algorithm_script("take_together", algorithm)
     return script, b"*%d\r\n%b" % (3 + count * (2 + width), bulk_strings(("EVALSHA", script.sha, count)))
 
 
-def all_facts(reply: list[Any], charges: Sequence[BuiltCharge]) -> list[Outcome]:
+def parse_outcomes(reply: list[Any], charges: Sequence[BuiltCharge]) -> list[Outcome]:
     """Parses the reply to several charges: one row if all of one algorithm pass, or a row for each."""
     if reply[0].__class__ is int:
         at_us, *row = reply
@@ -386,14 +393,14 @@ def all_facts(reply: list[Any], charges: Sequence[BuiltCharge]) -> list[Outcome]
 
 def _parse_charge(reply: list[Any], builder: RequestBuilder, key: str) -> Outcome:
     if reply[0] == _LOCKED_OUT:
-        return LockedOutcome(facts(reply))
+        return LockedOutcome(parse_outcome(reply))
     if len(reply) == 7:
-        return facts(reply)
+        return parse_outcome(reply)
     *verdict, text = reply
     try:
-        return overrides.told(facts(verdict), builder.limit, text.decode())
+        return overrides.overridden_outcome(parse_outcome(verdict), builder.limit, text.decode())
     except (InvalidRule, UnicodeDecodeError) as error:
-        override = redis_keys.tagged(builder.override_head, key).decode()
+        override = redis_keys.build_key(builder.override_head, key).decode()
         raise CorruptState(
             f"The override at {override} cannot be read: {error} Set it again, or unset it."
         ) from None
@@ -401,7 +408,7 @@ def _parse_charge(reply: list[Any], builder: RequestBuilder, key: str) -> Outcom
 
 def parse_slot(reply: list[int]) -> Slot:
     """Parses the reply to acquire: the outcome, and a ticket if there is one."""
-    return Slot(facts(reply[:7]), reply[7] if len(reply) > 7 else None)
+    return Slot(parse_outcome(reply[:7]), reply[7] if len(reply) > 7 else None)
 
 
 def parse_renewal(reply: list[int]) -> int | None:
@@ -409,7 +416,7 @@ def parse_renewal(reply: list[int]) -> int | None:
     return reply[1] if reply[0] else None
 
 
-def member(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> RedisRequest:
+def membership_request(prefix: str, verb: str, member_id: str, ttl_us: int = 0) -> RedisRequest:
     """Builds a heartbeat (beat) or the departure (leave) of a process that shares the limits."""
-    script, key = bare("membership"), redis_keys.members_key(prefix)
+    script, key = standalone_script("membership"), redis_keys.members_key(prefix)
     return RedisRequest(command("EVALSHA", script.sha, 1, key, verb, member_id, ttl_us), script, key)

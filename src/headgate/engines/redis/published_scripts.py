@@ -24,9 +24,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.engines.redis import keys
-from headgate.engines.redis.errors import RedisError, failure, wrong_value_error
+from headgate.engines.redis.errors import RedisError, engine_failure, wrong_value_error
 from headgate.engines.redis.protocol import RedisRequest, command
-from headgate.engines.redis.script_assembly import Script, published
+from headgate.engines.redis.script_assembly import Script, published_script
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_connection import SyncConnection
 from headgate.engines.redis.sync_engine import RedisEngine
@@ -36,7 +36,7 @@ from headgate.flow import Flow, run
 if TYPE_CHECKING:
     from headgate.engines.redis.async_engine import AsyncRedisEngine
 
-NAMES = ("rate_limiter", "token_bucket")
+SCRIPT_NAMES = ("rate_limiter", "token_bucket")
 
 _log = logging.getLogger("headgate")
 _ROLE = command("ROLE")
@@ -58,17 +58,17 @@ def publish(url: str, warn: Callable[[str], object] = _log.warning) -> list[Publ
     stored. Calls `warn` with a sentence for each replica that did not get the scripts.
     """
     engine = RedisEngine(url)
-    scripts = {name: published(name) for name in NAMES}
+    scripts = {name: published_script(name) for name in SCRIPT_NAMES}
     packed = [script.load for script in scripts.values()]
     try:
-        for name in NAMES:
+        for name in SCRIPT_NAMES:
             _check_sha1(engine, _sha1_key(name))
-        keep(engine, {script.sha: script.text for script in scripts.values()})
+        store_texts(engine, {script.sha: script.text for script in scripts.values()})
         for master in engine.topology.masters:
             try:
                 *_, role = _exchange(master, [*packed, _ROLE], engine.deadline)
             except RedisError as error:
-                raise failure(master.text, engine.prefix, error) from error
+                raise engine_failure(master.text, engine.prefix, error) from error
             _load_on_replicas(engine, master, role, packed, warn)
         for name, script in scripts.items():
             engine.ask(_request("SET", _sha1_key(name), script.sha))
@@ -96,7 +96,7 @@ def _check_sha1(engine: RedisEngine, key: str) -> None:
 
 
 def _corrupt(engine: RedisEngine | AsyncRedisEngine, key: str) -> CorruptState | EngineUnavailable:
-    return failure(engine.topology.text, engine.prefix, wrong_value_error(key.encode()))
+    return engine_failure(engine.topology.text, engine.prefix, wrong_value_error(key.encode()))
 
 
 def _load_on_replicas(
@@ -104,14 +104,16 @@ def _load_on_replicas(
 ) -> None:
     """Loads the scripts into the replicas that a master lists in its reply to ROLE."""
     if isinstance(role, RedisError):
-        warn(f"The replicas of {master} did not get the scripts: {failure(master.text, engine.prefix, role)}")
+        warn(
+            f"The replicas of {master} did not get the scripts: {engine_failure(master.text, engine.prefix, role)}"
+        )
         return
     for host, port, _ in role[2] if role[0] == b"master" else ():
         replica = master.at(host.decode(), int(port))
         try:
             _exchange(replica, packed, engine.deadline)
         except RedisError as error:
-            why = failure(replica.text, engine.prefix, error)
+            why = engine_failure(replica.text, engine.prefix, error)
             warn(f"A replica did not get the scripts; publish again when it is back. {why}")
 
 
@@ -128,14 +130,14 @@ def _exchange(address: ServerAddress, packed: Sequence[bytes], deadline: float) 
     return replies
 
 
-def keep(engine: RedisEngine, texts: Mapping[str, str]) -> None:
+def store_texts(engine: RedisEngine, texts: Mapping[str, str]) -> None:
     """Adds the texts that are missing to the hash, by their SHA1."""
-    run(keeping(engine, texts))
+    run(store_texts_flow(engine, texts))
 
 
-def keeping(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
+def store_texts_flow(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
     """Adds the texts that are missing to the hash, as a flow."""
-    key = keys.scripts(engine.prefix)
+    key = keys.scripts_key(engine.prefix)
     try:
         fields = yield partial(engine.ask, RedisRequest(command("HKEYS", key), None, key))
     except CorruptState as error:
@@ -146,7 +148,7 @@ def keeping(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) ->
         yield partial(engine.ask, RedisRequest(command("HSET", key, *missing), None, key))
 
 
-def loading(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
+def load_texts_flow(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) -> Flow[None]:
     """Loads these texts into every server, as a flow."""
     for text in texts.values():
         request = RedisRequest(Script(text).load, None)
@@ -158,7 +160,7 @@ def loading(engine: RedisEngine | AsyncRedisEngine, texts: Mapping[str, str]) ->
 
 async def _ask_everywhere(engine: AsyncRedisEngine, request: RedisRequest) -> None:
     """Sends one request to every server."""
-    key = keys.scripts(engine.prefix)
+    key = keys.scripts_key(engine.prefix)
     await engine.ask(RedisRequest(command("HKEYS", key), None, key))  # this discovers the servers
     for address in engine.topology.servers:
         await engine.batcher(address).ask(request, False)

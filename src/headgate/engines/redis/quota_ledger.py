@@ -9,22 +9,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headgate.algorithms.limit import Limit
-from headgate.algorithms.quota_grants import Assignment, told
-from headgate.engines.quota_ledger import Dividing, Told, checked
+from headgate.algorithms.quota_grants import QuotaGrant, grant_in_units
+from headgate.engines.quota_ledger import GrantExpiries, LedgerBase, validate_holder
 from headgate.engines.redis import keys, protocol
 from headgate.engines.redis.protocol import RedisRequest
-from headgate.engines.redis.script_assembly import bare
+from headgate.engines.redis.script_assembly import standalone_script
 
 _NO_GRANT_YET = -1
 
 
-class _LedgerRequests(Dividing):
+class _LedgerRequests(LedgerBase):
     """Builds requests for both engines, and remembers the grants that were reported."""
 
-    def __init__(self, reported: Told, prefix: str, limit: Limit, name: str, ttl_us: int, grace_us: int) -> None:
+    def __init__(
+        self, reported: GrantExpiries, prefix: str, limit: Limit, name: str, ttl_us: int, grace_us: int
+    ) -> None:
         super().__init__(limit, name, ttl_us, grace_us)
-        self._head = keys.head(prefix, "assignment", name)
-        self._script = bare("quota_ledger", "quota_grants")
+        self._head = keys.key_head(prefix, "assignment", name)
+        self._script = standalone_script("quota_ledger", "quota_grants")
         self._reported = reported
 
     def assign_request(self, key: str, holder: str, wanted: int | None, within_us: int) -> RedisRequest:
@@ -35,22 +37,22 @@ class _LedgerRequests(Dividing):
         )
 
     def leave_request(self, key: str, holder: str) -> RedisRequest:
-        checked(key, holder)
+        validate_holder(key, holder)
         return self._request("leave", key, holder)
 
-    def parse_grant(self, key: str, reply: list[int]) -> Assignment | None:
+    def parse_grant(self, key: str, reply: list[int]) -> QuotaGrant | None:
         grant_units, at_us, _ = reply
         if grant_units == _NO_GRANT_YET:
             return None
         if grant_units:
             self._reported.note(key, at_us + self.live_us, at_us)
-        return told(self.division, grant_units, self.ttl_us)
+        return grant_in_units(self.division, grant_units, self.ttl_us)
 
     def _request(self, verb: str, key: str, holder: str, *args: int | str) -> RedisRequest:
         packed = protocol.command(
-            "EVALSHA", self._script.sha, 1, keys.tagged(self._head, key), verb, keys.escaped(holder), *args
+            "EVALSHA", self._script.sha, 1, keys.build_key(self._head, key), verb, keys.escape_key(holder), *args
         )
-        return RedisRequest(packed, self._script, keys.escaped(key))
+        return RedisRequest(packed, self._script, keys.escape_key(key))
 
 
 class RedisLedger(_LedgerRequests):
@@ -59,7 +61,7 @@ class RedisLedger(_LedgerRequests):
     def __init__(
         self,
         ask: Callable[[RedisRequest], Any],
-        reported: Told,
+        reported: GrantExpiries,
         prefix: str,
         limit: Limit,
         name: str,
@@ -69,7 +71,7 @@ class RedisLedger(_LedgerRequests):
         super().__init__(reported, prefix, limit, name, ttl_us, grace_us)
         self._ask = ask
 
-    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+    def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         return self.parse_grant(key, self._ask(self.assign_request(key, holder, wanted, within_us)))
 
     def leave(self, key: str, holder: str) -> None:
@@ -82,7 +84,7 @@ class AsyncRedisLedger(_LedgerRequests):
     def __init__(
         self,
         ask: Callable[[RedisRequest], Awaitable[Any]],
-        reported: Told,
+        reported: GrantExpiries,
         prefix: str,
         limit: Limit,
         name: str,
@@ -92,7 +94,7 @@ class AsyncRedisLedger(_LedgerRequests):
         super().__init__(reported, prefix, limit, name, ttl_us, grace_us)
         self._ask = ask
 
-    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> Assignment | None:
+    async def assign(self, key: str, holder: str, wanted: int | None, within_us: int = 0) -> QuotaGrant | None:
         return self.parse_grant(key, await self._ask(self.assign_request(key, holder, wanted, within_us)))
 
     async def leave(self, key: str, holder: str) -> None:

@@ -93,18 +93,18 @@ def decide(
     reply = yield partial(ask, builder.decide(key, cost, patience_us, now_us))
     if (server_us := protocol.outside_calendar_us(reply)) is not None:
         reply = yield partial(ask, builder.decide(key, cost, patience_us, server_us))
-    return protocol.facts(reply)
+    return protocol.parse_outcome(reply)
 
 
 def decide_all(
     ask: Ask, charges: Sequence[BuiltCharge], patience_us: int | None, now_us: int, commit: bool = True
 ) -> Flow[list[Outcome]]:
     """Decides several charges by one script."""
-    mode = protocol.COMMIT if commit else protocol.TOLD
-    reply = yield partial(ask, protocol.together(charges, patience_us, now_us, mode))
+    mode = protocol.COMMIT if commit else protocol.DRY_RUN
+    reply = yield partial(ask, protocol.take_all_request(charges, patience_us, now_us, mode))
     if (server_us := protocol.any_outside_calendar_us(reply)) is not None:
-        reply = yield partial(ask, protocol.together(charges, patience_us, server_us, mode))
-    return protocol.all_facts(reply, charges)
+        reply = yield partial(ask, protocol.take_all_request(charges, patience_us, server_us, mode))
+    return protocol.parse_outcomes(reply, charges)
 
 
 def refund(

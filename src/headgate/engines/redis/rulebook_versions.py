@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headgate.engines.redis import keys
-from headgate.engines.redis.errors import failure, wrong_value_error
+from headgate.engines.redis.errors import engine_failure, wrong_value_error
 from headgate.engines.redis.protocol import RedisRequest, command
-from headgate.engines.redis.script_assembly import bare
+from headgate.engines.redis.script_assembly import standalone_script
 from headgate.errors import CorruptState
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _VersionRequests:
         self.text = f"Redis at {engine.topology.text} ({self.key.decode()})"
 
     def add(self, paper: str, expected: int | None) -> RedisRequest:
-        script = bare("rulebook_versions")
+        script = standalone_script("rulebook_versions")
         expected_arg = "" if expected is None else expected
         return RedisRequest(
             command("EVALSHA", script.sha, 1, self.key, expected_arg, MAX_VERSIONS, paper.encode()),
@@ -53,7 +53,7 @@ class _VersionRequests:
 
     def corrupt(self) -> Exception:
         """Returns the error for a key that holds something else: plain commands do not name the key."""
-        return failure(self.where, "", wrong_value_error(self.key))
+        return engine_failure(self.where, "", wrong_value_error(self.key))
 
     @staticmethod
     def added(reply: list[int]) -> tuple[bool, int, int]:

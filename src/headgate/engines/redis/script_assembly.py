@@ -46,7 +46,7 @@ class Script:
 
 
 @cache
-def single(command: str, algorithm: str) -> Script:
+def algorithm_script(command: str, algorithm: str) -> Script:
     """Assembles a command on one key, for one algorithm."""
     commands = [_STORAGES.get(algorithm, "string_storage"), command]
     if commands[0] == "string_storage" and command in _INLINED:
@@ -58,12 +58,12 @@ def single(command: str, algorithm: str) -> Script:
     )
 
 
-def in_one_string(algorithm: str) -> bool:
+def fits_one_string(algorithm: str) -> bool:
     """Returns whether the algorithm's state fits one string: only then it has a `take_calls`."""
     return algorithm not in _STORAGES
 
 
-def several(command: str, algorithms: Iterable[str]) -> Script:
+def mixed_script(command: str, algorithms: Iterable[str]) -> Script:
     """Assembles a command on several keys, for these algorithms."""
     return _mixed(command, tuple(sorted(set(algorithms))))
 
@@ -80,7 +80,7 @@ def _mixed(command: str, algorithms: tuple[str, ...]) -> Script:
 
 
 @cache
-def bare(command: str, model: str | None = None) -> Script:
+def standalone_script(command: str, model: str | None = None) -> Script:
     """Assembles a command that stores its state itself."""
     models = [] if model is None else [_model_source(model)]
     return Script(
@@ -89,7 +89,7 @@ def bare(command: str, model: str | None = None) -> Script:
 
 
 @cache
-def published(name: str) -> Script:
+def published_script(name: str) -> Script:
     """Assembles a script that gateways call by its SHA1: a token bucket configured by a hash."""
     command = f"published_{name}"
     sources = (

@@ -20,7 +20,14 @@ from typing import Any
 
 import hiredis
 
-from headgate.engines.redis.errors import ConnectFailed, ConnectionLost, RedisError, ServerError, TimedOut, said
+from headgate.engines.redis.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    RedisError,
+    ServerError,
+    TimedOut,
+    parse_error_reply,
+)
 from headgate.engines.redis.server_address import ServerAddress
 
 _CHUNK_BYTES = 4096  # a decision's reply is about 100 bytes, and recv allocates the whole size
@@ -51,7 +58,7 @@ class SyncConnection:
         if self._tls is None:
             sock.settimeout(None)
         self._set_timeout(timeout)
-        reader = hiredis.Reader(replyError=said)
+        reader = hiredis.Reader(replyError=parse_error_reply)
         self._sendall, self._recv, self._feed, self._gets = sock.sendall, sock.recv, reader.feed, reader.gets
         poll = select.poll()
         poll.register(sock, select.POLLIN)

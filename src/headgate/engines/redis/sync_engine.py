@@ -20,13 +20,13 @@ from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.deadlines import deadline_of, within
+from headgate.engines.deadlines import shortest_deadline, with_deadline
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.fallback.membership import TTL_US
+from headgate.engines.layers.fallback.membership import MEMBER_TTL_US
 from headgate.engines.port import Meter, Slot
-from headgate.engines.quota_ledger import Told
+from headgate.engines.quota_ledger import GrantExpiries
 from headgate.engines.redis import cross_slot, keys, protocol, redirects
-from headgate.engines.redis.errors import NoScript, RedisError, failure, not_charged
+from headgate.engines.redis.errors import NoScript, RedisError, engine_failure, not_charged
 from headgate.engines.redis.overrides import OverrideRequestBuilder, OverrideScan, RedisOverrides
 from headgate.engines.redis.protocol import RedisRequest, RequestBuilder
 from headgate.engines.redis.quota_ledger import RedisLedger
@@ -34,12 +34,12 @@ from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.redis.sync_late_replies import SyncLateReplies
 from headgate.engines.redis.sync_pool import ConnectionPool
 from headgate.engines.redis.topology import Topology, topology
-from headgate.engines.url_options import PATIENT
+from headgate.engines.url_options import DEFAULT_DEADLINE_S
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge
 from headgate.flow import run
 
 UNDO_TIMEOUT_S = 5.0  # the least time for giving back what came too late
-DEADLINE = PATIENT  # the default seconds that a request may take
+DEADLINE = DEFAULT_DEADLINE_S  # the default seconds that a request may take
 GUARANTEE = "decided there, by one script and the server's clock, the same for every process"
 
 
@@ -53,7 +53,7 @@ class RedisEngine:
         self.clock: Clock = clock or SystemClock()
         self.deadline: float = deadline
         self.topology: Topology = topology(url)
-        self._reported_grants: dict[str, Told] = {}
+        self._reported_grants: dict[str, GrantExpiries] = {}
         self._pools: dict[ServerAddress, ConnectionPool] = {}
         only_pool = None if self.topology.can_fail_over else self.topology.node(b"")
         self.only_pool: ConnectionPool | None = None if only_pool is None else self.pool(only_pool)
@@ -72,8 +72,8 @@ class RedisEngine:
         self, charges: Sequence[tuple[Meter, str, int]], patience_us: int | None = None, commit: bool = True
     ) -> list[Outcome]:
         built = [(_redis_meter(meter).builder, key, cost) for meter, key, cost in charges]
-        now_us, deadline = self.clock.now_us(), deadline_of(meter for meter, _, _ in charges)
-        ask = within(self.ask, deadline)
+        now_us, deadline = self.clock.now_us(), shortest_deadline(meter for meter, _, _ in charges)
+        ask = with_deadline(self.ask, deadline)
         if self.topology.any_keys_together:
             return run(redirects.decide_all(ask, built, patience_us, now_us, commit))
         flow = cross_slot.decide_by_slot(ask, self.ask_all, built, patience_us, now_us, commit, deadline)
@@ -102,7 +102,7 @@ class RedisEngine:
             if not not_charged(error):
                 raise self._failure(error) from error
             load_first = isinstance(error, NoScript)
-        return protocol.facts(
+        return protocol.parse_outcome(
             self._ask_with_redirects(builder.decide(key, cost, None, 0), deadline_at, load_first)
         )
 
@@ -192,7 +192,7 @@ class RedisEngine:
         return RedisOverrides(builder, self.ask, open_scan, self._failure)
 
     def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> RedisLedger:
-        reported = self._reported_grants.setdefault(name, Told())
+        reported = self._reported_grants.setdefault(name, GrantExpiries())
         return RedisLedger(self.ask, reported, self.prefix, limit, name, ttl_us, grace_us)
 
     def _ask_at(self, address: ServerAddress, request: RedisRequest) -> Any:
@@ -224,21 +224,23 @@ class RedisEngine:
     def beat(self, member_id: str) -> tuple[int, int]:
         """Sends a heartbeat; returns how many processes share the limits, and how many of them rank before this
         one."""
-        count, rank = self.ask(protocol.member(self.prefix, "beat", member_id, TTL_US))
+        count, rank = self.ask(protocol.membership_request(self.prefix, "beat", member_id, MEMBER_TTL_US))
         return count, rank
 
     def leave(self, member_id: str) -> None:
         """Reports that this process shares the limits no more."""
-        self.ask(protocol.member(self.prefix, "leave", member_id))
+        self.ask(protocol.membership_request(self.prefix, "leave", member_id))
 
     def shard(self, key: str) -> Hashable:
-        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escaped(key))
+        return 0 if self.topology.any_keys_together else self.topology.owner(keys.escape_key(key))
 
     def laws(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield "engine", f"{self.topology.text}: {GUARANTEE}; no call waits longer than {self.deadline:g} s"
 
     def _failure(self, error: RedisError) -> EngineUnavailable | CorruptState:
-        return failure(self.topology.text, self.prefix, error, self.topology.other_url, self.topology.without_tls)
+        return engine_failure(
+            self.topology.text, self.prefix, error, self.topology.other_url, self.topology.without_tls
+        )
 
     def set_deadline(self, seconds: float) -> None:
         """Changes the engine's own deadline."""
@@ -282,8 +284,8 @@ class RedisMeter:
         self.name = name
         self.terms = terms
         self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix, terms)
-        self._ask = within(engine.ask, deadline_of([self]))
-        self._take = within(engine.take, deadline_of([self]))
+        self._ask = with_deadline(engine.ask, shortest_deadline([self]))
+        self._take = with_deadline(engine.take, shortest_deadline([self]))
         self._now_us = engine.clock.now_us
         self._only_pool = None if self.builder.calendar or self.builder.has_rule_state else engine.only_pool
 
@@ -311,10 +313,10 @@ class RedisSlotMeter:
         self.name = name
         self.terms = terms
         self.builder: RequestBuilder = RequestBuilder(limit, name, engine.prefix)
-        self._ask = within(engine.ask, deadline_of([self]))
+        self._ask = with_deadline(engine.ask, shortest_deadline([self]))
 
     def free(self, key: str) -> Outcome:
-        return protocol.facts(self._ask(self.builder.slots("peek", key)))
+        return protocol.parse_outcome(self._ask(self.builder.slots("peek", key)))
 
     def acquire(self, key: str, ticket: int | None = None, wait: bool = False) -> Slot:
         return protocol.parse_slot(self._ask(self.builder.acquire(key, ticket, wait)))

@@ -16,7 +16,7 @@ from typing import Any
 
 from headgate.engines.pending_cancellations import MAX_PLACES, PendingCancellations
 from headgate.engines.redis.background_thread import BackgroundThread
-from headgate.engines.redis.cancellations import given
+from headgate.engines.redis.cancellations import was_given_back
 from headgate.engines.redis.protocol import RedisRequest
 from headgate.errors import CorruptState, EngineUnavailable
 
@@ -58,7 +58,7 @@ class SyncLateReplies:
         if place is None:
             return
         with self._lock:
-            given(self._pending, request, reply)
+            was_given_back(self._pending, request, reply)
             again = self._pending.begin(place.key)
         if again:
             self._run_in_background(partial(self._retry_cancellations, place.key))
@@ -69,7 +69,7 @@ class SyncLateReplies:
                 reply = None
                 with suppress(CorruptState, EngineUnavailable):
                     reply = self._ask(requests[0]._replace(place=None))  # noted below instead
-                if reply is None or not self._locked(given, self._pending, requests[0], reply):
+                if reply is None or not self._locked(was_given_back, self._pending, requests[0], reply):
                     break
 
     def _locked(self, step: Callable[..., Any], *args: Any) -> Any:

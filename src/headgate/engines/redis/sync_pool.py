@@ -71,7 +71,11 @@ class ConnectionPool:
         if self._state.waiting:
             return self.take_queued(builder, key, cost, deadline_at)
         reply = self._ask_directly(b"", deadline_at, builder, key, cost)
-        return self.take_queued(builder, key, cost, deadline_at) if reply is NO_REPLY else protocol.facts(reply)
+        return (
+            self.take_queued(builder, key, cost, deadline_at)
+            if reply is NO_REPLY
+            else protocol.parse_outcome(reply)
+        )
 
     def take_queued(self, builder: RequestBuilder, key: str, cost: int, deadline_at: float) -> Any:
         """Takes behind the waiting callers, by any deadline."""

@@ -19,13 +19,13 @@ from headgate.engines.redis.errors import ConnectFailed, Redirected, RedisError
 from headgate.engines.redis.protocol import command
 from headgate.engines.redis.server_address import ServerAddress
 from headgate.engines.url_schemes import (
-    FORMS,
+    URL_EXAMPLES,
     authority_end,
-    check_parts,
+    check_hosts_and_path,
+    cluster_database_error,
     kind_of,
-    no_database,
     scheme_of,
-    unreadable,
+    unreadable_url,
 )
 from headgate.errors import InvalidRule
 from headgate.flow import Flow
@@ -80,22 +80,22 @@ def topology(url: str) -> Topology:
     base = scheme.partition("+")[0] if kind in ("cluster", "sentinel") else scheme
     base_scheme = f"{_SCHEMES.get(base, base)}://"
     if "#" in url or "@" in url.partition("?")[2]:
-        raise unreadable(scheme)
-    check_parts(url)
+        raise unreadable_url(scheme)
+    check_hosts_and_path(url)
     try:
         if kind in ("one", "unix"):
             return SingleServer(ServerAddress.parse(base_scheme + rest))
         hosts, address, path, options = _parse_hosts(base_scheme, rest, 6379 if kind == "cluster" else 26379)
     except (ValueError, OSError) as error:
         # The text of the error may hold the password, unless it is about a file.
-        raise unreadable(scheme, f" ({error})" if isinstance(error, OSError) else "") from None
+        raise unreadable_url(scheme, f" ({error})" if isinstance(error, OSError) else "") from None
     if kind == "cluster":
         if address.db:
-            raise no_database(scheme)
+            raise cluster_database_error(scheme)
         return ClusterTopology([address.at(*host) for host in hosts])
     name, _, db = path.strip("/").partition("/")
     if not name or not (db or "0").isdecimal():
-        raise InvalidRule(f"Which master? Write {scheme}://{FORMS[kind]}.")
+        raise InvalidRule(f"Which master? Write {scheme}://{URL_EXAMPLES[kind]}.")
     sentinel_login = tuple(
         options[f"sentinel_{word}"] for word in ("username", "password") if f"sentinel_{word}" in options
     )

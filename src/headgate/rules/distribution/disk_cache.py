@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headgate.clock import Clock, SystemClock
-from headgate.rules.distribution.source import Paper
+from headgate.rules.distribution.source import RulebookText
 
 _log = logging.getLogger("headgate")
 _url_login = re.compile(r"//.*@")
@@ -30,7 +30,7 @@ _url_login = re.compile(r"//.*@")
 class CachedRulebook(NamedTuple):
     """A rulebook from the cache, and when it was written."""
 
-    content: Paper
+    content: RulebookText
     at_us: int
 
 
@@ -47,7 +47,7 @@ class DiskCache:
         self._warned = False
         self.path: Path = _default_path(origin) if path is None else Path(path)
 
-    def write(self, content: Paper) -> None:
+    def write(self, content: RulebookText) -> None:
         body = json.dumps([self._clock.now_us(), *content], separators=(",", ":")).encode()
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class DiskCache:
             if digest != _digest(body):
                 raise ValueError("its digest does not match")
             at_us, *fields = json.loads(body)
-            return CachedRulebook(Paper(*fields), at_us)
+            return CachedRulebook(RulebookText(*fields), at_us)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:

@@ -19,19 +19,19 @@ from typing import Any
 
 from headgate.errors import InvalidRule
 from headgate.rules import imports
-from headgate.rules.distribution.source import FileSource, Paper
+from headgate.rules.distribution.source import FileSource, RulebookText
 from headgate.rules.imports.rulebook_draft import Draft
 
 _SUFFIXES = (".yaml", ".yml")
 _log = logging.getLogger("headgate.rules")
 
 
-def as_book(content: Paper) -> Paper:
+def translate_descriptors(content: RulebookText) -> RulebookText:
     """Translates a text with descriptors into a rulebook; returns any other text as it is."""
     text, kind = content.plain
     if kind != "yaml" or not imports.looks_like("envoy", text):
         return content
-    return Paper(json.dumps(_translate(content)), "json", content.name)
+    return RulebookText(json.dumps(_translate(content)), "json", content.name)
 
 
 class FolderSource:
@@ -44,7 +44,7 @@ class FolderSource:
     def signature(self) -> Hashable:
         return tuple((file.name, file.signature()) for file in self._files())
 
-    def read(self) -> Paper:
+    def read(self) -> RulebookText:
         rules: list[Any] = []
         domains: dict[str, str] = {}
         name_draft = Draft()
@@ -56,7 +56,7 @@ class FolderSource:
             domains[domain] = file.name
             rule_names = {rule["name"]: name_draft.name(f"{domain}.{rule['name']}") for rule in document["rules"]}
             rules += [_rename_rule(rule, rule_names) for rule in document["rules"]]
-        return Paper(json.dumps({"defaults": {"missing": "one"}, "rules": rules}), "json", self.name)
+        return RulebookText(json.dumps({"defaults": {"missing": "one"}, "rules": rules}), "json", self.name)
 
     def _files(self) -> list[FileSource]:
         sources = [FileSource(path) for path in sorted(self.path.iterdir()) if path.suffix.lower() in _SUFFIXES]
@@ -65,10 +65,10 @@ class FolderSource:
         return sources
 
 
-def _translate(content: Paper) -> dict[str, Any]:
+def _translate(content: RulebookText) -> dict[str, Any]:
     translation = imports.translate(content.plain[0], "envoy", source=content.name, domain=True)
     for note in translation.notes:
-        _log.info("%s", imports.located(str(note), content.name))
+        _log.info("%s", imports.with_location(str(note), content.name))
     return translation.document
 
 

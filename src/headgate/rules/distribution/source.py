@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.version import LARGEST, RulebookVersion
+from headgate.rules.distribution.version import MAX_BYTES, RulebookVersion
 
 SETTLE_US = 200_000
 READ_ATTEMPTS = 3
@@ -32,7 +32,7 @@ READ_ATTEMPTS = 3
 _FORMATS = {".yml": "yaml", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 
 
-class Paper(NamedTuple):
+class RulebookText(NamedTuple):
     """The text of a rulebook, not parsed yet. `document`: the same as JSON, if it was published."""
 
     text: str
@@ -53,7 +53,7 @@ class Source(Protocol):
     name: str
 
     def signature(self) -> Hashable: ...
-    def read(self) -> Paper | None: ...
+    def read(self) -> RulebookText | None: ...
 
 
 class FileSource:
@@ -71,10 +71,10 @@ class FileSource:
             self._clock.sleep_us(SETTLE_US)  # some editors remove the old file first
             return _signature(os.stat(self.path))
 
-    def read(self) -> Paper:
+    def read(self) -> RulebookText:
         raw = self._read_unchanged()
-        if len(raw) > LARGEST:
-            raise InvalidRule(f"{self.name} has more than {LARGEST:,} bytes: that is no rulebook.")
+        if len(raw) > MAX_BYTES:
+            raise InvalidRule(f"{self.name} has more than {MAX_BYTES:,} bytes: that is no rulebook.")
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -82,7 +82,7 @@ class FileSource:
             raise InvalidRule(f"{self.name}:{line}: this is not UTF-8. Save the file as UTF-8.") from None
         if not text.strip():
             raise InvalidRule(f"{self.name} is empty. A book without rules is written rules: []")
-        return Paper(text, _FORMATS.get(self.path.suffix.lower()), self.name)
+        return RulebookText(text, _FORMATS.get(self.path.suffix.lower()), self.name)
 
     def _read_unchanged(self) -> bytes:
         for _ in range(READ_ATTEMPTS):
@@ -93,7 +93,7 @@ class FileSource:
                 self._clock.sleep_us(SETTLE_US)
             with self.path.open("rb") as file:
                 stat_open = os.fstat(file.fileno())
-                raw = file.read(LARGEST + 1)
+                raw = file.read(MAX_BYTES + 1)
             if _signature(stat_before) == _signature(stat_open) == _signature(os.stat(self.path)):
                 return raw
         raise OSError(f"{self.name} changes all the time: it cannot be read as a whole")
@@ -122,10 +122,10 @@ class PushedSource:
     def signature(self) -> Hashable:
         return self._versions.stamp()
 
-    def read(self) -> Paper | None:
+    def read(self) -> RulebookText | None:
         """Returns the current version; None if nothing was published."""
         version = self._versions.current()
         if version is None:
             return None
         name = f"version {version.version} in {self.name}"
-        return Paper(version.text, version.format, name, version.version, version.book)
+        return RulebookText(version.text, version.format, name, version.version, version.book)

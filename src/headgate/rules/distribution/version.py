@@ -22,8 +22,8 @@ from typing import Any
 from headgate.errors import InvalidRule
 
 FORMATS = ("yaml", "toml", "json")
-LARGEST = 4 * 1024 * 1024  # bytes, of text and document each
-LONGEST_AUTHOR = 100
+MAX_BYTES = 4 * 1024 * 1024  # bytes, of text and document each
+MAX_AUTHOR_LENGTH = 100
 MAX_NOTE_LENGTH = 500
 # Fields of a document that belong to gateways, not to the book.
 GATEWAY_FIELDS = ("limits", "zones", "terms", "scripts", "warnings", "texts")
@@ -109,7 +109,7 @@ def draft(
     _check_size("JSON", document)
     return _json(
         {
-            "author": one_line("author", author, LONGEST_AUTHOR),
+            "author": one_line("author", author, MAX_AUTHOR_LENGTH),
             "note": one_line("note", note, MAX_NOTE_LENGTH),
             "format": format,
             "rolled_back_to": rolled_back_to,
@@ -133,9 +133,9 @@ def _check_size(what: str, text: str) -> None:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidRule(f"The rulebook's {what} holds half a character at {error.start}: write UTF-8.") from None
-    if size > LARGEST:
+    if size > MAX_BYTES:
         raise InvalidRule(
-            f"The rulebook's {what} has {size:,} bytes; at most {LARGEST:,} can be published. "
+            f"The rulebook's {what} has {size:,} bytes; at most {MAX_BYTES:,} can be published. "
             "Limits of single customers belong in overrides."
         )
 

@@ -28,16 +28,16 @@ from headgate.algorithms.limit import SECOND
 from headgate.clock import Clock, SystemClock
 from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
-from headgate.rules.distribution.source import FileSource, Paper, PushedSource, Source
+from headgate.rules.distribution.source import FileSource, PushedSource, RulebookText, Source
 
-__all__ = ["load_once", "FileSource", "Paper", "PushedSource", "Source", "RulebookWatcher"]
+__all__ = ["load_once", "FileSource", "RulebookText", "PushedSource", "Source", "RulebookWatcher"]
 
 Book = TypeVar("Book")
 
 POLL_INTERVAL_S = 0.4  # between two polls
 CLOSE_TIMEOUT_S = 1.0  # that close waits for a poll to end
 
-PUSH_ONE = "Push one: headgate rules push FILE --engine URL."
+PUSH_HINT = "Push one: headgate rules push FILE --engine URL."
 
 _log = logging.getLogger("headgate")
 _NO_SIGNATURE = object()
@@ -57,7 +57,7 @@ class RulebookWatcher(Generic[Book]):
     def __init__(
         self,
         source: Source,
-        load: Callable[[Paper], Book],
+        load: Callable[[RulebookText], Book],
         on_change: Callable[[Book], object],
         *,
         keep: DiskCache | None = None,
@@ -65,7 +65,7 @@ class RulebookWatcher(Generic[Book]):
         clock: Clock | None = None,
     ) -> None:
         self.source = source
-        self.paper: Paper | None = None  # the text of the current book
+        self.paper: RulebookText | None = None  # the text of the current book
         self.error: str | None = None  # why the latest text was refused
         self.refused: int = 0
         self.away: bool = False  # whether the source is unreachable
@@ -87,7 +87,7 @@ class RulebookWatcher(Generic[Book]):
             content = self.source.read()
             if content is None:
                 empty = True
-                raise InvalidRule(f"No rulebook has been pushed to {self.source.name} yet. {PUSH_ONE}")
+                raise InvalidRule(f"No rulebook has been pushed to {self.source.name} yet. {PUSH_HINT}")
             book = self._load(content)
         except (HeadgateError, OSError) as error:
             cached = self._load_cached(error)
@@ -164,7 +164,7 @@ class RulebookWatcher(Generic[Book]):
         if was_running:
             self.start()
 
-    def _apply(self, content: Paper | None) -> None:
+    def _apply(self, content: RulebookText | None) -> None:
         if content is None:
             _log.warning("headgate: no rulebook is left in %s; the one in force stays.", self.source.name)
         elif content == self.paper:
@@ -176,7 +176,7 @@ class RulebookWatcher(Generic[Book]):
                 self._accept(content)
                 _log.info("headgate: the rulebook is now %s.", content.name)
 
-    def _accept(self, content: Paper) -> None:
+    def _accept(self, content: RulebookText) -> None:
         self.paper, self.error = content, None
         if self._disk_cache is not None:
             self._disk_cache.write(content)
@@ -195,7 +195,7 @@ class RulebookWatcher(Generic[Book]):
             self.away = True
             _log.warning("headgate: the rulebook's source is gone, the book in force stays. %s", error)
 
-    def _load_cached(self, cause: Exception) -> tuple[Paper, Book] | None:
+    def _load_cached(self, cause: Exception) -> tuple[RulebookText, Book] | None:
         """Returns the cached text and its book, for a start without the source."""
         if self._disk_cache is None:
             return None
@@ -212,7 +212,7 @@ class RulebookWatcher(Generic[Book]):
         return cached.content, book
 
 
-def load_once(source: Source, load: Callable[[Paper], Book], keep: DiskCache | None = None) -> Book:
+def load_once(source: Source, load: Callable[[RulebookText], Book], keep: DiskCache | None = None) -> Book:
     """Returns the book to start with, for programs that do not watch the source."""
     return RulebookWatcher(source, load, lambda _: None, keep=keep).begin()
 

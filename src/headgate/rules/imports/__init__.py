@@ -6,7 +6,7 @@
     limits    rate strings of limits, flask-limiter and slowapi
 
     translation = translate(text)
-    translation.document     a rulebook, to be loaded (load.of) or written down
+    translation.document     a rulebook, to be loaded (load.from_mapping) or written down
     translation.notes        what has no equivalent, or means something else here, each with its line
 
 Law: nothing that limits is dropped silently. What has no equivalent becomes a note that says what was done
@@ -76,7 +76,7 @@ def translate(
         except WrongOption:
             raise
         except InvalidRule as error:
-            raise InvalidRule(located(str(error), source)) from None
+            raise InvalidRule(with_location(str(error), source)) from None
     chosen_kind = detect_kind(text) if kind is None else kind
     if chosen_kind not in _TRANSLATORS:
         raise InvalidRule(f'"{chosen_kind}" cannot be imported. Known are {", ".join(KINDS)}.')
@@ -92,7 +92,7 @@ def translate(
     return _TRANSLATORS[chosen_kind](text, name, **options)
 
 
-def located(sentence: str, source: str) -> str:
+def with_location(sentence: str, source: str) -> str:
     """Puts the file before a message: FILE:3: if the message starts with its line."""
     match = _line_prefix.match(sentence)
     return f"{source}:{match[1]}: {sentence[match.end() :]}" if match else f"{source}: {sentence}"

@@ -81,7 +81,7 @@ class _Step(NamedTuple):
         return self.key if self.value is None else f"{self.key}_{self.value}"
 
 
-def attribute(key: str) -> str:
+def descriptor_attribute(key: str) -> str:
     """Returns the attribute for the key of an entry, in a rulebook and in a call."""
     name = attribute_name(key, "key")
     return f"descriptor_{name}" if name in _RESERVED_NAMES else name
@@ -91,7 +91,7 @@ def attribute_names(keys: Iterable[str]) -> list[str]:
     """Returns the attributes for the keys of a descriptor, in their order. A repeated name is numbered."""
     names: dict[str, None] = {}
     for key in keys:
-        name = numbered = attribute(key)
+        name = numbered = descriptor_attribute(key)
         count = 1
         while numbered in names:
             count += 1

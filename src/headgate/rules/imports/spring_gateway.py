@@ -323,7 +323,7 @@ def _can_apply(rule: Document, conditions: Document) -> bool:
     """Returns whether the loader accepts the rule, so that it can apply at all."""
     rule_fields = {name: value for name, value in rule.items() if value is not None}
     try:
-        load.of({"conditions": conditions, "rules": [rule_fields]})
+        load.from_mapping({"conditions": conditions, "rules": [rule_fields]})
     except InvalidRulebook:
         return False
     return True

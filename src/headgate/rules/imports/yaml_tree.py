@@ -6,7 +6,7 @@ import re
 
 from headgate.errors import InvalidRule
 from headgate.rules.parsing import read_yaml
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, decode, kind
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Scalar, Table, decode, describe_node
 
 _document_separator = re.compile(r"^---(?=\s|$)[^\n]*", re.M)
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -35,7 +35,7 @@ def mapping(node: Node, what: str) -> Table:
     """Returns the node if it is a mapping."""
     if isinstance(node, Table):
         return node
-    raise InvalidRule(f"line {line_of(node)}: {what} is a mapping of names and values, not {kind(node)}.")
+    raise InvalidRule(f"line {line_of(node)}: {what} is a mapping of names and values, not {describe_node(node)}.")
 
 
 def items(node: Node | None, what: str) -> list[Node]:
@@ -44,7 +44,7 @@ def items(node: Node | None, what: str) -> list[Node]:
         return []
     if isinstance(node, Items):
         return node.nodes
-    raise InvalidRule(f"line {line_of(node)}: {what} is a list, not {kind(node)}.")
+    raise InvalidRule(f"line {line_of(node)}: {what} is a list, not {describe_node(node)}.")
 
 
 def optional_text(node: Node | None, what: str) -> str | None:
@@ -53,7 +53,7 @@ def optional_text(node: Node | None, what: str) -> str | None:
         return None
     if isinstance(node, Scalar):
         return node.text
-    raise InvalidRule(f"line {line_of(node)}: {what} is a text, not {kind(node)}.")
+    raise InvalidRule(f"line {line_of(node)}: {what} is a text, not {describe_node(node)}.")
 
 
 def flag(node: Node | None, what: str) -> bool:

@@ -23,7 +23,7 @@ from headgate.rules.matching.compile_rule import (
     describe_invalid_cost,
     describe_missing_key,
 )
-from headgate.rules.matching.replaced_rules import Replacing
+from headgate.rules.matching.replaced_rules import Replacements
 from headgate.rules.rule import Rule, Rulebook
 
 MAX_VALUE_LENGTH = 80  # characters of a value in a message
@@ -31,7 +31,7 @@ MAX_VALUE_LENGTH = 80  # characters of a value in a message
 AttributeMap = Mapping[str, str]
 
 
-class Told(NamedTuple):
+class RuleExplanation(NamedTuple):
     """A rule, and why it applies to the call or not."""
 
     rule: Rule
@@ -43,29 +43,31 @@ class Told(NamedTuple):
         return self.match is not None
 
 
-def explain_rules(book: Rulebook, replacements: Replacing, values: AttributeMap, cost: int) -> list[Told]:
+def explain_rules(
+    book: Rulebook, replacements: Replacements, values: AttributeMap, cost: int
+) -> list[RuleExplanation]:
     """Explains every rule of the book, in its order."""
     explanations = [_explain_rule(rule, values, cost) for rule in book.rules]
     replaced = replacements.taken_out(
         rule.name for rule, match, _ in explanations if match is not None and match.earnest
     )
     return [
-        Told(explanation.rule, None, f"replaced by {replaced[explanation.rule.name]}")
+        RuleExplanation(explanation.rule, None, f"replaced by {replaced[explanation.rule.name]}")
         if explanation.match is not None and explanation.rule.name in replaced
         else explanation
         for explanation in explanations
     ]
 
 
-def _explain_rule(rule: Rule, values: AttributeMap, cost: int) -> Told:
+def _explain_rule(rule: Rule, values: AttributeMap, cost: int) -> RuleExplanation:
     bound = values if rule.when is None else rule.when.bind(values)
     if bound is None:
         assert rule.when is not None
-        return Told(rule, None, describe_failure(rule.when, values))
+        return RuleExplanation(rule, None, describe_failure(rule.when, values))
     if rule.unless is not None and rule.unless.holds(bound):
-        return Told(rule, None, f"exempt: {rule.unless}")
+        return RuleExplanation(rule, None, f"exempt: {rule.unless}")
     match = compile_rule(rule)(bound, cost)
-    return Told(rule, match, _why_no_match(rule, bound) if match is None else _describe_match(match))
+    return RuleExplanation(rule, match, _why_no_match(rule, bound) if match is None else _describe_match(match))
 
 
 def _why_no_match(rule: Rule, values: AttributeMap) -> str:
@@ -78,7 +80,7 @@ def _why_no_match(rule: Rule, values: AttributeMap) -> str:
     bucket = bucket_of(rule.name, key)
     if bucket >= active:
         return (
-            f"off for {shown(key)}, which is number {bucket} of {BUCKET_COUNT}: on below {active}"
+            f"off for {display_value(key)}, which is number {bucket} of {BUCKET_COUNT}: on below {active}"
             if active
             else "mode is off"
         )
@@ -88,7 +90,7 @@ def _why_no_match(rule: Rule, values: AttributeMap) -> str:
 
 
 def _describe_match(match: Match) -> str:
-    details = [f"applies: key {shown(match.key)}"]
+    details = [f"applies: key {display_value(match.key)}"]
     if match.cost != 1:
         details.append(f"cost {match.cost}")
     details.append("; ".join(map(str, match.limits)) or "unlimited")
@@ -107,8 +109,8 @@ def describe_failure(condition: Condition, values: AttributeMap) -> str:
         value = values.get(condition.attribute)
         expected = condition.wanted
         if isinstance(expected, bool):
-            return f"{condition.attribute} is {shown(value)}, not {'present' if expected else 'absent'}"
-        return f"{condition.attribute} is {shown(value)}, not {' or '.join(expected)}"
+            return f"{condition.attribute} is {display_value(value)}, not {'present' if expected else 'absent'}"
+        return f"{condition.attribute} is {display_value(value)}, not {' or '.join(expected)}"
     if isinstance(condition, Not):
         return f"{condition.part}, and must not be"
     if isinstance(condition, AnyOf):
@@ -129,7 +131,7 @@ def _describe_failing_part(condition: All, values: AttributeMap) -> str:
     return describe_failure(last, values)
 
 
-def shown(value: str | None) -> str:
+def display_value(value: str | None) -> str:
     """Returns a value for a message: escaped if unprintable, cut if long."""
     if not value:
         return "absent"

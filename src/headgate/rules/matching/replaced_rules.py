@@ -14,7 +14,7 @@ from headgate.errors import InvalidRule
 from headgate.rules.rule import Rule
 
 
-class Replacing:
+class Replacements:
     """The `replaces` of one book, in topological order."""
 
     __slots__ = ("_replacers",)

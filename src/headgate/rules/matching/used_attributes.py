@@ -8,7 +8,7 @@ from headgate.rules.condition import Condition, Not, Test
 from headgate.rules.rule import Rule
 
 
-def used(rule: Rule) -> Iterator[str]:
+def used_attributes(rule: Rule) -> Iterator[str]:
     """Yields the names of all attributes that the rule uses, some more than once."""
     for condition in (rule.when, rule.unless):
         if condition is not None:

@@ -164,7 +164,7 @@ def quote(text: str) -> str:
     return f'"{text}"' if len(text) <= _MAX_QUOTED_LENGTH else f'"{text[:_MAX_QUOTED_LENGTH]}..."'
 
 
-def kind(node: Node) -> str:
+def describe_node(node: Node) -> str:
     """Describes a node for a message."""
     if isinstance(node, Items):
         return "a list"

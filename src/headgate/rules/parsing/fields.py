@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from headgate import limit_syntax
 from headgate.algorithms.limit import EXACT, HORIZON_US
-from headgate.rules.parsing.document_tree import Fault, Faults, Items, Node, Scalar, Table, kind, quote
-from headgate.rules.parsing.problems import every, placed
+from headgate.rules.parsing.document_tree import Fault, Faults, Items, Node, Scalar, Table, describe_node, quote
+from headgate.rules.parsing.problems import at_node, read_all
 
 W = TypeVar("W", bound=str)
 
@@ -28,7 +28,9 @@ _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 def table(node: Node, what: str, allowed: Collection[str], required: Collection[str] = ()) -> Table:
     """Returns a mapping that has only known names, and all required ones."""
     if not isinstance(node, Table):
-        raise Fault(node.place, f"{what} is a mapping, not {kind(node)}.", f"It may hold: {', '.join(allowed)}.")
+        raise Fault(
+            node.place, f"{what} is a mapping, not {describe_node(node)}.", f"It may hold: {', '.join(allowed)}."
+        )
     faults = [
         Fault(key.place, f"{what} has no field {quote(key.text)}.", did_you_mean(key.text, allowed))
         for key, _ in node.entries.values()
@@ -51,11 +53,11 @@ def did_you_mean(word: str, allowed: Collection[str]) -> str:
 def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
     """Returns a text as it is written."""
     if not isinstance(node, Scalar):
-        raise Fault(node.place, f"{what} is a text, not {kind(node)}.")
+        raise Fault(node.place, f"{what} is a text, not {describe_node(node)}.")
     if node.empty:
         hint = f'Leave it out, or write "{node.text}" in quotes if that text is meant.' if node.text else ""
         raise Fault(node.place, f"{what} has no value.", hint or "Write one, or leave it out.")
-    if truth(node) is not None:
+    if plain_flag(node) is not None:
         raise Fault(
             node.place,
             f"{what} is a text, not {node.text}.",
@@ -71,7 +73,7 @@ def texts(node: Node, what: str) -> list[Scalar]:
     if isinstance(node, Table):
         raise Fault(node.place, f"{what} is a text or a list of texts, not a mapping.")
     nodes = node.nodes if isinstance(node, Items) else [node]
-    every(lambda item: text(item, what), nodes)
+    read_all(lambda item: text(item, what), nodes)
     return [item for item in nodes if isinstance(item, Scalar)]
 
 
@@ -103,15 +105,17 @@ def word(node: Node, what: str, allowed: Collection[W]) -> W:
 
 def flag(node: Node, what: str) -> bool:
     """Returns a plain true or false."""
-    value = truth(node)
+    value = plain_flag(node)
     if value is None:
         raise Fault(
-            node.place, f"{what} is true or false, not {kind(node)}.", "Write true or false, without quotes."
+            node.place,
+            f"{what} is true or false, not {describe_node(node)}.",
+            "Write true or false, without quotes.",
         )
     return value
 
 
-def truth(node: Node) -> bool | None:
+def plain_flag(node: Node) -> bool | None:
     """Returns the value of a plain true or false; None for anything else."""
     if isinstance(node, Scalar) and not node.quoted:
         return True if node.text in _TRUE else False if node.text in _FALSE else None
@@ -125,13 +129,15 @@ def number(node: Node) -> int | None:
     return None
 
 
-def whole(node: Node, what: str, least: int = 1, most: int = EXACT) -> int:
+def whole_number(node: Node, what: str, least: int = 1, most: int = EXACT) -> int:
     """Returns a whole number within bounds."""
     value = number(node)
     if value is None or not least <= value <= most:
         upper = "2^53" if most == EXACT else f"{most:,}"
         hint = "Write it without quotes." if isinstance(node, Scalar) and node.quoted else ""
-        raise Fault(node.place, f"{what} is a whole number from {least} to {upper}, not {kind(node)}.", hint)
+        raise Fault(
+            node.place, f"{what} is a whole number from {least} to {upper}, not {describe_node(node)}.", hint
+        )
     return value
 
 
@@ -142,7 +148,7 @@ def percentage(node: Node, what: str) -> int:
     if hundredths > 10_000:
         raise Fault(
             node.place,
-            f"{what} is a percentage, not {kind(node)}.",
+            f"{what} is a percentage, not {describe_node(node)}.",
             "Write a number from 0 to 100 with at most two decimals, such as 10 or 0.25.",
         )
     return hundredths
@@ -150,7 +156,7 @@ def percentage(node: Node, what: str) -> int:
 
 def span(node: Node, what: str) -> int:
     """Returns a length of time in microseconds."""
-    us = placed(node, limit_syntax.parse_span, text(node, what))
+    us = at_node(node, limit_syntax.parse_span, text(node, what))
     if us > HORIZON_US:
         raise Fault(node.place, f"{what} is longer than 366 days.")
     return us

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from headgate.limit_syntax import parse_all
-from headgate.rules.attributes import named
+from headgate.rules.attributes import parse_attribute_name
 from headgate.rules.condition import Test
 from headgate.rules.parsing import fields
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Position, Scalar, Table, kind, quote
+from headgate.rules.parsing.document_tree import Fault, Items, Node, Position, Scalar, Table, describe_node, quote
 from headgate.rules.parsing.impossible_conditions import covering_case
-from headgate.rules.parsing.problems import every, placed
+from headgate.rules.parsing.problems import at_node, read_all
 from headgate.rules.rule import Choice, Limits
 
 T = TypeVar("T")
@@ -58,10 +58,10 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
                 "Write {by: plan, cases: {...}, otherwise: ...}.",
             )
     attribute_node, cases, otherwise = (node.entries[name][1] for name in _CHOICE)
-    attribute = placed(attribute_node, named, fields.text(attribute_node, "by"))
+    attribute = at_node(attribute_node, parse_attribute_name, fields.text(attribute_node, "by"))
     uses.append((attribute, attribute_node.place))
     if not isinstance(cases, Table) or not cases.entries:
-        description = kind(cases) if not isinstance(cases, Table) else "an empty one"
+        description = describe_node(cases) if not isinstance(cases, Table) else "an empty one"
         raise Fault(cases.place, f"cases is a mapping of texts to values, not {description}.")
     tests: list[Test] = []
 
@@ -72,13 +72,13 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
         tests.append(_case(key, attribute, tests))
         return read(value)
 
-    *values, last = every(read_case, [*cases.entries, None])
+    *values, last = read_all(read_case, [*cases.entries, None])
     return Choice(last, tuple(zip(tests, values, strict=True)))
 
 
 def _case(key: Scalar, attribute: str, earlier_cases: list[Test]) -> Test:
     text = fields.text(Scalar(key.place, key.text, quoted=True), "The name of a case")
-    test = placed(key, Test, attribute, (text,))
+    test = at_node(key, Test, attribute, (text,))
     if test.captures:
         raise Fault(key.place, f"The case {quote(key.text)} captures nothing.", "Write * for the segment.")
     if covering := covering_case(test, earlier_cases):
@@ -92,8 +92,8 @@ def _limits(node: Node) -> Limits:
         raise Fault(node.place, "An empty list is not a limit.", f"Write {UNLIMITED} if none is meant.")
     if isinstance(node, Scalar) and node.text == UNLIMITED:
         return ()
-    parsed = every(
-        lambda item: placed(item, parse_all, " ".join(item.text.split())), fields.texts(node, "A limit")
+    parsed = read_all(
+        lambda item: at_node(item, parse_all, " ".join(item.text.split())), fields.texts(node, "A limit")
     )
     return tuple(limit for limits in parsed for limit in limits)
 
@@ -101,13 +101,13 @@ def _limits(node: Node) -> Limits:
 def _cost(node: Node, uses: Uses) -> int | str:
     number = fields.number(node)
     if number is not None:
-        return fields.whole(node, "A cost", least=0)
+        return fields.whole_number(node, "A cost", least=0)
     if isinstance(node, Scalar) and not node.empty and not node.text[:1].isalpha():
         raise Fault(
             node.place,
             f"{quote(node.text)} is not a cost.",
             "Write a whole number from 0 to 2^53, or an attribute.",
         )
-    attribute = placed(node, named, fields.text(node, "A cost"))
+    attribute = at_node(node, parse_attribute_name, fields.text(node, "A cost"))
     uses.append((attribute, node.place))
     return attribute

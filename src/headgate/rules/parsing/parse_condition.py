@@ -15,12 +15,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.rules.attributes import named
+from headgate.rules.attributes import parse_attribute_name
 from headgate.rules.condition import All, AnyOf, Condition, Not, Test
 from headgate.rules.parsing import fields
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Position, Scalar, Table, TooLarge, kind, quote
+from headgate.rules.parsing.document_tree import (
+    Fault,
+    Items,
+    Node,
+    Position,
+    Scalar,
+    Table,
+    TooLarge,
+    describe_node,
+    quote,
+)
 from headgate.rules.parsing.impossible_conditions import contradiction
-from headgate.rules.parsing.problems import AlreadyReported, Problems, every, placed
+from headgate.rules.parsing.problems import AlreadyReported, Problems, at_node, read_all
 
 MAX_TESTS = 1_000
 _MAX_NESTED_NAMES = 32  # of conditions that refer to each other
@@ -48,7 +58,7 @@ class Conditions:
             return
         with problems.under(""):
             if not isinstance(node, Table):
-                raise Fault(node.place, f"Conditions are a mapping of names, not {kind(node)}.")
+                raise Fault(node.place, f"Conditions are a mapping of names, not {describe_node(node)}.")
             for key, inner in node.entries.values():
                 with problems.under("conditions"):
                     fields.name(key, "the name of a condition")
@@ -96,18 +106,18 @@ class Conditions:
 
     def _read_parts(self, node: Node, word: str, uses: list[tuple[str, Position]]) -> list[Condition]:
         if not isinstance(node, Items):
-            raise Fault(node.place, f"{word} is a list of conditions, not {kind(node)}.")
+            raise Fault(node.place, f"{word} is a list of conditions, not {describe_node(node)}.")
         if not node.nodes:
             holds = (
                 "An empty list of conditions can never hold." if word == "any" else "all of nothing always holds."
             )
             raise Fault(node.place, holds, "Leave it out.")
-        return every(lambda inner: self._condition(inner, uses), node.nodes)
+        return read_all(lambda inner: self._condition(inner, uses), node.nodes)
 
     def _mapping(self, node: Table, uses: list[tuple[str, Position]]) -> Condition:
         if not node.entries:
             raise Fault(node.place, "An empty condition always holds.", "Leave it out.")
-        entry_parts = every(lambda entry: self._entry(*entry, uses), node.entries.values())
+        entry_parts = read_all(lambda entry: self._entry(*entry, uses), node.entries.values())
         return _check_possible(_join(All, [part for parts in entry_parts for part in parts]), node.place)
 
     def _entry(self, key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Sequence[Condition]:
@@ -119,7 +129,9 @@ class Conditions:
             case "not":
                 return [Not(self._condition(node, uses))]
             case "is":
-                return every(lambda name: self._condition(name, uses), _not_empty(fields.texts(node, "is"), node))
+                return read_all(
+                    lambda name: self._condition(name, uses), _not_empty(fields.texts(node, "is"), node)
+                )
         return _tests(key, node, uses)
 
 
@@ -132,17 +144,17 @@ def _tests(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> list[Te
             name, inner = entry
             return _test(Scalar(name.place, f"{key.text}.{name.text}", name.quoted), inner, uses)
 
-        return every(read_test, node.entries.values())
+        return read_all(read_test, node.entries.values())
     return [_test(key, node, uses)]
 
 
 def _test(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Test:
-    attribute = placed(key, named, fields.text(key, "An attribute"))
+    attribute = at_node(key, parse_attribute_name, fields.text(key, "An attribute"))
     if attribute in _PREFIXED:
         raise Fault(
             key.place, f"{attribute} has many names.", f"Write {attribute}.NAME, or {attribute}: {{NAME: text}}."
         )
-    expected: tuple[str, ...] | bool | None = fields.truth(node)
+    expected: tuple[str, ...] | bool | None = fields.plain_flag(node)
     if isinstance(node, Table) or (
         isinstance(node, Items) and any(not isinstance(item, Scalar) for item in node.nodes)
     ):
@@ -156,14 +168,14 @@ def _test(key: Scalar, node: Node, uses: list[tuple[str, Position]]) -> Test:
     if expected is None:
         expected = tuple(item.text for item in fields.texts(node, attribute))
     uses.append((attribute, key.place))
-    return placed(node, Test, attribute, expected)
+    return at_node(node, Test, attribute, expected)
 
 
 def _describe_value(node: Node) -> str:
     return (
-        kind(next(item for item in node.nodes if not isinstance(item, Scalar)))
+        describe_node(next(item for item in node.nodes if not isinstance(item, Scalar)))
         if isinstance(node, Items)
-        else kind(node)
+        else describe_node(node)
     )
 
 

@@ -12,7 +12,7 @@ from headgate.rules.keys import Dimension
 from headgate.rules.parsing import fields, parse_choice
 from headgate.rules.parsing.document_tree import Fault, Node, Position, Scalar, Table, quote
 from headgate.rules.parsing.parse_condition import Conditions, ParsedCondition
-from headgate.rules.parsing.problems import Problems, every, every_entry, placed
+from headgate.rules.parsing.problems import Problems, at_node, read_all, read_entries
 from headgate.rules.rule import FALLBACKS, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
 
 FIELDS = (
@@ -91,13 +91,13 @@ def _key(node: Node, uses: parse_choice.Uses) -> tuple[Dimension, ...]:
     dimensions: dict[str, Dimension] = {}
 
     def read_dimension(item: Scalar) -> None:
-        dimension = placed(item, Dimension.parse, item.text)
+        dimension = at_node(item, Dimension.parse, item.text)
         if dimension.name in dimensions:
             raise Fault(item.place, f"The key has {dimension.name} twice.", "Once is enough.")
         dimensions[dimension.name] = dimension
         uses.append((dimension.name, item.place))
 
-    every(read_dimension, fields.texts(node, "A key"))
+    read_all(read_dimension, fields.texts(node, "A key"))
     return tuple(dimensions.values())
 
 
@@ -108,7 +108,7 @@ def _mode(node: Node) -> Modes:
     fields.table(node, "mode", ("enforce", "shadow"))
     if not node.entries:
         raise Fault(node.place, "mode has no value.", "Write enforce, shadow, off, or {enforce: 10, shadow: 50}.")
-    percentages = every_entry(node, dict.fromkeys(("enforce", "shadow"), fields.percentage))
+    percentages = read_entries(node, dict.fromkeys(("enforce", "shadow"), fields.percentage))
     enforce, shadow = percentages.get("enforce", 0), percentages.get("shadow", 0)
     if enforce + shadow > 10_000:
         raise Fault(node.place, "enforce and shadow are more than 100 % together.", "What is left of 100 is off.")
@@ -119,7 +119,7 @@ def _lockout(node: Node) -> Lockout | None:
     if isinstance(node, Scalar) and node.text == "off":
         return None
     table = fields.table(node, "lockout", ("after", "within", "for"), required=("after", "for"))
-    values = every_entry(table, {"after": fields.whole, "within": fields.span, "for": fields.span})
+    values = read_entries(table, {"after": fields.whole_number, "within": fields.span, "for": fields.span})
     return Lockout(values["after"], values.get("within", values["for"]), values["for"])
 
 
@@ -127,7 +127,7 @@ def _prefetch(node: Node) -> Prefetch | None:
     if not isinstance(node, Table):
         return None if fields.text(node, "prefetch") == "exact" else Prefetch(fields.span(node, "prefetch"))
     fields.table(node, "prefetch", ("for", "units"), required=("for",))
-    values = every_entry(node, {"for": fields.span, "units": fields.whole})
+    values = read_entries(node, {"for": fields.span, "units": fields.whole_number})
     return Prefetch(values["for"], values.get("units"))
 
 
@@ -139,10 +139,10 @@ def _refuse(node: Node) -> Refusal:
     if kind and not body:
         raise Fault(node.place, "refuse has a type, but no body that is of it.", "Write body, or leave type out.")
     least, most, status = (300, 399, 302) if redirect else (200, 599, 429)
-    values = every_entry(
+    values = read_entries(
         table,
         {
-            "status": lambda inner, name: fields.whole(inner, name, least, most),
+            "status": lambda inner, name: fields.whole_number(inner, name, least, most),
             "body": lambda inner, name: fields.text(inner, name, most=100_000),
             "type": _content_type,
             "redirect": _redirect,
@@ -175,7 +175,7 @@ def _redirect(node: Node, name: str) -> str:
 
 def _replaces(node: Node) -> tuple[tuple[str, Position], ...]:
     names = fields.texts(node, "replaces")
-    return tuple(every(lambda item: (fields.name(item, "the name of a rule"), item.place), names))
+    return tuple(read_all(lambda item: (fields.name(item, "the name of a rule"), item.place), names))
 
 
 _READERS: dict[str, Callable[[Node, parse_choice.Uses, Conditions], Any]] = {
@@ -194,7 +194,7 @@ _READERS: dict[str, Callable[[Node, parse_choice.Uses, Conditions], Any]] = {
     "overrides": lambda node, uses, conditions: fields.flag(node, "overrides"),
     "replaces": lambda node, uses, conditions: _replaces(node),
     "where": lambda node, uses, conditions: fields.word(node, "where", WHERE),
-    "nodes": lambda node, uses, conditions: fields.whole(node, "nodes", most=1_000_000),
+    "nodes": lambda node, uses, conditions: fields.whole_number(node, "nodes", most=1_000_000),
     "prefetch": lambda node, uses, conditions: _prefetch(node),
     "fallback": lambda node, uses, conditions: fields.word(node, "fallback", FALLBACKS),
     "deadline": lambda node, uses, conditions: fields.span(node, "deadline") / SECOND,

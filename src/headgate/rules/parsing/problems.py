@@ -52,7 +52,7 @@ class Problems:
         return sorted(problems, key=lambda problem: problem[0] or 0)
 
 
-def every(read: Callable[[N], T], nodes: Iterable[N]) -> list[T]:
+def read_all(read: Callable[[N], T], nodes: Iterable[N]) -> list[T]:
     """Reads all nodes; raises the faults of all together."""
     values: list[T] = []
     faults: list[Fault] = []
@@ -70,9 +70,9 @@ def every(read: Callable[[N], T], nodes: Iterable[N]) -> list[T]:
     return values
 
 
-def every_entry(table: Table, readers: dict[str, Callable[[Node, str], Any]]) -> dict[str, Any]:
+def read_entries(table: Table, readers: dict[str, Callable[[Node, str], Any]]) -> dict[str, Any]:
     """Reads all entries of a mapping, each with the reader of its name; raises the faults of all together."""
-    values = every(lambda name: readers[name](table.entries[name][1], name), table.entries)
+    values = read_all(lambda name: readers[name](table.entries[name][1], name), table.entries)
     return dict(zip(table.entries, values, strict=True))
 
 
@@ -83,7 +83,7 @@ def _unreported(fault: Fault) -> list[Fault]:
     return [] if isinstance(fault, AlreadyReported) else [fault]
 
 
-def placed(node: Node, make: Callable[..., T], *args: object) -> T:
+def at_node(node: Node, make: Callable[..., T], *args: object) -> T:
     """Calls `make`; turns an InvalidRule into a fault at this node."""
     try:
         return make(*args)

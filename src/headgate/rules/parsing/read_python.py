@@ -17,7 +17,7 @@ _surrogate = re.compile("[\ud800-\udfff]")
 _NUMBER_BOUND = 2**64
 
 
-class Written(str):
+class NumberText(str):
     """A number as it is written."""
 
 
@@ -71,7 +71,7 @@ def scalar(value: object, position: Position) -> Scalar:
     if isinstance(value, str):
         if _surrogate.search(value):
             raise Fault(position, f"{quote(value)} holds half a character (a lone surrogate).")
-        return Scalar(position, str(value), quoted=not isinstance(value, Written))
+        return Scalar(position, str(value), quoted=not isinstance(value, NumberText))
     if value is None or isinstance(value, bool):
         return Scalar(position, {None: "null", True: "true", False: "false"}[value], quoted=False)
     if isinstance(value, int) and abs(value) >= _NUMBER_BOUND:

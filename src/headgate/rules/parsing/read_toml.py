@@ -11,7 +11,7 @@ import tomllib
 
 from headgate.rules.parsing import read_python
 from headgate.rules.parsing.document_tree import Fault, Node, Position, empty_rulebook
-from headgate.rules.parsing.read_python import Path, Written
+from headgate.rules.parsing.read_python import NumberText, Path
 from headgate.rules.parsing.toml_line_numbers import line_numbers
 
 _long_number = re.compile("[0-9_]{4000}")
@@ -22,9 +22,9 @@ def read(text: str) -> Node:
     """Reads a TOML text into a tree."""
     lines = line_numbers(text)
     try:
-        tree = tomllib.loads(text, parse_float=Written)
+        tree = tomllib.loads(text, parse_float=NumberText)
     except (ValueError, RecursionError) as error:
-        raise complaint(text, str(error)) from None
+        raise toml_fault(text, str(error)) from None
     if not tree:
         raise empty_rulebook()
 
@@ -34,7 +34,7 @@ def read(text: str) -> Node:
     return read_python.read(tree, locate)
 
 
-def complaint(text: str, problem: str) -> Fault:
+def toml_fault(text: str, problem: str) -> Fault:
     """Turns an error message of tomllib into a fault with its line."""
     match = _tomllib_message.fullmatch(problem)
     if not match:  # a number with more digits than Python reads

@@ -20,8 +20,8 @@ from headgate.rules.parsing.document_tree import (
     Position,
     Scalar,
     Table,
+    describe_node,
     empty_rulebook,
-    kind,
     quote,
 )
 
@@ -175,7 +175,7 @@ class _TreeBuilder:
 
 def _check_key(node: Node) -> Scalar:
     if not isinstance(node, Scalar) or node.empty:
-        raise Fault(node.place, f"A name in a mapping is a text, not {kind(node)}.")
+        raise Fault(node.place, f"A name in a mapping is a text, not {describe_node(node)}.")
     if node.text == "<<" and not node.quoted:
         raise Fault(node.place, "<< is not read here.", "Write what rules have in common once, under defaults.")
     return node

@@ -36,7 +36,7 @@ from headgate.http.client_ip import UNIX
 from headgate.http.headers import Fields
 from headgate.http.refusal_body import PROBLEM, REASONS
 from headgate.limit_syntax import parse
-from headgate.rules.distribution.version import LARGEST
+from headgate.rules.distribution.version import MAX_BYTES
 from headgate.rules.distribution.versions import VersionConflict
 from headgate.rules.lookup import NoSuchRule
 from headgate.service.admin import audit_log, schema
@@ -97,7 +97,7 @@ class Admin:
         admin_request = _parse_request(request, route, path)
         max_bytes = None if route.request_type is None else self._max_body_bytes
         if route.request_type is RULEBOOK_TEXT:
-            max_bytes = LARGEST
+            max_bytes = MAX_BYTES
         return max_bytes, partial(self._respond, route, handler, admin_request)
 
     async def _respond(

@@ -15,7 +15,7 @@ import re
 from urllib.parse import unquote
 
 from headgate.errors import InvalidRule
-from headgate.rules.distribution.version import LONGEST_AUTHOR, one_line
+from headgate.rules.distribution.version import MAX_AUTHOR_LENGTH, one_line
 
 AUTHOR_HEADER = "x-headgate-author"
 _log = logging.getLogger("headgate.admin")
@@ -28,7 +28,7 @@ def author_of(field: str | None) -> str:
         raise InvalidRule(
             "Who makes this change? Say it in the field X-Headgate-Author; what is not ASCII is percent-encoded."
         )
-    return one_line("author", unquote(field, errors="replace"), LONGEST_AUTHOR)
+    return one_line("author", unquote(field, errors="replace"), MAX_AUTHOR_LENGTH)
 
 
 def log_change(event: str, author: str, remote: str, **details: object) -> None:

@@ -14,13 +14,19 @@ import msgspec
 
 from headgate.algorithms.limit import UNLIMITED
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
-from headgate.engines.overrides import checked, joined
+from headgate.engines.overrides import join_limits, validate_override
 from headgate.errors import InvalidCharge
 from headgate.flow import arun
 from headgate.operations import manual_calls
-from headgate.operations.counter_lookup import Count, all_of_key, check_counted_there, of_key, of_limits
-from headgate.operations.key_usage import Walk, check_rule, surveyed, walk
-from headgate.rules.lookup import form_of, rule_of
+from headgate.operations.counter_lookup import (
+    CounterRef,
+    all_counters_of_key,
+    check_counted_on_server,
+    counters_of_key,
+    counters_of_limits,
+)
+from headgate.operations.key_usage import KeyScan, check_rule, report_usage, scan_keys
+from headgate.rules.lookup import find_rule, key_format
 from headgate.rules.match import Matcher
 from headgate.rules.rule import Rule
 from headgate.service.admin import schema
@@ -32,7 +38,7 @@ DEFAULT_KEYS = 20  # rows of /keys, unless `top` is given
 DEFAULT_OVERRIDES = 1000  # rows of overrides, unless `top` is given
 MAX_SCAN_S = 30.0
 
-Target = tuple[Rule, str, list[Count]]
+Target = tuple[Rule, str, list[CounterRef]]
 
 
 class CounterHandlers:
@@ -41,7 +47,7 @@ class CounterHandlers:
     def __init__(self, limiter: AsyncRuleLimiter, clients: EngineClients) -> None:
         self._limiter, self._clients = limiter, clients
         self._scan_lock = asyncio.Lock()
-        self._scan: Walk | None = None
+        self._scan: KeyScan | None = None
         self._matcher: Matcher | None = None
 
     async def overrides(self, request: AdminRequest) -> schema.AllOwnLimits:
@@ -59,12 +65,12 @@ class CounterHandlers:
 
     async def set_override(self, request: AdminRequest) -> schema.OwnLimits:
         rule, body = self._rule(request.path["rule"]), request.body
-        key, limits, _ = checked(request.path["key"], body.limits, body.ttl)
+        key, limits, _ = validate_override(request.path["key"], body.limits, body.ttl)
         overrides = self._limiter.overrides(rule.name)
         before = await overrides.get(key)
         if not await overrides.set(key, body.limits, absent=body.absent, ttl=body.ttl):
             raise Conflict(f"{key} has a limit of its own already; it stays.")
-        text = joined(limits)
+        text = join_limits(limits)
         details = {"rule": rule.name, "key": key, "before": before, "after": text, "ttl": body.ttl}
         log_change("override set", request.author, request.remote, **details)
         return schema.OwnLimits(rule.name, key, text)
@@ -92,9 +98,9 @@ class CounterHandlers:
 
     def _scan_keys(self, rule: str | None, top: int) -> dict[str, Any]:
         with self._clients.sync_engine() as engine:
-            self._scan = walk(engine, rule)
+            self._scan = scan_keys(engine, rule)
             book = self._limiter.rulebook
-            usage = surveyed(engine, self._scan, book, rule, top)
+            usage = report_usage(engine, self._scan, book, rule, top)
         check_rule(usage, book, rule)
         return usage.document()
 
@@ -111,7 +117,7 @@ class CounterHandlers:
             return schema.Peeked(by_rules.allowed, by_rules.degraded, limits)
         rule, key, counts = self._target(body)
         cost = 1 if body.cost is None else body.cost
-        decision = await arun(manual_calls.peeking(self._clients.engine, key, counts, cost))
+        decision = await arun(manual_calls.peek(self._clients.engine, key, counts, cost))
         return schema.Peeked(
             decision.allowed, False, [_verdict(rule.name, verdict) for verdict in decision.verdicts]
         )
@@ -120,12 +126,12 @@ class CounterHandlers:
         targets, left_out = self._targets(request.body, all_limits=True)
         forgotten = []
         for rule, key, counts in targets:
-            names = await arun(manual_calls.resetting(self._clients.engine, key, counts))
+            names = await arun(manual_calls.reset(self._clients.engine, key, counts))
             log_change(
                 "key reset", request.author, request.remote, rule=rule.name, key=key, counts=",".join(names)
             )
             if self._clients.is_remote:  # cached denials and prefetched units of this worker
-                await arun(manual_calls.resetting(self._limiter.engine, key, counts))
+                await arun(manual_calls.reset(self._limiter.engine, key, counts))
             forgotten.append(schema.Forgotten(rule.name, key, names))
         return schema.WasReset(forgotten, left_out)
 
@@ -134,7 +140,7 @@ class CounterHandlers:
         targets, left_out = self._targets(request.body, all_limits=False)
         rooms = []
         for rule, key, counts in targets:
-            refunds = await arun(manual_calls.refunding(self._clients.engine, key, counts, units))
+            refunds = await arun(manual_calls.refund(self._clients.engine, key, counts, units))
             log_change("units refunded", request.author, request.remote, rule=rule.name, key=key, units=units)
             rooms += [
                 schema.Room(
@@ -157,7 +163,9 @@ class CounterHandlers:
             if self._counts_elsewhere(rule):
                 left_out.append(rule.name)
             else:
-                targets.append((rule, key, all_of_key(rule, key) if all_limits else of_limits(rule, limits)))
+                targets.append(
+                    (rule, key, all_counters_of_key(rule, key) if all_limits else counters_of_limits(rule, limits))
+                )
         if not targets and not left_out:
             raise InvalidCharge("No rule counts a call of these attributes: there is nothing to do.")
         return targets, left_out
@@ -165,13 +173,13 @@ class CounterHandlers:
     def _target(self, body: Any, *, all_limits: bool = False) -> Target:
         rule = self._rule(body.rule)
         if body.key is None:
-            raise InvalidCharge(f'Whose count? Beside "rule" give "key": {form_of(rule)}.')
+            raise InvalidCharge(f'Whose count? Beside "rule" give "key": {key_format(rule)}.')
         if self._counts_elsewhere(rule):
-            check_counted_there(rule)
+            check_counted_on_server(rule)
         if all_limits:
-            return rule, body.key, all_of_key(rule, body.key)
+            return rule, body.key, all_counters_of_key(rule, body.key)
         attributes = {name: "" if value is None else value for name, value in (body.attributes or {}).items()}
-        return rule, body.key, of_key(rule, body.key, attributes, _attribute_hint)
+        return rule, body.key, counters_of_key(rule, body.key, attributes, _attribute_hint)
 
     def _counts_elsewhere(self, rule: Rule) -> bool:
         """Returns whether its counters are in another engine, or are limit shares."""
@@ -184,7 +192,7 @@ class CounterHandlers:
         return self._matcher.match(attributes)
 
     def _rule(self, name: str) -> Rule:
-        return rule_of(self._limiter.rulebook, name)
+        return find_rule(self._limiter.rulebook, name)
 
 
 def _verdict(rule: str, verdict: Any) -> schema.Verdict:

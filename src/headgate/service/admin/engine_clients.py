@@ -42,7 +42,7 @@ class EngineClients:
 
         client = self._clients.get(url)
         if client is None:
-            engine_url, options = url_options.split(url)
+            engine_url, options = url_options.split_url_options(url)
             client = AsyncRedisEngine(engine_url, prefix=self._prefix, deadline=options.deadline or DEADLINE_S)
             self._clients[url] = client
         return client
@@ -55,7 +55,7 @@ class EngineClients:
             return
         from headgate.engines.redis.sync_engine import RedisEngine
 
-        engine_url, options = url_options.split(self._url)
+        engine_url, options = url_options.split_url_options(self._url)
         engine = RedisEngine(engine_url, prefix=self._prefix, deadline=options.deadline or DEADLINE_S)
         try:
             yield engine

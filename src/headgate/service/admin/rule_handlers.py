@@ -15,7 +15,7 @@ from headgate.enforcement.open_rulebook import PUSHED
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.flow import arun
 from headgate.operations import compare_rulebooks, publish_rulebook
-from headgate.operations.publish_rulebook import Published, book_of, judged, pushing, rolling_back
+from headgate.operations.publish_rulebook import PublishResult, book_of, push, roll_back, validate_rulebook
 from headgate.rules import load, serialization
 from headgate.rules.distribution.version import RulebookVersion
 from headgate.rules.distribution.versions import AsyncRulebookVersions
@@ -66,13 +66,13 @@ class RuleHandlers:
         current = self._limiter.rulebook
         if self._versions_url is not None:
             current = await asyncio.to_thread(book_of, await self._versions().current())
-        changes = _changes_document(await asyncio.to_thread(compare_rulebooks.compared, current, book))
+        changes = _changes_document(await asyncio.to_thread(compare_rulebooks.compare, current, book))
         return schema.Judged(len(book), changes, list(book.located_warnings))
 
     async def publish(self, request: AdminRequest) -> schema.Published:
         versions = self._versions()
         published = await arun(
-            pushing(
+            push(
                 self._server(),
                 versions,
                 await _parse_rulebook(request),
@@ -87,12 +87,12 @@ class RuleHandlers:
 
     async def rollback(self, request: AdminRequest) -> schema.Published:
         body, versions = request.body, self._versions()
-        flow = rolling_back(
+        flow = roll_back(
             self._server(), versions, body.to, author=request.author, note=body.note, work=asyncio.to_thread
         )
         return await self._publication("rules rolled back", request, await arun(flow))
 
-    async def _publication(self, event: str, request: AdminRequest, published: Published) -> schema.Published:
+    async def _publication(self, event: str, request: AdminRequest, published: PublishResult) -> schema.Published:
         version, new, before, changes, warnings = published
         if new:
             details = {
@@ -140,7 +140,7 @@ class RuleHandlers:
 
 
 async def _parse_rulebook(request: AdminRequest) -> Rulebook:
-    parsed = await asyncio.to_thread(judged, lambda: load.parse(request.body, format=request.format))
+    parsed = await asyncio.to_thread(validate_rulebook, lambda: load.parse(request.body, format=request.format))
     if isinstance(parsed, list):
         raise UnpublishableRulebook(parsed)
     return parsed
@@ -152,7 +152,7 @@ def _as_json(book: Rulebook) -> tuple[str, str]:
 
 
 def _version_document(version: RulebookVersion) -> schema.Edition:
-    return schema.Edition(**publish_rulebook.told(version))
+    return schema.Edition(**publish_rulebook.version_document(version))
 
 
 def _changes_document(comparison: compare_rulebooks.Comparison) -> schema.Changes:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.rules.match import Match, Matcher
-from headgate.rules.matching.replaced_rules import Replacing
+from headgate.rules.matching.replaced_rules import Replacements
 from headgate.rules.rule import Rule, Rulebook
 from headgate.service.envoy.request import DescriptorCheck
 
@@ -29,7 +29,7 @@ class CrossDescriptor:
 
     def __init__(self, book: Rulebook) -> None:
         self.book = book
-        self._replaced_rules = Replacing(book.rules)
+        self._replaced_rules = Replacements(book.rules)
         self.needed: bool = bool(self._replaced_rules) or any(
             rule.quota_mode or _can_be_unlimited(rule) for rule in book.rules
         )

@@ -19,8 +19,8 @@ from typing import Any
 from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Outcome
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, UNLIMITED
-from headgate.enforcement.check_together import Together
-from headgate.enforcement.rule_decision import Charged, Head
+from headgate.enforcement.check_together import CallBatch
+from headgate.enforcement.rule_decision import Charged, ChargeLabel
 from headgate.service.envoy.messages import RateLimitResponse
 from headgate.service.envoy.request import DescriptorCheck
 from headgate.service.envoy.response import (
@@ -104,11 +104,11 @@ class CachedRequest:
     """A request whose charges are cached, with a template for each of them."""
 
     def __init__(
-        self, response_format: ResponseFormat, checks: Sequence[DescriptorCheck], together: Together
+        self, response_format: ResponseFormat, checks: Sequence[DescriptorCheck], together: CallBatch
     ) -> None:
         self.response_format: ResponseFormat = response_format
         self.checks: Sequence[DescriptorCheck] = checks
-        self.together: Together = together
+        self.together: CallBatch = together
         self._rows: list[tuple[_LimitTemplate | None, int]] | None = []
         for check, (plan, indexes) in zip(checks, together.asked, strict=True):
             row = _template_row(check, plan.heads, plan.charges, response_format)
@@ -131,7 +131,10 @@ def _is_default_format(response_format: ResponseFormat) -> bool:
 
 
 def _template_row(
-    check: DescriptorCheck, heads: Sequence[Head], charges: Sequence[Charged], response_format: ResponseFormat
+    check: DescriptorCheck,
+    heads: Sequence[ChargeLabel],
+    charges: Sequence[Charged],
+    response_format: ResponseFormat,
 ) -> tuple[_LimitTemplate | None] | None:
     """Returns the template of the one limit that a descriptor matches; None if there is more to report."""
     if check.override or check.is_refund or len(heads) > 1:

@@ -33,8 +33,8 @@ from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import EXACT
 from headgate.enforcement.check_together import Ask
 from headgate.errors import InvalidCharge
-from headgate.rules.attributes import SHORT, request
-from headgate.rules.imports.envoy_ratelimit import attribute, attribute_names, joined_keys
+from headgate.rules.attributes import MAX_CACHED_LENGTH, request
+from headgate.rules.imports.envoy_ratelimit import attribute_names, descriptor_attribute, joined_keys
 from headgate.rules.imports.rulebook_draft import attribute_name
 
 MAX_DESCRIPTORS = 100
@@ -136,7 +136,7 @@ def attributes_of(domain: str, entries: Any) -> dict[str, str]:
     for name, index in call_attributes:
         value = pairs[index][1]
         if name == "path":
-            value = _cached_path(value) if len(value) < SHORT else _path(value)
+            value = _cached_path(value) if len(value) < MAX_CACHED_LENGTH else _path(value)
         attributes[name] = value
     return attributes
 
@@ -146,14 +146,14 @@ def _make_shape(keys: tuple[str, ...]) -> _DescriptorShape:
     call_attributes: dict[str, tuple[bool, int]] = {}
     for index, key in enumerate(keys):
         name, explicit = _CALL_ATTRIBUTES.get(attribute_name(key, "key"), (None, False))
-        if name is None or names[index] != attribute(key):  # a second one replaces nothing
+        if name is None or names[index] != descriptor_attribute(key):  # a second one replaces nothing
             continue
         if name not in call_attributes or (explicit and not call_attributes[name][0]):
             call_attributes[name] = explicit, index
     shape = _DescriptorShape(
         joined_keys(keys), names, [(name, index) for name, (_, index) in call_attributes.items()]
     )
-    if sum(map(len, keys)) < SHORT:
+    if sum(map(len, keys)) < MAX_CACHED_LENGTH:
         if len(_cached_shapes) >= _MAX_CACHED_SHAPES:
             _cached_shapes.clear()
         _cached_shapes[keys] = shape

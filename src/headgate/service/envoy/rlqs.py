@@ -49,8 +49,8 @@ from google.protobuf.message import DecodeError
 
 from headgate.algorithms.decision import ALLOWED, MARK
 from headgate.algorithms.limit import SECOND, Limit
-from headgate.algorithms.quota_grants import Assignment, spans, told
-from headgate.algorithms.quota_units import WHOLE, division
+from headgate.algorithms.quota_grants import QuotaGrant, grant_in_units, ttl_and_grace
+from headgate.algorithms.quota_units import ALL_GRANT_UNITS, quota_units
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.errors import CorruptState, EngineUnavailable, InvalidCharge, InvalidRule
@@ -87,7 +87,7 @@ class QuotaService:
         self._active = active or ActiveRequests()
         self.ttl_us: int
         self.grace_us: int
-        self.ttl_us, self.grace_us = spans(round(interval * SECOND))
+        self.ttl_us, self.grace_us = ttl_and_grace(round(interval * SECOND))
         # By then all others were granted less, and their old grants have expired.
         self.join_timeout_s: float = interval + (self.ttl_us + self.grace_us) / SECOND
         self._ledgers: dict[tuple[Limit, str], Any] = {}
@@ -252,7 +252,7 @@ class QuotaStream:
             strategy.blanket_rule = _DENY_ALL if denied else _ALLOW_ALL
             state.had_grant = True
             return True
-        grants: list[Assignment] = []
+        grants: list[QuotaGrant] = []
         all_granted = True
         try:
             for rule, meter, key in counts:
@@ -272,7 +272,7 @@ class QuotaStream:
         state.had_grant = state.had_grant or all_granted
         return self._set_strategy(strategy, grants, state)
 
-    def _initial_grant(self, rule: str, limit: Limit, state: _BucketState) -> Assignment:
+    def _initial_grant(self, rule: str, limit: Limit, state: _BucketState) -> QuotaGrant:
         """Returns the rule's initial share while a bucket waits for its first grant, otherwise an empty grant."""
         rule_options = self._service.limiter.rulebook.rule(rule)
         is_joining = (
@@ -281,11 +281,11 @@ class QuotaStream:
             and state.reported_at - state.first_reported_at < self._service.join_timeout_s
         )
         share = rule_options.initial_share if is_joining and rule_options is not None else 0
-        grant = told(division(limit), WHOLE * share // 10_000, self._service.ttl_us)
+        grant = grant_in_units(quota_units(limit), ALL_GRANT_UNITS * share // 10_000, self._service.ttl_us)
         assert grant is not None
         return grant
 
-    def _set_strategy(self, strategy: Any, grants: list[Assignment], state: _BucketState) -> bool:
+    def _set_strategy(self, strategy: Any, grants: list[QuotaGrant], state: _BucketState) -> bool:
         slowest = min(grants, key=lambda grant: grant.units / grant.period_us)
         burst = min(grant.burst for grant in grants)
         if slowest.units and burst:

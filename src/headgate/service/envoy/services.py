@@ -8,7 +8,7 @@ from __future__ import annotations
 from headgate.enforcement.rule_limiter import AsyncRuleLimiter
 from headgate.service.envoy import rlqs, rls
 from headgate.service.grpc_health import Health
-from headgate.service.grpc_server import Grpc
+from headgate.service.grpc_server import GrpcServer
 from headgate.service.idle_connections import ActiveRequests
 from headgate.service.settings import Address, Settings
 
@@ -24,7 +24,7 @@ class EnvoyServices:
         )
         self._health = Health((rls.SERVICE, rlqs.SERVICE), active)
 
-    async def serve(self, address: Address) -> Grpc:
+    async def serve(self, address: Address) -> GrpcServer:
         """Starts to answer gRPC at the address."""
         quotas = rlqs.QuotaService(self._limiter, active=self._active)
         methods = {
@@ -32,7 +32,7 @@ class EnvoyServices:
             rlqs.PATH: rlqs.method(quotas),
             **self._health.methods(),
         }
-        return await Grpc(self._settings, address, methods, self._active).start()
+        return await GrpcServer(self._settings, address, methods, self._active).start()
 
     def drain(self) -> None:
         """Makes health checks report that the worker serves no more."""

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple, Self
 
 from headgate.algorithms.limit import Limit
 from headgate.engines.redis import protocol
-from headgate.engines.redis.script_assembly import Script, bare, in_one_string, several, single
+from headgate.engines.redis.script_assembly import (
+    Script,
+    algorithm_script,
+    fits_one_string,
+    mixed_script,
+    standalone_script,
+)
 from headgate.limit_syntax import parse
 from tests.servers import Nginx
 from tests.servers.cluster import slot_of
@@ -107,21 +113,21 @@ def plate(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False)
     said: dict[str, Any] = {}
     scripts: dict[str, Script] = {}
     for limit, name in zip(limits, names, strict=True):
-        numbers = [str(number) for number in protocol.numbers(limit, name)]
+        numbers = [str(number) for number in protocol.limit_args(limit, name)]
         said[limit.text] = {"algorithm": limit.algorithm, "numbers": numbers, "text": limit.text}
         unit, zone = getattr(limit, "unit", None), getattr(limit, "zone", None)
         if unit is not None:
             said[limit.text]["calendar"] = {"unit": unit, "zone": zone}
     algorithms = sorted({limit.algorithm for limit in limits} - {"slots"})
     for algorithm in algorithms:
-        commands = ["take", "take_together", "refund", *(["take_calls"] if in_one_string(algorithm) else [])]
-        scripts |= {f"{command} {algorithm}": single(command, algorithm) for command in commands}
+        commands = ["take", "take_together", "refund", *(["take_calls"] if fits_one_string(algorithm) else [])]
+        scripts |= {f"{command} {algorithm}": algorithm_script(command, algorithm) for command in commands}
     for size in range(1, len(algorithms) + 1):
         for some in itertools.combinations(algorithms, size):
             for models in [some, (*some, "lockout")][: 2 if lockouts else 1]:
-                scripts[f"take_all {' '.join(sorted(models))}"] = several("take_all", models)
-    scripts["slots"] = bare("slots", "slots")
-    scripts["membership"] = bare("membership")
+                scripts[f"take_all {' '.join(sorted(models))}"] = mixed_script("take_all", models)
+    scripts["slots"] = standalone_script("slots", "slots")
+    scripts["membership"] = standalone_script("membership")
     texts = {script.sha: script.text for script in scripts.values()}
     return Plate(said, {name: script.sha for name, script in scripts.items()}, texts)
 

@@ -97,7 +97,7 @@ def test_the_same_count_under_another_limit(gate: Gate, redis_server: RedisServe
 def test_a_count_that_is_not_ours(gate: Gate, redis_server: RedisServer) -> None:
     engine = gate.engine(redis_server.url, {"a": "1000/hour", "b": "1000/hour"})
     engine.take("b", "bad")
-    key = keys.tagged(keys.head("hg", "token_bucket", "b"), "bad")
+    key = keys.build_key(keys.key_head("hg", "token_bucket", "b"), "bad")
     assert redis_server.call("DEL", key) == 1
     redis_server.call("LPUSH", key, "not ours")
     told = at_once(engine, *([("a", "k", 1), ("b", "bad" if i % 5 == 4 else "good", 1)] for i in range(MANY)))

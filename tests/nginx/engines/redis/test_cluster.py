@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.engines.redis.keys import escaped
+from headgate.engines.redis.keys import escape_key
 from headgate.engines.redis.topology import slot
 from headgate.limiter import Limiter
 from tests.nginx.engines.redis.redis_harness import Engine, Gate, Trouble, keys_apart
@@ -28,7 +28,7 @@ def engine(gate: Gate, cluster: Cluster) -> Engine:
 @given(st.binary(max_size=300))
 def test_the_slot_is_the_servers(gate: Gate, key: bytes) -> None:
     text = key.decode("utf-8", "replace")
-    assert gate.ask("slot", key=text.encode().hex()) == slot(escaped(text))
+    assert gate.ask("slot", key=text.encode().hex()) == slot(escape_key(text))
 
 
 def test_every_key_has_its_node(engine: Engine, cluster: Cluster) -> None:

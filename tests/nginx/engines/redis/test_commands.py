@@ -11,7 +11,7 @@ from headgate.algorithms.lockout import Lockout
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.redis import protocol
 from headgate.engines.redis.protocol import RequestBuilder
-from headgate.engines.redis.script_assembly import several, single
+from headgate.engines.redis.script_assembly import algorithm_script, mixed_script
 from tests.nginx.engines.redis.redis_harness import Engine, Gate
 
 RULES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,15 +49,15 @@ def questions(engine: Engine) -> dict[str, RequestBuilder]:
 @given(charges=CHARGES, commit=st.sampled_from([0, 1, 2]))
 def test_together(engine: Engine, questions: dict[str, RequestBuilder], charges: Any, commit: int) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
-    said = protocol.together(asked, None, 0, commit)
+    said = protocol.take_all_request(asked, None, 0, commit)
     assert said.script is not None
     plain = {name for name, _, _ in charges} <= {"plain", "too"} or charges[0][0] in ("other", "log")
     alike = commit == 1 and plain and len({each.limit.algorithm for each, _, _ in asked}) == 1
     model = asked[0][0].limit.algorithm
     script = (
-        single("take_together", model)
+        algorithm_script("take_together", model)
         if alike
-        else several("take_all", {m for q, _, _ in asked for m in q.models})
+        else mixed_script("take_all", {m for q, _, _ in asked for m in q.models})
     )
     assert said.script.sha == script.sha
     found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=commit, alike=alike)
@@ -67,8 +67,8 @@ def test_together(engine: Engine, questions: dict[str, RequestBuilder], charges:
 @given(charges=st.lists(st.tuples(st.sampled_from(["plain", "too"]), KEYS, COSTS), min_size=1, max_size=6))
 def test_together_where_all_are_alike(engine: Engine, questions: dict[str, RequestBuilder], charges: Any) -> None:
     asked = [(questions[name], key, cost) for name, key, cost in charges]
-    said = protocol.together(asked, None, 0)
-    script = single("take_together", "token_bucket")
+    said = protocol.take_all_request(asked, None, 0)
+    script = algorithm_script("take_together", "token_bucket")
     found = engine.do("together", charges=engine.charges(*charges), sha=script.sha, commit=1, alike=True)
     assert said.script is script
     assert bytes.fromhex(found) == said.packed

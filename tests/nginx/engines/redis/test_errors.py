@@ -8,8 +8,8 @@ from headgate.engines.redis.errors import (
     ReadOnlyReplica,
     Redirected,
     WrongType,
-    failure,
-    said,
+    engine_failure,
+    parse_error_reply,
 )
 from tests.nginx.engines.redis.redis_harness import Gate
 
@@ -52,7 +52,7 @@ SAID = [
 
 @pytest.mark.parametrize("text", SAID)
 def test_what_is_said(gate: Gate, text: str) -> None:
-    there, here = said(text), gate.ask("said", text=text)
+    there, here = parse_error_reply(text), gate.ask("said", text=text)
     assert here["kind"] == ("corrupt" if isinstance(there, WrongType) else "refused")
     assert here.get("retry") == RETRY.get(type(there))
     if isinstance(there, Redirected):
@@ -63,4 +63,6 @@ def test_what_is_said(gate: Gate, text: str) -> None:
 @pytest.mark.parametrize("instead", [None, "redis://h:1", "redis+cluster://h:1"])
 @pytest.mark.parametrize("text", SAID)
 def test_what_people_are_told(gate: Gate, text: str, instead: str | None) -> None:
-    assert gate.ask("told", text=text, instead=instead)["text"] == str(failure("h:1", "hg", said(text), instead))
+    assert gate.ask("told", text=text, instead=instead)["text"] == str(
+        engine_failure("h:1", "hg", parse_error_reply(text), instead)
+    )

@@ -31,7 +31,7 @@ def lua_address(address: dict[str, Any]) -> dict[str, Any]:
 
 
 def python(url: str) -> Any:
-    plain, chosen = url_options.split_for_rulebook(url)
+    plain, chosen = url_options.split_rulebook_url(url)
     around = (chosen.deadline, chosen.fallback, chosen.nodes, chosen.patience, chosen.denial_cache)
     match topology(plain):
         case SingleServer() as one:

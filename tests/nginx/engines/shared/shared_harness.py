@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.redis.protocol import numbers
+from headgate.engines.redis.protocol import limit_args
 from tests.servers import DrivenClock, Nginx
 
 DRIVER = Path(__file__).with_name("driver.lua")
@@ -57,7 +57,7 @@ class Hand(NamedTuple):
     def said(self) -> dict[str, Any]:
         limit: dict[str, Any] = {
             "algorithm": self.limit.algorithm,
-            "numbers": [str(number) for number in numbers(self.limit, "")],
+            "numbers": [str(number) for number in limit_args(self.limit, "")],
         }
         if isinstance(self.limit, FixedWindow) and self.limit.unit is not None:
             limit["calendar"] = {"unit": self.limit.unit, "zone": self.limit.zone}

@@ -28,7 +28,7 @@ from headgate.algorithms.decision import (
     Outcome,
     OverriddenOutcome,
 )
-from headgate.algorithms.limit import EXACT, SECOND, Limit, whole
+from headgate.algorithms.limit import EXACT, SECOND, Limit, check_whole
 
 MAX_REPEAT_US = SECOND  # how long a refusal is repeated
 _SWEEP_SIZE = 2  # old refusals examined for each new one
@@ -63,7 +63,7 @@ class DenialTable:
     """
 
     def __init__(self, entries: int = 10_000) -> None:
-        self.entries: int = whole("The number of refusals to remember", entries)
+        self.entries: int = check_whole("The number of refusals to remember", entries)
         self.hits: int = 0
         self.combined: DenialIndex = DenialIndex()
         self.generations: list[object] = [object()] * _GENERATION_SLOTS

@@ -25,10 +25,10 @@ from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.fallback.description import describe_share
-from headgate.engines.layers.fallback.limit_share import Place
+from headgate.engines.layers.fallback.limit_share import MemberPosition
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.settlement import MeterCharge, Settlement
-from headgate.engines.url_options import FALLBACKS, Instead
+from headgate.engines.url_options import FALLBACKS, FallbackMode
 from headgate.errors import EngineUnavailable, InvalidRule
 
 FALLBACK_MARK = -(2**60)  # marks of a fallback's outcomes are this and below
@@ -42,7 +42,7 @@ class DegradedAnswers(Settlement):
     def __init__(
         self,
         inner: Any,
-        fallback: Instead | None,
+        fallback: FallbackMode | None,
         members: MembershipState,
         clock: Clock | None,
         settle_us: int,
@@ -54,11 +54,11 @@ class DegradedAnswers(Settlement):
         self.fallback = fallback
         self.uses_shares: bool = False  # whether any charge is decided by a share
         self.is_member: bool = False  # whether it has joined the membership
-        self._modes: set[Instead | None] = {fallback} - {None}
+        self._modes: set[FallbackMode | None] = {fallback} - {None}
         self._settle_us = settle_us
         super().__init__(inner, members, clock or SystemClock(), round(deadline * SECOND), max_recent)
 
-    def fallback_for(self, options: ChargeOptions | None) -> Instead | None:
+    def fallback_for(self, options: ChargeOptions | None) -> FallbackMode | None:
         """Returns the fallback of charges with these options. The first local one joins the membership."""
         if options is not None and options.aside:
             return "allow"
@@ -86,10 +86,10 @@ class DegradedAnswers(Settlement):
     def on_use(self) -> None:
         """Starts what runs only while the engine is used, such as heartbeats."""
 
-    def place(self) -> Place:
+    def place(self) -> MemberPosition:
         """Returns how many processes share the limits, as far as it is known, and the rank among them."""
         self.on_use()
-        place: Place = self.members.position
+        place: MemberPosition = self.members.position
         return place
 
     def laws(self, limit: Limit, nodes: int, options: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
@@ -159,7 +159,7 @@ class DegradedAnswers(Settlement):
     def describe_mode(self) -> str:
         """Returns what happens while the engine is gone, for the log."""
         count, rank = self.members.position
-        texts: dict[Instead | None, str] = {
+        texts: dict[FallbackMode | None, str] = {
             "allow": "Allowing every call",
             "deny": "Refusing every call",
             "local": f"Deciding locally by a share of 1/{count}" + ("" if rank is None else f" (rank {rank})"),

@@ -26,14 +26,14 @@ from headgate.engines.layers.fallback.flows import Fallback
 from headgate.engines.layers.fallback.limit_share import share
 from headgate.engines.memory.engine import MemorySlotMeter
 from headgate.engines.port import Slot
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 from headgate.flow import Flow
 
 
 class FallbackSlots:
     """The flows of one limit's slots. `meter` is the engine's."""
 
-    def __init__(self, engine: Fallback, meter: Any, fallback: Instead) -> None:
+    def __init__(self, engine: Fallback, meter: Any, fallback: FallbackMode) -> None:
         self.meter = meter
         self.fallback = fallback
         self.limit: Slots = meter.limit

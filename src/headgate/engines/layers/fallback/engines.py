@@ -34,7 +34,7 @@ from headgate.engines.layers.fallback.membership import AsyncMembership, Members
 from headgate.engines.layers.fallback.settlement import MeterCharge
 from headgate.engines.layers.fallback.shard import Shard, Tag
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, Slot, SlotMeter
-from headgate.engines.url_options import Instead
+from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable, InvalidCharge
 from headgate.flow import arun, run
 
@@ -56,7 +56,7 @@ class FallbackEngine(Fallback):
         self,
         inner: Engine,
         *,
-        fallback: Instead | None = "local",
+        fallback: FallbackMode | None = "local",
         members: Membership | None = None,
         clock: Clock | None = None,
         settle_us: int = SETTLE_US,
@@ -129,7 +129,7 @@ class AsyncFallbackEngine(Fallback):
         self,
         inner: AsyncEngine,
         *,
-        fallback: Instead | None = "local",
+        fallback: FallbackMode | None = "local",
         members: AsyncMembership | None = None,
         clock: Clock | None = None,
         settle_us: int = SETTLE_US,

@@ -33,7 +33,7 @@ from typing import Any
 from headgate.algorithms.decision import REMAINING, DegradedOutcome, Outcome, Receipt
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.clock import Clock
-from headgate.engines.deadlines import deadline_of, set_deadline
+from headgate.engines.deadlines import set_deadline, shortest_deadline
 from headgate.engines.layers.fallback.breaker import (
     ASK,
     CLOSED,
@@ -54,12 +54,12 @@ from headgate.engines.layers.fallback.degraded_answers import (
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.settlement import MeterCharge
 from headgate.engines.layers.fallback.shard import RecentEntries, Shard
-from headgate.engines.url_options import PROMPT, Instead
+from headgate.engines.url_options import FALLBACK_DEADLINE_S, FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.flow import Flow
 
 SETTLE_US = 1_000_000
-DEADLINE_S = PROMPT
+DEADLINE_S = FALLBACK_DEADLINE_S
 MAX_RECENT = 10_000
 
 
@@ -69,7 +69,7 @@ class Fallback(DegradedAnswers):
     def __init__(
         self,
         inner: Any,
-        fallback: Instead | None,
+        fallback: FallbackMode | None,
         members: MembershipState,
         clock: Clock | None,
         settle_us: int,
@@ -247,7 +247,7 @@ class Fallback(DegradedAnswers):
         """Returns how long settling may delay a call; None: no bound, because nothing else can answer."""
         if any(meter.fallback is None for meter, _, _ in charges):
             return None
-        deadline = deadline_of(meter for meter, _, _ in charges)
+        deadline = shortest_deadline(meter for meter, _, _ in charges)
         return self.settle_wait_us if deadline is None else min(self.settle_wait_us, round(deadline * SECOND) // 4)
 
     def _reachable(self, charges: Sequence[MeterCharge]) -> list[int]:

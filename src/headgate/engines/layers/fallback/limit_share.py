@@ -46,7 +46,7 @@ from headgate.algorithms.token_bucket import TokenBucket
 from headgate.errors import InvalidRule
 
 # How many members share the limits, and the rank among them, if it is known.
-Place = tuple[int, int | None]
+MemberPosition = tuple[int, int | None]
 
 
 def share(limit: Limit, count: int, rank: int | None) -> Limit | None:
@@ -56,7 +56,7 @@ def share(limit: Limit, count: int, rank: int | None) -> Limit | None:
         return equal_share(limit, count)
     if count <= 1:
         return limit
-    capacity = fresh(limit)
+    capacity = full_capacity(limit)
     return _divide(limit, units_for_rank(capacity, count, rank), count, min(count, capacity))
 
 
@@ -65,7 +65,7 @@ def equal_share(limit: Limit, count: int, rank: int | None = None) -> Limit | No
     units go to the lower ranks, where ranks are known. None if the limit is too slow to be divided so."""
     if count <= 1:
         return limit
-    return _divide(limit, max(1, units_for_rank(fresh(limit), count, rank)), count, count)
+    return _divide(limit, max(1, units_for_rank(full_capacity(limit), count, rank)), count, count)
 
 
 def _divide(limit: Limit, share_units: int, count: int, sharers: int) -> Limit | None:
@@ -85,7 +85,7 @@ def units_for_rank(total: int, count: int, rank: int | None) -> int:
     return total // count + (rank is not None and rank < total % count)
 
 
-def fresh(limit: Any) -> int:
+def full_capacity(limit: Any) -> int:
     """Returns how many units pass at once on an unused key."""
     if isinstance(limit, TokenBucket):
         return limit.burst
@@ -97,11 +97,11 @@ def fresh(limit: Any) -> int:
     return amount
 
 
-def held(limit: Limit, outcome: Outcome) -> int:
+def units_in_use(limit: Limit, outcome: Outcome) -> int:
     """Returns how many units the count still holds, from the outcome of a peek; rounded up."""
     if isinstance(limit, Smooth):
         return -(-(outcome[RETRY_AFTER_US] or 0) // max(1, int(limit.interval_us)))
-    return max(0, fresh(limit) - outcome[REMAINING])
+    return max(0, full_capacity(limit) - outcome[REMAINING])
 
 
 def _token_bucket(limit: TokenBucket, share_units: int, sharers: int) -> Limit:

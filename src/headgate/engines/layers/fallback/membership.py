@@ -39,11 +39,11 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.fallback.limit_share import Place
+from headgate.engines.layers.fallback.limit_share import MemberPosition
 from headgate.errors import CorruptState, EngineUnavailable
 
 HEARTBEAT_INTERVAL_S = 1.0
-TTL_US = 5_000_000
+MEMBER_TTL_US = 5_000_000
 REMEMBERED_HEARTBEATS = 5  # as many as fit into the ttl
 
 _log = logging.getLogger("headgate")
@@ -58,7 +58,7 @@ class MembershipState:
         self.engines: WeakSet[Any] = WeakSet()
         self.missed_heartbeats: int = 0  # in a row
         self._stated_count, self._has_heartbeat = count, has_heartbeat
-        self._position: Place = _unranked(count or 1)
+        self._position: MemberPosition = _unranked(count or 1)
         self._replies: deque[HeartbeatReply] = deque(maxlen=REMEMBERED_HEARTBEATS)
         self.id: str = _new_id()
 
@@ -71,7 +71,7 @@ class MembershipState:
         return self.position[1]
 
     @property
-    def position(self) -> Place:
+    def position(self) -> MemberPosition:
         """Count and rank, of one and the same heartbeat; no rank before the first."""
         return self._position
 
@@ -105,7 +105,7 @@ class MembershipState:
         self.id = _new_id()
 
 
-def _unranked(count: int) -> Place:
+def _unranked(count: int) -> MemberPosition:
     return count, 0 if count == 1 else None
 
 

@@ -49,7 +49,7 @@ from weakref import WeakValueDictionary
 
 from headgate.algorithms.decision import Outcome, Receipt
 from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.limit import SECOND, Limit, whole
+from headgate.algorithms.limit import SECOND, Limit, check_whole
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
@@ -75,7 +75,7 @@ def guarantee(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None,
     max_units = max_prefetch(limit, units)
     if not max_units:
         return f"{limit} is never prefetched: every call is decided by the engine itself."
-    total = whole("The number of processes", nodes) * max_units
+    total = check_whole("The number of processes", nodes) * max_units
     admitted = "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total} units more are"
     span = "in any window" if isinstance(limit, FixedWindow) else "over any span"
     return (

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Outcome, Receipt
-from headgate.algorithms.limit import whole
+from headgate.algorithms.limit import check_whole
 from headgate.clock import Clock, nanoseconds
 from headgate.engines.layers.prefetch.prefetched_units import (
     HOT_CALLS,
@@ -135,8 +135,8 @@ class Hold(NamedTuple):
     @classmethod
     def validated(cls, us: int, units: int | None) -> Hold:
         """Returns a Hold, or raises InvalidRule."""
-        whole("The time that prefetched units are held, in microseconds,", us)
-        return cls(us, None if units is None else whole("The number of prefetched units", units))
+        check_whole("The time that prefetched units are held, in microseconds,", us)
+        return cls(us, None if units is None else check_whole("The number of prefetched units", units))
 
 
 class PrefetchFlows:
