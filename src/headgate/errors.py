@@ -64,14 +64,14 @@ class InvalidRulebook(InvalidRule):
         self.source = source
         more = len(self.problems) - 1
         super().__init__(
-            self.told[0] + (f"\n({more} more {'problem' if more == 1 else 'problems'})" if more else "")
+            self.messages[0] + (f"\n({more} more {'problem' if more == 1 else 'problems'})" if more else "")
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.problems, self.source), vars(self)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """All problems, ready to print, with the file and the line."""
         return tuple(self._format(line, sentence) for line, sentence in self.problems)
 

@@ -146,7 +146,8 @@ def _sliding_window(limit: SlidingWindow) -> Description:
     yield "at most", f"{limit.amount:,} in any run of {limit.cells} cells; nothing doubles at an edge"
     yield (
         "exact",
-        f"to the cell: a unit comes back {in_words(period_us - limit.cell_us)} to {in_words(period_us)} after it passed",
+        f"to the cell: a unit comes back {in_words(period_us - limit.cell_us)} to "
+        f"{in_words(period_us)} after it passed",
     )
     yield "idle keys", f"are forgotten after {in_words(period_us)} at most"
     yield "refused", f"{_REFUSED}; a cost above {limit.amount:,} never passes"

@@ -238,7 +238,7 @@ def test_verdicts_and_asides_come_in_the_order_of_the_book() -> None:
     decision = Limiter.from_rules({"rules": rules}).check({})
     assert decision
     assert [verdict.rule for verdict in decision.verdicts] == ["b", "c", "c"]
-    assert [aside.rule for aside in decision.asides] == ["a", "b", "d", "e", "f"]
+    assert [aside.rule for aside in decision.shadow_verdicts] == ["a", "b", "d", "e", "f"]
     rules[0]["mode"] = rules[4]["mode"] = "enforce"
     decision = Limiter.from_rules({"rules": rules}).check({})
     assert not decision

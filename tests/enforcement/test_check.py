@@ -104,16 +104,18 @@ def test_a_shadow_refuses_nobody_and_counts_by_its_own_verdict() -> None:
     for tight in (True, False, False):
         decision = gate.check({})
         assert decision.allowed
-        assert [(each.rule, each.aside, each.allowed) for each in decision.asides] == [("tight", "shadow", tight)]
+        assert [(each.rule, each.shadow_kind, each.allowed) for each in decision.shadow_verdicts] == [
+            ("tight", "shadow", tight)
+        ]
     assert [each.rule for each in gate.check({}).verdicts] == ["live"]
 
 
 def test_a_candidate_is_decided_beside_the_live_limit_also_when_that_refuses() -> None:
     gate = limiter({"name": "live", "limit": "1/hour", "candidate": "3/hour"})
-    outcomes = [(gate.check({}).allowed, gate.check({}).asides[0].remaining) for _ in range(2)]
+    outcomes = [(gate.check({}).allowed, gate.check({}).shadow_verdicts[0].remaining) for _ in range(2)]
     assert outcomes == [(True, 1), (False, 0)]
-    aside = gate.check({}).asides[0]
-    assert (aside.rule, aside.aside, aside.allowed) == ("live", "candidate", False)
+    aside = gate.check({}).shadow_verdicts[0]
+    assert (aside.rule, aside.shadow_kind, aside.allowed) == ("live", "candidate", False)
 
 
 def test_a_peek_charges_nothing_not_even_a_shadow() -> None:
@@ -164,7 +166,7 @@ def test_a_refund_gives_back_under_every_rule_and_beside() -> None:
     decision = gate.check({"user": "ann"}, cost=2)
     gate.refund(decision)
     after = gate.peek({"user": "ann"})
-    assert [each.remaining for each in (*after.verdicts, *after.asides)] == [3, 5, 4]
+    assert [each.remaining for each in (*after.verdicts, *after.shadow_verdicts)] == [3, 5, 4]
 
 
 def test_waiting_is_for_all_rules() -> None:
@@ -232,7 +234,7 @@ def alternate(gate: RuleLimiter, advance_us: Callable[[int], object], kind: str)
             for method in ("GET", "POST"):
                 decision = gate.check({"user": "ann", "method": method})
                 passed[method] += decision.allowed
-                passed[f"{method} beside"] += decision.asides[0].allowed
+                passed[f"{method} beside"] += decision.shadow_verdicts[0].allowed
         advance_us(500_000)
     burst = 0 if kind == " log" else 6
     assert 2 * 6 <= passed["POST"] <= 2 * 6 + burst, "the slower limit is not forgotten by way of the faster"

@@ -39,7 +39,7 @@ def scripts(server: RedisServer) -> int:
 
 def remaining(gate: RuleLimiter) -> list[tuple[str | None, bool, int]]:
     decision = gate.peek(CALL)
-    return [(each.rule, each.allowed, each.remaining) for each in (*decision.verdicts, *decision.asides)]
+    return [(each.rule, each.allowed, each.remaining) for each in (*decision.verdicts, *decision.shadow_verdicts)]
 
 
 def test_all_rules_of_a_call_are_one_round_trip(server: RedisServer) -> None:
@@ -54,7 +54,7 @@ def test_all_rules_of_a_call_are_one_round_trip(server: RedisServer) -> None:
             ("item", 3),
             ("address", 6),
         ]
-        assert [(each.rule, each.aside, each.allowed) for each in decision.asides] == [
+        assert [(each.rule, each.shadow_kind, each.allowed) for each in decision.shadow_verdicts] == [
             ("address", "candidate", False),
             ("everything", "shadow", True),
         ]
@@ -96,7 +96,7 @@ def test_the_embedded_engine_and_a_server_say_the_same(driven_server: RedisServe
             assert ours.rule == theirs.rule
             assert ours.locked == theirs.locked
             assert [each[:5] for each in ours.verdicts] == [each[:5] for each in theirs.verdicts]
-            assert [each[:5] for each in ours.asides] == [each[:5] for each in theirs.asides]
+            assert [each[:5] for each in ours.shadow_verdicts] == [each[:5] for each in theirs.shadow_verdicts]
 
 
 def test_in_a_cluster_by_slot_and_taken_back_where_one_refuses(cluster: Cluster) -> None:
@@ -131,13 +131,13 @@ def test_what_counts_in_this_process_is_charged_first_and_given_back(redis_serve
             assert refused.rule == "all"
             assert not refused.atomic
             assert [each.remaining for each in refused.verdicts] == [2, 0]  # given back
-            assert one.check({}, cost=3).asides[0].remaining == 3
+            assert one.check({}, cost=3).shadow_verdicts[0].remaining == 3
         before = scripts(redis_server)
         capped = one.check({}, cost=4)
         assert (capped.rule, capped.retry_after) == ("cap", None)
         assert [each.rule for each in capped.verdicts] == ["cap"]  # nobody else was asked
         assert scripts(redis_server) == before + 1  # but the shadow was
-        assert not capped.asides[0].allowed
+        assert not capped.shadow_verdicts[0].allowed
 
 
 def test_a_split_rule_has_an_even_share_and_needs_no_server() -> None:

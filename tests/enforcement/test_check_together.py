@@ -55,7 +55,7 @@ def test_each_is_told_its_own_rules(limiter: RuleLimiter) -> None:
     ann, sku, nobody = limiter.check_together([ANN, SKU, Ask({"path": "/"})])
     assert [verdict.rule for verdict in ann.verdicts] == ["user"]
     assert [verdict.rule for verdict in sku.verdicts] == ["item"]
-    assert [verdict.rule for verdict in sku.asides] == ["quiet"]
+    assert [verdict.rule for verdict in sku.shadow_verdicts] == ["quiet"]
     assert (nobody.allowed, nobody.rule, nobody.verdicts) == (True, None, ())
 
 
@@ -152,9 +152,9 @@ def test_an_ask_alone_is_a_check(calls: list[tuple[dict[str, str], int]]) -> Non
     with RuleLimiter(BOOK, clock=clock) as one, RuleLimiter(BOOK, clock=clock) as other:
         for attributes, cost in calls:
             together, alone = one.check_together([Ask(attributes, cost)])[0], other.check(attributes, cost)
-            assert (together.verdicts, together.asides, str(together)) == (
+            assert (together.verdicts, together.shadow_verdicts, str(together)) == (
                 alone.verdicts,
-                alone.asides,
+                alone.shadow_verdicts,
                 str(alone),
             )
 

@@ -43,7 +43,7 @@ def again(limiter: RuleLimiter, decision: Decision) -> RuleDecision:
 
 def left(limiter: RuleLimiter) -> list[int]:
     now = limiter.peek({"user": "ann"})
-    return [verdict.remaining for verdict in (*now.verdicts, *now.asides) if verdict.rule != "free"]
+    return [verdict.remaining for verdict in (*now.verdicts, *now.shadow_verdicts) if verdict.rule != "free"]
 
 
 def test_a_refund_is_that_of_the_decision(limiter: RuleLimiter) -> None:

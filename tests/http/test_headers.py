@@ -139,7 +139,7 @@ def test_the_nearest_has_the_smallest_share_and_for_envoy_the_least() -> None:
 
 
 def test_what_has_no_limit_or_stands_aside_is_not_told() -> None:
-    shadow = refused("1/hour", 0, 1800, 3600, "tried")._replace(aside="shadow")
+    shadow = refused("1/hour", 0, 1800, 3600, "tried")._replace(shadow_kind="shadow")
     free = passed("1/s", 1, 0, "staff")._replace(limit=UNLIMITED)
     told = Told(shadow, passed("10/s", 5, 0.5, "often"), free)
     told.facts = (True, 0, 0, 0, 0, 0, 0)

@@ -151,7 +151,7 @@ class Verdict(NamedTuple):
     key: str
     cost: int
     rule: str | None = None
-    aside: str | None = None
+    shadow_kind: str | None = None
 
     @property
     def retry_after(self) -> float | None:
@@ -182,7 +182,7 @@ class Decision:
     """
 
     rule: str | None = None
-    aside: str | None = None
+    shadow_kind: str | None = None
     given_back: int = 0  # units already refunded, so that nothing is refunded twice
     hold: Held | None = None  # the slots that a block holds for it
 
@@ -193,7 +193,7 @@ class Decision:
         self.cost = cost
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {name: value for name, value in vars(self).items() if name in ("rule", "aside", "given_back")}
+        state = {name: value for name, value in vars(self).items() if name in ("rule", "shadow_kind", "given_back")}
         return Decision, (self.facts, Unbound(self.limit), self.key, self.cost), state
 
     def __bool__(self) -> bool:
@@ -254,7 +254,7 @@ class Decision:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """One verdict for each charge, in the order of the call."""
-        return (Verdict(*self.facts, self.source.limit, self.key, self.cost, self.rule, self.aside),)
+        return (Verdict(*self.facts, self.source.limit, self.key, self.cost, self.rule, self.shadow_kind),)
 
     @property
     def parts(self) -> tuple[Decision, ...]:

@@ -121,7 +121,7 @@ def _fail(error: HeadgateError, code: int, argv: Sequence[str]) -> int:
     elif serve.logs_json(argv):
         print(error_line(str(error), **_problems(error)), file=sys.stderr)
     elif isinstance(error, InvalidRulebook):
-        print("headgate:", "\n".join(error.told), file=sys.stderr)
+        print("headgate:", "\n".join(error.messages), file=sys.stderr)
     else:
         print(f"headgate: {error}", file=sys.stderr)
     return code

@@ -90,7 +90,7 @@ def _print_addresses(settings: Settings, token: str | None, *, as_json: bool) ->
         }
         print(json.dumps(document))
     else:
-        print(f"headgate serves {settings.rules or 'a sample rulebook'} on {settings.told_engine}.")
+        print(f"headgate serves {settings.rules or 'a sample rulebook'} on {settings.engine_without_password}.")
         if url is not None:
             print(f"  HTTP   {url}      {url}/openapi.json describes the API")
         if settings.grpc is not None:

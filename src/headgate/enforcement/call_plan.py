@@ -153,10 +153,10 @@ class CompiledRulebook:
 class CallPlan:
     """The charges of one call, and the order in which they are decided."""
 
-    __slots__ = ("_indices", "_stages", "charges", "denied", "heads", "ruling", "straight")
+    __slots__ = ("_indices", "_stages", "charges", "compiled_rulebook", "denied", "heads", "straight")
 
     def __init__(self, ruling: CompiledRulebook) -> None:
-        self.ruling: CompiledRulebook = ruling
+        self.compiled_rulebook: CompiledRulebook = ruling
         self.charges: list[Charged] = []
         self.heads: list[ChargeLabel] = []
         self.denied: list[Denied] = []
@@ -193,7 +193,9 @@ class CallPlan:
         return indices
 
     def decision(self, outcomes: Sequence[Outcome | None], several_requests: bool = False) -> RuleDecision:
-        return RuleDecision(self.ruling, self.heads, self.charges, outcomes, self.denied, several_requests)
+        return RuleDecision(
+            self.compiled_rulebook, self.heads, self.charges, outcomes, self.denied, several_requests
+        )
 
     def decide(self, patience_us: int | None = None, commit: bool = True) -> Flow[RuleDecision]:
         """Decides the charges stage by stage."""
@@ -210,7 +212,7 @@ class CallPlan:
         charged: list[int] = []
         try:
             local = self._indices_at(LOCAL, refused)
-            yield from self._decide_together(self.ruling.local, local, outcomes, patience_us, commit)
+            yield from self._decide_together(self.compiled_rulebook.local, local, outcomes, patience_us, commit)
             if self._any_refused(local, outcomes):
                 refused = True
             else:
@@ -221,7 +223,7 @@ class CallPlan:
                     charged.append(index)
                     refused = refused or self._any_refused([index], outcomes)
             remote = self._indices_at(REMOTE, refused)
-            yield from self._decide_together(self.ruling.engine, remote, outcomes, patience_us, commit)
+            yield from self._decide_together(self.compiled_rulebook.engine, remote, outcomes, patience_us, commit)
             refused = refused or self._any_refused(remote, outcomes)
         except BaseException:
             yield from self._undo(charged, outcomes, patience_us, commit)
@@ -272,7 +274,7 @@ class CallPlan:
     ) -> Flow[None]:
         meter, key, cost = self.charges[index]
         if self._stages[index] == PREFETCHED:
-            yield from self._decide_together(self.ruling.engine, [index], outcomes, patience_us, commit)
+            yield from self._decide_together(self.compiled_rulebook.engine, [index], outcomes, patience_us, commit)
         elif commit and cost:
             outcomes[index], _ = yield partial(meter.acquire, key)
         else:

@@ -54,7 +54,7 @@ def _for_each_slot(decision: Decision, step: Callable[..., Callable[[], Any]]) -
     failure: CorruptState | EngineUnavailable | None = None
     lost = False
     for meter, part, _ in _slots(decision):
-        live = part.aside is None
+        live = part.shadow_kind is None
         try:
             result = yield step(meter, part.key, part.facts[MARK])
         except (CorruptState, EngineUnavailable) as error:

@@ -126,12 +126,12 @@ class RuleDecision(Decision):
     @lazy_property
     def parts(self) -> tuple[Decision, ...]:
         """The decision of each counter, without shadows and candidates, in the order of the rulebook."""
-        return tuple(part for part in self._all if part.aside is None)
+        return tuple(part for part in self._all if part.shadow_kind is None)
 
     @lazy_property
     def beside(self) -> tuple[Decision, ...]:
         """The decision of each counter of shadows and candidates, in the order of the rulebook."""
-        return tuple(part for part in self._all if part.aside is not None)
+        return tuple(part for part in self._all if part.shadow_kind is not None)
 
     @lazy_property
     def _all(self) -> list[Decision]:
@@ -212,7 +212,7 @@ class RuleDecision(Decision):
         return tuple(part.verdicts[0] for part in self.parts)
 
     @property
-    def asides(self) -> tuple[Verdict, ...]:
+    def shadow_verdicts(self) -> tuple[Verdict, ...]:
         """The verdicts of shadows and candidates."""
         return tuple(part.verdicts[0] for part in self.beside)
 
@@ -263,7 +263,7 @@ class RuleDecision(Decision):
 
 
 def _labelled(part: Decision, rule: str, shadow_kind: str | None) -> Decision:
-    part.rule, part.aside = rule, shadow_kind
+    part.rule, part.shadow_kind = rule, shadow_kind
     return part
 
 

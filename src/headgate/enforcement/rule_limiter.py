@@ -90,8 +90,8 @@ class _RuleLimiterBase:
         """
         if not isinstance(rulebook, Rulebook):
             raise InvalidRule(
-                "A Rulebook is expected, as headgate.rules.load.read(path) or load.from_mapping(mapping) returns it; "
-                f"not {describe(rulebook)}."
+                "A Rulebook is expected, as headgate.rules.load.read(path) or load.from_mapping(mapping) "
+                f"returns it; not {describe(rulebook)}."
             )
         compiled = CompiledRulebook(rulebook, self.engine, self._local, self._options)
         if self._opened_engine:

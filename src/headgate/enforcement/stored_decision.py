@@ -77,7 +77,7 @@ def decision_from_receipts(receipts: Sequence[ChargeReceipt], compiled: Compiled
     shadows = iter([receipt for receipt in receipts if receipt.aside is not None])
     live = iter([receipt for receipt in receipts if receipt.aside is None])
     for part in (*decision.parts, *decision.beside):
-        part.given_back = next(live if part.aside is None else shadows).given_back
+        part.given_back = next(live if part.shadow_kind is None else shadows).given_back
     return decision
 
 
@@ -91,7 +91,7 @@ def _receipt(part: Decision) -> ChargeReceipt:
     outcome = part.facts
     return ChargeReceipt(
         part.rule or "",
-        part.aside,
+        part.shadow_kind,
         meter.limit.text,
         meter.name,
         part.key,

@@ -64,7 +64,9 @@ def headers(
     write = _FORMS.get(form)
     if write is None:
         raise InvalidRule(f'"{form}" is not a form of headers. Known are {", ".join(_FORMS)}.')
-    verdicts = [verdict for verdict in decision.verdicts if verdict.limit is not UNLIMITED and not verdict.aside]
+    verdicts = [
+        verdict for verdict in decision.verdicts if verdict.limit is not UNLIMITED and not verdict.shadow_kind
+    ]
     if called is not None:
         verdicts = [verdict._replace(rule=called(verdict.rule)) for verdict in verdicts]
     wait = retry_after(decision)

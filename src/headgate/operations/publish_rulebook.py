@@ -62,7 +62,7 @@ def validate_rulebook(read: Callable[[], Rulebook]) -> Rulebook | list[Problem]:
     try:
         return check_split_limits(read())
     except InvalidRulebook as error:
-        located = zip(error.problems, error.told, strict=True)
+        located = zip(error.problems, error.messages, strict=True)
         return [Problem(line, sentence, message) for (line, sentence), message in located]
     except InvalidRule as error:
         return [Problem(None, str(error), str(error))]

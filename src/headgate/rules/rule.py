@@ -140,7 +140,7 @@ class Rulebook:
     @property
     def located_warnings(self) -> tuple[str, ...]:
         """Returns the warnings, each with its file and line."""
-        return InvalidRulebook(self.warnings, self.source).told if self.warnings else ()
+        return InvalidRulebook(self.warnings, self.source).messages if self.warnings else ()
 
     def strict(self) -> Rulebook:
         """Returns the book itself; raises InvalidRulebook if there are warnings.

@@ -4,8 +4,8 @@
 `yaml_text` writes any such document in the small part of YAML that every reader understands alike: texts that
 could be read as anything else are in double quotes.
 
-Laws (tests/rules/test_serialization.py): load.from_mapping(document(book)) == book; a document written as YAML and read by
-any YAML reader is the same document; read by load, the same book.
+Laws (tests/rules/test_serialization.py): load.from_mapping(document(book)) == book; a document written as YAML and
+read by any YAML reader is the same document; read by load, the same book.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class App:
             and not check.receipt
             and self._check_cache.is_repeat(body)
         ):
-            self._check_cache.store(body, plan.ruling, CachedCheck.from_plan(plan))
+            self._check_cache.store(body, plan.compiled_rulebook, CachedCheck.from_plan(plan))
         answer = self._decided_check(check, plan)
         if check.receipt:
             return 200, _JSON, self._encode(await request.unless_disconnected(answer, self._checker.undo))
@@ -244,7 +244,7 @@ class App:
             )
             plan = limiter.call(attributes)
             if fields is not None and self._subrequest_cache.is_repeat(cache_key):
-                self._subrequest_cache.store(cache_key, plan.ruling, CachedCheck.from_plan(plan))
+                self._subrequest_cache.store(cache_key, plan.compiled_rulebook, CachedCheck.from_plan(plan))
             decision = await limiter.decided(plan)
         if decision.allowed and decision.delay_us:
             await request.unless_disconnected(self._wait_delay(decision))

@@ -173,7 +173,7 @@ class Checker:
             answer.receipt = self._receipts.write(self.limiter.receipts(decision))
             answer.expires_after = UNSET if (ttl := _slots_ttl_s(decision)) is None else ttl
         if verdicts:
-            answer.verdicts = [_verdict(each) for each in (*decision.verdicts, *decision.asides)]
+            answer.verdicts = [_verdict(each) for each in (*decision.verdicts, *decision.shadow_verdicts)]
         return answer
 
 
@@ -212,5 +212,5 @@ def _verdict(verdict: Verdict) -> check_schema.Verdict:
         verdict.reset_after,
         verdict.delay,
         verdict.cost,
-        verdict.aside,
+        verdict.shadow_kind,
     )

@@ -54,7 +54,7 @@ class CachedCheck:
         self.decide_now: Callable[[], Outcome] | None = None  # if its engine is in memory
         if isinstance(meter, AsyncMemoryMeter):
             self.decide_now = partial(meter.meter.decide, key, cost)
-        self._header_format = plan.ruling.book.headers
+        self._header_format = plan.compiled_rulebook.book.headers
         self._quota, self._has_window = quota(meter.limit), window_seconds(meter.limit) is not None
         sample = Decision((True, 0, 0, 0, 0, 0, 0), meter, key, cost)
         sample.rule = rule

@@ -253,14 +253,14 @@ class Settings:
         return "Settings(" + ", ".join(f"{name}={text}" for name, text in self.public_values()) + ")"
 
     @property
-    def told_engine(self) -> str:
+    def engine_without_password(self) -> str:
         """The engine's URL without its password, wherever that is in it."""
         return re.sub(r"(username|password)=[^&]*", r"\1=(secret)", re.sub(r"//.*@", "//", self.engine))
 
     def public_values(self) -> list[tuple[str, str]]:
         """Returns all settings as text, without secrets."""
         return [
-            ("engine", self.told_engine)
+            ("engine", self.engine_without_password)
             if setting.name == "engine"
             else (
                 setting.name,

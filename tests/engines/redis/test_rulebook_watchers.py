@@ -90,15 +90,15 @@ def test_a_broken_edition_put_there_by_hand_is_refused(
     assert follower.watch.begin() == "one"
     server.call("HSET", KEY, "2", "{", "version", "2")
     for _ in range(3):
-        follower.watch.look()
+        follower.watch.poll()
     assert (follower.books, follower.watch.refused) == ([], 1)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     editions.push("# no name", "{}", format="yaml", author="ana")
-    follower.watch.look()
+    follower.watch.poll()
     assert (follower.books, follower.watch.refused) == ([], 2)
     assert str(follower.watch.error).startswith("version 3 in Redis at")
     pushed(editions, "four")
-    follower.watch.look()
+    follower.watch.poll()
     assert (follower.books, follower.watch.error) == (["four"], None)
 
 
@@ -111,10 +111,10 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
         assert follower.watch.begin() == "one"
         own.stop()
         for _ in range(2):
-            follower.watch.look()
+            follower.watch.poll()
         own.start()
         for _ in range(2):
-            follower.watch.look()
+            follower.watch.poll()
         assert follower.books == []
         assert [record.getMessage().split(",")[0].split(" in ")[0] for record in caplog.records] == [
             "headgate: the rulebook's source is gone",
@@ -122,11 +122,11 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
             f"headgate: the rulebook's source is back: {editions.text}.",
         ]
         assert pushed(editions, "two").version == 1
-        follower.watch.look()
+        follower.watch.poll()
         assert follower.books == ["two"]
         own.restart()
         assert pushed(editions, "three").version == 1  # nobody has looked meanwhile
-        follower.watch.look()
+        follower.watch.poll()
         assert follower.books == ["two", "three"]
 
 
@@ -144,5 +144,5 @@ def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapt
             load_once(PushedSource(editions), load, DiskCache(own.url, tmp_path / "none"))
         own.start()
         pushed(editions, "two")
-        follower.watch.look()
+        follower.watch.poll()
         assert follower.books == ["two"]

@@ -30,7 +30,7 @@ class Owner:
         """Each text is put there and looked at; what is in force then."""
         for text in texts:
             self.source.put(text)
-            self.watch.look()
+            self.watch.poll()
         return self.books
 
 
@@ -50,16 +50,16 @@ def test_a_change_is_handed_over_once() -> None:
     owner = Owner(Fake("one"))
     assert owner.watch.begin() == "<one>"
     for _ in range(5):
-        owner.watch.look()
+        owner.watch.poll()
     assert (owner.books, owner.source.reads) == ([], 1)
     assert owner.look("two", "three") == ["<two>", "<three>"]
-    owner.watch.look()
+    owner.watch.poll()
     assert owner.books == ["<two>", "<three>"]
 
 
 def test_without_a_beginning_the_first_look_hands_over() -> None:
     owner = Owner(Fake("one"))
-    owner.watch.look()
+    owner.watch.poll()
     assert owner.books == ["<one>"]
 
 
@@ -70,12 +70,12 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
     watch = RulebookWatcher(FileSource(path), load, books.append)
     assert watch.begin() == "<one>"
     path.write_text("one")
-    watch.look()
+    watch.poll()
     os.utime(path)
-    watch.look()
+    watch.poll()
     assert books == []
     path.write_text("two")
-    watch.look()
+    watch.poll()
     assert books == ["<two>"]
 
 
@@ -84,7 +84,7 @@ def test_a_broken_one_is_refused_and_told_once(lines: Callable[[], list[str]]) -
     owner.watch.begin()
     owner.look("!x")
     for _ in range(5):
-        owner.watch.look()
+        owner.watch.poll()
     assert owner.books == []
     assert (owner.watch.refused, owner.watch.error) == (1, "version 2:1: !x is no limit.")
     assert lines() == ["a new rulebook is refused, the one in force stays. version 2:1: !x is no limit."]
@@ -104,12 +104,12 @@ def test_a_broken_file_that_is_set_right_again_is_no_error_any_more(tmp_path: Pa
     watch.begin()
     for broken in ("!x", "", " ", "\xff"):
         path.write_text(broken, encoding="latin-1")
-        watch.look()
+        watch.poll()
         assert watch.error is not None
-        watch.look()
+        watch.poll()
     assert watch.refused == 4
     path.write_text("one")
-    watch.look()
+    watch.poll()
     assert (books, watch.error) == ([], None)
 
 
@@ -125,12 +125,12 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
     watch = RulebookWatcher(source, load, picky)
     watch.begin()
     source.put("two")
-    watch.look()
-    watch.look()
+    watch.poll()
+    watch.poll()
     assert (watch.refused, watch.error) == (1, "ZeroDivisionError: two by zero")
     assert len(lines()) == 1
     source.put("three")
-    watch.look()
+    watch.poll()
     assert (books, watch.error) == (["<three>"], None)
 
 
@@ -139,7 +139,7 @@ def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[]
     owner.watch.begin()
     owner.source.trouble = InvalidRule("The version is no number.")
     for _ in range(3):
-        owner.watch.look()
+        owner.watch.poll()
     assert owner.watch.refused == 1
     assert len(lines()) == 1
 
@@ -152,16 +152,16 @@ def test_a_source_that_is_gone_is_told_once_and_once_when_back(
     owner.watch.begin()
     owner.source.trouble = trouble
     for _ in range(5):
-        owner.watch.look()
+        owner.watch.poll()
     assert owner.watch.away
     assert lines() == [f"the rulebook's source is gone, the book in force stays. {trouble}"]
     owner.source.trouble = None
-    owner.watch.look()
-    owner.watch.look()
+    owner.watch.poll()
+    owner.watch.poll()
     assert lines() == ["the rulebook's source is back: here."]
     assert (owner.books, owner.watch.refused, owner.watch.away) == ([], 0, False)
     owner.source.trouble = trouble
-    owner.watch.look()
+    owner.watch.poll()
     owner.source.trouble = None
     assert owner.look("two") == ["<two>"]
     assert len(lines()) == 3
@@ -177,9 +177,9 @@ def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
         books.append(book)
 
     watch = RulebookWatcher(Fake("one"), load, follow)
-    watch.look()
+    watch.poll()
     assert (watch.away, books) == (True, [])
-    watch.look()
+    watch.poll()
     assert (watch.away, watch.refused, books) == (False, 0, ["<one>"])
 
 
@@ -188,7 +188,7 @@ def test_a_server_that_lost_its_memory_changes_nothing(lines: Callable[[], list[
     owner.watch.begin()
     owner.look(None)
     for _ in range(3):
-        owner.watch.look()
+        owner.watch.poll()
     assert (owner.books, owner.watch.refused, owner.watch.error) == ([], 0, None)
     assert lines() == ["no rulebook is left in here; the one in force stays."]
     assert owner.look("two") == ["<two>"]
@@ -204,7 +204,7 @@ def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | 
             owner.source.trouble = GONE if text == "gone" else None
             if text not in ("gone", "look"):
                 owner.source.put(text)
-            owner.watch.look()
+            owner.watch.poll()
             there = owner.source.text
             if text != "gone" and there is not None and not there.startswith("!"):
                 in_force = f"<{there}>"
@@ -230,13 +230,13 @@ def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Ca
     watch = RulebookWatcher(source, load, books.append, keep=keep, clock=clock)
     assert watch.begin() == "<one>"
     assert lines() == [f"{GONE} The book kept on disk is used: version 1, 3 hours old."]
-    watch.look()
+    watch.poll()
     assert lines() == []
     source.trouble = None
-    watch.look()
+    watch.poll()
     assert (books, lines()) == ([], ["the rulebook's source is back: here."])  # it says the same as the kept one
     source.put("two")
-    watch.look()
+    watch.poll()
     assert books == ["<two>"]
 
 
@@ -309,9 +309,9 @@ def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
     load_once(Fake("one"), load, keep)
     owner = Owner(Fake("!x"), keep)
     assert owner.watch.begin() == "<one>"
-    owner.watch.look()
+    owner.watch.poll()
     assert (owner.watch.refused, owner.watch.error, len(lines())) == (1, "version 1:1: !x is no limit.", 1)
     owner = Owner(Fake(None), keep)
     assert owner.watch.begin() == "<one>"
-    owner.watch.look()
+    owner.watch.poll()
     assert (owner.watch.refused, owner.watch.error, len(lines())) == (0, None, 1)

@@ -37,7 +37,7 @@ def test_the_thread_sees_a_change_and_ends_with_close() -> None:
     assert threads() == []
     source.put("three")
     looks = source.looks
-    watch.look()
+    watch.poll()
     watch.start()
     assert (books, threads(), source.looks) == (["<two>"], [], looks)
 
@@ -86,8 +86,8 @@ def test_a_book_that_is_loaded_too_late_is_not_handed_over() -> None:
         return load(paper)
 
     watch = RulebookWatcher(Fake("one"), slowly, books.append)
-    watch.look()
-    assert (books, watch.paper) == ([], None)
+    watch.poll()
+    assert (books, watch.current_text) == ([], None)
 
 
 @pytest.mark.parametrize("interval", [60, 0.02])

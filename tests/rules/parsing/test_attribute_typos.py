@@ -51,7 +51,7 @@ def test_a_rulebook_that_limits_nobody_is_warned_of_line_by_line() -> None:
     ]
     with pytest.raises(InvalidRulebook) as raised:
         found.strict()
-    assert raised.value.told == found.located_warnings
+    assert raised.value.messages == found.located_warnings
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_all_that_stands_alone_is_told() -> None:
     with pytest.raises(InvalidRulebook) as caught:
         load.parse(text, source="rules.yaml")
     assert [line for line, _ in caught.value.problems] == [3, 4, 6, 8]
-    assert [told.splitlines()[0] for told in caught.value.told] == [
+    assert [told.splitlines()[0] for told in caught.value.messages] == [
         'rules.yaml:3: rule "login": "10/minit" is not a limit.',
         'rules.yaml:4: rule "login": mode cannot be "of".',
         'rules.yaml:6: rule "items": A rule has no field "keys".',
@@ -90,7 +90,7 @@ def problems_of(text: str) -> list[str]:
     """Each problem of a book in its first line, with the number of its line."""
     with pytest.raises(InvalidRulebook) as caught:
         load.parse(text)
-    return [problem.splitlines()[0] for problem in caught.value.told]
+    return [problem.splitlines()[0] for problem in caught.value.messages]
 
 
 def test_a_rule_without_a_name_is_read_on() -> None:
@@ -201,7 +201,7 @@ def test_problems_are_told_in_the_order_of_the_file() -> None:
     with pytest.raises(InvalidRulebook) as caught:
         load.parse("rules:\n- {name: a, limit: x}\n- {name: b}\nheaders: x\n")
     assert [line for line, _ in caught.value.problems] == [2, 3, 4]
-    assert caught.value.told[1].startswith('line 3: rule "b": The rule lacks a limit.')
+    assert caught.value.messages[1].startswith('line 3: rule "b": The rule lacks a limit.')
 
 
 def test_values_of_a_program_are_named_by_their_path() -> None:

@@ -142,7 +142,7 @@ def decision_document(decision: RuleDecision) -> dict[str, Any]:
         "retry_after": decision.retry_after,
         "delay": decision.delay,
         "verdicts": [_verdict(verdict) for verdict in decision.verdicts],
-        "asides": [_verdict(verdict) | {"aside": verdict.aside} for verdict in decision.asides],
+        "asides": [_verdict(verdict) | {"aside": verdict.shadow_kind} for verdict in decision.shadow_verdicts],
     }
 
 
@@ -169,7 +169,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 def _verdict_tables(decision: RuleDecision) -> list[Table]:
     rows: list[tuple[Value, ...]] = []
-    for verdict in (*decision.verdicts, *decision.asides):
+    for verdict in (*decision.verdicts, *decision.shadow_verdicts):
         allowed = verdict.allowed
         rows.append(
             (
@@ -177,7 +177,8 @@ def _verdict_tables(decision: RuleDecision) -> list[Table]:
                 verdict.key,
                 _limit(verdict),
                 Cell(
-                    ("allowed" if allowed else "refused") + (f" ({verdict.aside})" if verdict.aside else ""),
+                    ("allowed" if allowed else "refused")
+                    + (f" ({verdict.shadow_kind})" if verdict.shadow_kind else ""),
                     "green" if allowed else "red",
                 ),
                 _remaining(verdict),

@@ -55,7 +55,7 @@ def _actual(decision: RuleDecision, name: str, wanted: Any) -> Any:
         seconds = decision.retry_after if name == "retry_after" else decision.delay
         return None if seconds is None else round(seconds * SECOND)
     if name in ("shadow", "candidate"):
-        shadow_verdicts = [verdict for verdict in decision.asides if verdict.aside == name]
+        shadow_verdicts = [verdict for verdict in decision.shadow_verdicts if verdict.shadow_kind == name]
         return {
             rule: "refused"
             if any(not verdict.allowed for verdict in shadow_verdicts if verdict.rule == rule)

@@ -65,7 +65,7 @@ class RulebookWatcher(Generic[Book]):
         clock: Clock | None = None,
     ) -> None:
         self.source = source
-        self.paper: RulebookText | None = None  # the text of the current book
+        self.current_text: RulebookText | None = None  # the text of the current book
         self.error: str | None = None  # why the latest text was refused
         self.refused: int = 0
         self.away: bool = False  # whether the source is unreachable
@@ -95,7 +95,7 @@ class RulebookWatcher(Generic[Book]):
                 raise InvalidRule(f"{self.source.name} cannot be read: {error.strerror or error}.") from error
             if cached is None:
                 raise
-            self.paper, book = cached
+            self.current_text, book = cached
             self.away = not isinstance(error, InvalidRule)
             if not self.away:
                 self._signature = signature
@@ -107,7 +107,7 @@ class RulebookWatcher(Generic[Book]):
             self._accept(content)
         return book
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Polls the source once, now."""
         with self._poll_lock:
             if self._closed:
@@ -167,7 +167,7 @@ class RulebookWatcher(Generic[Book]):
     def _apply(self, content: RulebookText | None) -> None:
         if content is None:
             _log.warning("headgate: no rulebook is left in %s; the one in force stays.", self.source.name)
-        elif content == self.paper:
+        elif content == self.current_text:
             self.error = None
         else:
             book = self._load(content)
@@ -177,7 +177,7 @@ class RulebookWatcher(Generic[Book]):
                 _log.info("headgate: the rulebook is now %s.", content.name)
 
     def _accept(self, content: RulebookText) -> None:
-        self.paper, self.error = content, None
+        self.current_text, self.error = content, None
         if self._disk_cache is not None:
             self._disk_cache.write(content)
 
@@ -222,7 +222,7 @@ def _poll_loop(owner: ref[RulebookWatcher[Any]], stop: Event, interval: float) -
         watcher = owner()
         if watcher is None:
             return
-        watcher.look()
+        watcher.poll()
         del watcher  # holds no reference to the owner while it waits
 
 

@@ -39,7 +39,7 @@ class Match(NamedTuple):
     denied: str | None = None  # why the rule refuses without asking the engine
 
     @property
-    def earnest(self) -> bool:
+    def enforced(self) -> bool:
         """Returns whether the rule is charged and may refuse; only then does it replace others."""
         return not self.shadow and self.denied is None
 

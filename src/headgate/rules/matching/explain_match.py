@@ -49,7 +49,7 @@ def explain_rules(
     """Explains every rule of the book, in its order."""
     explanations = [_explain_rule(rule, values, cost) for rule in book.rules]
     replaced = replacements.taken_out(
-        rule.name for rule, match, _ in explanations if match is not None and match.earnest
+        rule.name for rule, match, _ in explanations if match is not None and match.enforced
     )
     return [
         RuleExplanation(explanation.rule, None, f"replaced by {replaced[explanation.rule.name]}")

@@ -113,7 +113,10 @@ class CounterHandlers:
         body = request.body
         if body.rule is None:
             by_rules = await self._limiter.peek(_attributes(body), body.cost)
-            limits = [_verdict(verdict.rule or "", verdict) for verdict in (*by_rules.verdicts, *by_rules.asides)]
+            limits = [
+                _verdict(verdict.rule or "", verdict)
+                for verdict in (*by_rules.verdicts, *by_rules.shadow_verdicts)
+            ]
             return schema.Peeked(by_rules.allowed, by_rules.degraded, limits)
         rule, key, counts = self._target(body)
         cost = 1 if body.cost is None else body.cost

@@ -39,13 +39,13 @@ class AdminHandlers:
     async def status(self, request: AdminRequest) -> schema.Status:
         limiter, engine = self._limiter, self._limiter.engine
         watcher = limiter.watch
-        version = None if watcher is None else watcher.paper
+        version = None if watcher is None else watcher.current_text
         shards = [(name, engine.state(name).value) for name in tuple(getattr(engine, "shards", ()))]
         return schema.Status(
             version=headgate.__version__,
             pid=os.getpid(),
             uptime=time.monotonic() - self._started_at,
-            engine=re.sub(r"(password=)[^&]*", r"\1", self._settings.told_engine),
+            engine=re.sub(r"(password=)[^&]*", r"\1", self._settings.engine_without_password),
             rules=len(limiter.rulebook),
             source=SAMPLE if watcher is None else watcher.source.name,
             edition=None if version is None else version.version,

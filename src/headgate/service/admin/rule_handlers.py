@@ -42,7 +42,7 @@ class RuleHandlers:
 
     async def rules(self, request: AdminRequest) -> schema.Book:
         book, watcher = self._limiter.rulebook, self._limiter.watch
-        followed = None if watcher is None else watcher.paper
+        followed = None if watcher is None else watcher.current_text
         if self._versions_url is None:
             text, kind = _as_json(book) if followed is None else (followed.text, followed.format or "yaml")
             return schema.Book(text, kind, len(book), self._rules_source, None, None)
@@ -103,7 +103,7 @@ class RuleHandlers:
             }
             log_change(event, request.author, request.remote, **details)
             if self._limiter.watch is not None:
-                await asyncio.to_thread(self._limiter.watch.look)
+                await asyncio.to_thread(self._limiter.watch.poll)
         return schema.Published(
             new, before or None, _version_document(version), _changes_document(changes), list(warnings)
         )

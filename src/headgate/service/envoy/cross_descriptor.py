@@ -41,7 +41,7 @@ class CrossDescriptor:
             () if check.override else self._matcher.match(check.ask.attributes) for check in checks
         ]
         replaced = self._replaced_rules.taken_out(
-            match.rule.name for matches in matches_of_checks for match in matches if match.earnest
+            match.rule.name for matches in matches_of_checks for match in matches if match.enforced
         )
         kinds = [_kind(matches, replaced) for matches in matches_of_checks]
         is_quota = [kind == QUOTA and not check.is_refund for kind, check in zip(kinds, checks, strict=True)]

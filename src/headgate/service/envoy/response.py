@@ -113,7 +113,7 @@ def make_response(
         check = checks[index]
         status = add(code=OK)
         _fill_status(status, check, part, response_format)
-        if not (part.facts[ALLOWED] or part.aside or check.is_refund):
+        if not (part.facts[ALLOWED] or part.shadow_kind or check.is_refund):
             status.code = OVER_LIMIT
             if index in spared:
                 continue
@@ -124,7 +124,7 @@ def make_response(
         if response_format.header_format is not None and part.rule not in response_format.closed_rules:
             for name, value in headers(decision, response_format.header_format, response_format.rule_name):
                 response.response_headers_to_add.add(key=name, value=value)
-        if not (part.facts[ALLOWED] or part.aside):
+        if not (part.facts[ALLOWED] or part.shadow_kind):
             _add_refusal(response, decision, decisive)
         _add_metadata(response, part, decisive, response_format)
     return response
@@ -140,7 +140,7 @@ class LimitDescription:
         self.source: Limited = part.source
         self.rate: tuple[int, int] = rate(limit)
         self.quota: int = quota(limit)
-        self.policy: str = headers(part, "draft-11")[0][1] if part.aside is None else ""
+        self.policy: str = headers(part, "draft-11")[0][1] if part.shadow_kind is None else ""
         self.name: str = self.policy.partition(";q=")[0]
         self.has_window: bool = window_seconds(limit) is not None
 
@@ -212,7 +212,7 @@ def _add_metadata(
     response: Any, deciding: Decision, decisive: DecisiveParts, response_format: ResponseFormat
 ) -> None:
     fields = response.dynamic_metadata.fields
-    if deciding.aside is None:
+    if deciding.shadow_kind is None:
         fields["rule"].string_value = deciding.rule or ""
         fields["remaining"].number_value = (
             0 if deciding.rule in response_format.closed_rules else deciding.facts[REMAINING]
@@ -239,7 +239,7 @@ def _restrictiveness(decisive: tuple[RuleDecision, Decision]) -> tuple[int, floa
     """Returns a sort key: the longest refusal first, then the smallest share left; shadow verdicts last."""
     _, part = decisive
     outcome = part.facts
-    if part.aside is not None:
+    if part.shadow_kind is not None:
         return 2, 0
     if not outcome[ALLOWED]:
         return 0, -math.inf if outcome[RETRY_AFTER_US] is None else -outcome[RETRY_AFTER_US]

@@ -185,10 +185,10 @@ class RateLimits:
         ):
             return (await limiter.check(checks[0].ask.attributes, checks[0].hits),)  # the same, but faster
         together = limiter.together(asks)
-        is_current = together.call.ruling is self._rulebook  # another thread may replace the rulebook
+        is_current = together.call.compiled_rulebook is self._rulebook  # another thread may replace the rulebook
         if is_repeat and is_current and len(asks) == len(checks) and together.call.straight:
             self._request_cache.store(
-                data, together.call.ruling, CachedRequest(self._response_format, checks, together)
+                data, together.call.compiled_rulebook, CachedRequest(self._response_format, checks, together)
             )
         decide = limiter.decided_together if commit else limiter.peeked_together
         decisions = iter(await decide(together) if asks else ())
