@@ -18,6 +18,8 @@ here; ARCHITECTURE.md says what each folder may depend on.
     testing                the test kit
 """
 
+import typing as _typing
+
 from headgate.algorithms.decision import Charge, Decision, Verdict
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.leaky_bucket import LeakyBucket
@@ -28,8 +30,6 @@ from headgate.algorithms.slots import Slots
 from headgate.algorithms.smooth import Smooth
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.clock import ManualClock, SystemClock
-from headgate.enforcement.rule_decision import RuleDecision
-from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.errors import (
     CorruptState,
@@ -46,7 +46,11 @@ from headgate.lease import AsyncLease, Lease
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.reservation import AsyncReservation, Reservation
-from headgate.rules.rule import Rule, Rulebook
+
+if _typing.TYPE_CHECKING:
+    from headgate.enforcement.rule_decision import RuleDecision
+    from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
+    from headgate.rules.rule import Rule, Rulebook
 
 __all__ = [
     "AsyncLease",
@@ -87,3 +91,26 @@ __all__ = [
     "Verdict",
 ]
 __version__ = "0.1.0"
+
+# Loaded on first use: a program without a rulebook needs none of it.
+_LAZY = {
+    "AsyncRuleLimiter": "headgate.enforcement.rule_limiter",
+    "Rule": "headgate.rules.rule",
+    "Rulebook": "headgate.rules.rule",
+    "RuleDecision": "headgate.enforcement.rule_decision",
+    "RuleLimiter": "headgate.enforcement.rule_limiter",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports a name of rulebooks when it is first used."""
+    from importlib import import_module
+
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from headgate import limiter_flows, slot_queue
 from headgate.algorithms.decision import Charge, Decision
 from headgate.clock import Clock, check_clock
-from headgate.enforcement.open_rulebook import Rules
-from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 from headgate.engines.port import AsyncEngine, AsyncMeter, AsyncSlotMeter, Engine, Meter, SlotMeter
 from headgate.engines.url import open_async_engine, open_engine
 from headgate.explain import explain_limits
@@ -39,6 +38,10 @@ from headgate.validation import (
     limits_of,
     names_of,
 )
+
+if TYPE_CHECKING:
+    from headgate.enforcement.open_rulebook import Rules
+    from headgate.enforcement.rule_limiter import AsyncRuleLimiter, RuleLimiter
 
 
 class Limiter:
@@ -85,6 +88,8 @@ class Limiter:
         >>> limiter.check({"path": "/login"})
         <Decision allowed by rule "all" (3/minute), 2 remaining>
         """
+        from headgate.enforcement.rule_limiter import RuleLimiter
+
         return RuleLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:
@@ -281,6 +286,8 @@ class AsyncLimiter:
         rules: Rules, engine: str | AsyncEngine = "memory://", *, clock: Clock | None = None, prefix: str = "hg"
     ) -> AsyncRuleLimiter:
         """Makes a limiter that follows a rulebook: a file, a mapping, a Rulebook, or "pushed"."""
+        from headgate.enforcement.rule_limiter import AsyncRuleLimiter
+
         return AsyncRuleLimiter(rules, engine, clock=clock, prefix=prefix)
 
     def _bind(self) -> None:

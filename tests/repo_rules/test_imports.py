@@ -31,6 +31,22 @@ def test_the_public_names_are_sorted() -> None:
 
 
 def test_the_public_names_are_all_there_is() -> None:
-    names = {name for name, value in vars(headgate).items() if not isinstance(value, ModuleType)}
+    names = {name for name in dir(headgate) if not isinstance(getattr(headgate, name), ModuleType)}
     public = {name for name in names if not name.startswith("_")} - {"annotations"}
     assert public == {name for name in headgate.__all__ if not name.startswith("_")}
+
+
+COUNT_OURS = """
+import asyncio, sys
+sys.path.insert(0, "src")
+import headgate
+print(sum(name.partition(".")[0] == "headgate" for name in sys.modules))
+"""
+MAX_MODULES = 50
+
+
+def test_rulebooks_and_layers_are_loaded_on_first_use() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", COUNT_OURS], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert int(ran.stdout) <= MAX_MODULES

@@ -193,7 +193,9 @@ class Decision:
         self.cost = cost
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {name: value for name, value in vars(self).items() if name in ("rule", "shadow_kind", "given_back")}
+        state = {
+            name: value for name, value in vars(self).items() if name in ("rule", "shadow_kind", "given_back")
+        }
         return Decision, (self.facts, Unbound(self.limit), self.key, self.cost), state
 
     def __bool__(self) -> bool:

@@ -11,6 +11,7 @@ from headgate.algorithms.lockout import Lockout
 from headgate.clock import ManualClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.layers.prefetch.engines import AsyncPrefetchEngine, ExactMeter, PrefetchEngine
+from headgate.engines.layers.prefetch.return_thread import ReturnThread
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
@@ -75,7 +76,8 @@ def test_who_says_so_is_leased_on_its_own_terms(room: Room) -> None:
     assert room.lends(None, "other") == [1] * 50
 
 
-def test_units_are_held_for_as_long_as_the_rule_says() -> None:
+def test_units_are_held_for_as_long_as_the_rule_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReturnThread, "run", lambda self: None)  # it would give back by real time
     room = Room(False)
     short = room.engine.meter(DAY, "short", ChargeOptions("short", prefetch=(50_000, None)))
     long = room.engine.meter(DAY, "long", ChargeOptions("long", prefetch=(400_000, None)))
