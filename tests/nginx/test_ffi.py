@@ -25,7 +25,7 @@ location = /walk { content_by_lua_block {
     safe_add = function(on, key, _, said, life) return on:safe_add(key, said, life) end,
     delete = function(on, key) return on:delete(key) end,
     expire = function(on, key, _, _, life) return on:expire(key, life or 0) end,
-    truth = function(on, key) return (on.plain or on):set(key, random() < 2) end,
+    truth = function(on, key) return (on.native or on):set(key, random() < 2) end,
   }
   local names = { "get", "get", "get", "incr", "safe_set", "safe_set", "safe_add", "delete", "expire", "truth" }
   local counts = {}

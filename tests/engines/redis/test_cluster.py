@@ -399,7 +399,7 @@ async def test_a_node_of_a_cluster_is_not_all_of_it(any_cluster: Cluster) -> Non
 
 def test_a_node_that_knows_no_slots_is_one_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     # The last try has a second for its reply, however busy the machine is.
-    monkeypatch.setattr(redirects, "PAUSE", 2.0)
+    monkeypatch.setattr(redirects, "RETRY_PAUSE_S", 2.0)
     sentence = r"it is a node of a cluster \(CLUSTERDOWN .*\)\. Write redis\+cluster://127\.0\.0\.1:"
     with (
         ClusterNode(config=["cluster-enabled yes"]) as lone,

@@ -208,7 +208,7 @@ def _verdict(rule: str, verdict: Any) -> schema.Verdict:
         verdict.retry_after,
         verdict.reset_after,
         verdict.delay,
-        verdict.aside,
+        verdict.shadow_kind,
     )
 
 
