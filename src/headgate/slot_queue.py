@@ -1,10 +1,10 @@
-"""Waits in the queue for a slot: draws a ticket and polls with it. A flow, driven by both limiters.
+"""Waits in the queue for a slot: draws a ticket and polls with it. The flow runs in sync and async limiters.
 
-A slot comes free when its holder releases it, and that instant cannot be known ahead. So unlike other waits this
-one polls: often if the queue moves and the waiter is near its head, ever less while it does not move. The ticket
-keeps the order. Each poll renews it, and a waiter that stops polling loses its place. An interrupted waiter gives
-its ticket up. If the interruption comes while a reply is under way, an awaited engine gives back what that reply
-brings; with a blocking one, the lease ends by itself after its ttl.
+Nobody knows in advance when a holder will release its slot. So this wait polls, unlike other waits: often if the
+queue moves and the waiter is near its head, ever less often while the queue does not move. The ticket keeps the
+waiter's place. Each poll renews it, and a waiter that stops polling loses its place. An interrupted waiter gives
+up its ticket. If a reply is under way at that moment, an async engine gives back the slot that the reply brings;
+with a sync engine, the lease expires after its ttl.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.algorithms.decision import ALLOWED, MARK, RETRY_AFTER_US, Decision
 from headgate.errors import RateLimited
 from headgate.flow import Flow
 
-# The pause of the first in the queue, when the queue has moved; and the longest, well within the life of a ticket.
+# The pause of the first waiter after the queue has moved; and the longest pause, well within the life of a ticket.
 MIN_PAUSE_US = 10_000
 MAX_PAUSE_US = 100_000
 

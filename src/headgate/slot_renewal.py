@@ -3,18 +3,18 @@
     Holding         for a with statement: daemon threads, shared by the whole process, renew what is due
     AsyncHolding    for an async with: a timer on the loop, and a task while a renewal is under way
 
-Slots are renewed every third of their ttl, so one lost reply costs nothing; an engine that does not reply gets
-requests more often. Slots are lost when the engine reports so, or when it has not renewed them for a whole ttl by
-the clock of this process: `lost` is true from then on, and somebody else may hold them. (If the engine is back and
-still renews them, nobody else had them, and `lost` is false again.) Leaving the block then raises LeaseLost; if
-the block itself raised an exception, that one gets a note instead.
+Slots are renewed every third of their ttl, so one lost reply costs nothing; while the engine does not reply,
+renewals are sent more often. Slots are lost when the engine reports it, or when it has not renewed them for a
+whole ttl by the clock of this process: `lost` is true from then on, and another holder may have them. (If the
+engine is back and still renews them, nobody else had them, and `lost` is false again.) If the slots
+are lost when the block ends, LeaseLost is raised; if the block raised an exception, that one gets a note instead.
 
-A holder that hangs is renewed as well, as long as its process lives: bound work that may hang by a timeout. A
+Slots are renewed even if their holder hangs, as long as its process lives: put a timeout on work that may hang. A
 block that keeps an event loop busy for a whole ttl loses its slots.
 
-If no thread can be started, reading `lost` tries again, and so does every block that begins or ends.
+If no renewal thread can be started, headgate tries again whenever `lost` is read or a block begins or ends.
 
-A forked child renews nothing of its parent's.
+A forked child does not renew the slots of its parent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headgate.errors import HeadgateError, LeaseLost
 
 MIN_PAUSE_S = 0.01  # between two renewals of the same slots
 MAX_THREADS = 8  # that renew at once: one server that hangs must not delay the leases of others
-IDLE_S = 5.0  # after which a thread ends that has nothing to renew
+IDLE_S = 5.0  # after which a thread with nothing to renew ends
 
 _log = logging.getLogger("headgate")
 
@@ -194,8 +194,7 @@ class AsyncHolding:
 
 
 def _log_failure(error: Exception) -> None:
-    """Logs a failed renewal, unless the engine did not reply: then it is tried again. Nobody waits for a
-    renewal."""
+    """Logs a failed renewal, since no caller waits for it. If the engine did not reply, it is only sent again."""
     if not isinstance(error, HeadgateError):
         _log.error("A slot could not be renewed.", exc_info=error)
 

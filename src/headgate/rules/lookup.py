@@ -1,4 +1,4 @@
-"""Finds a rule by its name, and parses key texts: user=ann|sku=7 becomes attributes."""
+"""Finds a rule by its name, and parses key texts such as user=ann|sku=7 into attributes."""
 
 from __future__ import annotations
 

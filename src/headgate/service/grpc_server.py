@@ -1,17 +1,17 @@
 """A gRPC server that no method name can crash.
 
 grpcio 1.85 decodes the method of every call to an unregistered method as UTF-8, in the loop that accepts calls:
-one invalid byte from any client ends the server, and every running call. So our methods are registered, their
-calls are accepted here, and all others get UNIMPLEMENTED without a look at their names. It is as fast as grpc's
-own loop.
+one invalid byte from any client ends the server, and every running call. So our methods are registered, and a
+loop of our own accepts their calls; all other calls get UNIMPLEMENTED, and their names are never decoded. This
+loop is as fast as grpc's own.
 
-grpc also logs a line or a whole traceback for much that is malformed. Then any client fills the disk, so its log
-is switched off (here, and by GRPC_VERBOSITY in supervisor.py): failures that matter to us are raised.
+grpc also logs a line or a whole traceback for many malformed requests, so any client could fill the disk. That log
+is switched off (here, and by GRPC_VERBOSITY in supervisor.py); failures that matter to us are raised.
 
-This uses private parts of grpcio. Where a release no longer has them, grpc's own server is used as it is, and a
-warning is logged.
+This module uses private parts of grpcio. If a release no longer has them, it uses grpc's own server unchanged, and
+logs a warning.
 
-Laws (tests/service/test_faults.py): no method name ends more than its own call; nothing that is sent is logged.
+Laws (tests/service/test_faults.py): a method name ends at most its own call; nothing a client sends is logged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(
 def create_server(
     methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]], options: Sequence[tuple[str, Any]]
 ) -> Any:
-    """Returns a grpc.aio.Server of these methods, by their full names: /package.Service/Method."""
+    """Returns a grpc.aio.Server with these methods, given by their full names: /package.Service/Method."""
     if not _has_known_internals():
         _log.warning("grpcio %s is not known: a call with a malformed method may end its server", grpc.__version__)
         server: Any = grpc.aio.server(options=list(options))
@@ -107,7 +107,7 @@ class _Server(aio.Server):
 
 
 class GrpcServer:
-    """The gRPC server. It takes no socket: each worker listens, and the kernel distributes connections."""
+    """The gRPC server. It opens its own socket in each worker, and the kernel distributes connections."""
 
     def __init__(
         self,

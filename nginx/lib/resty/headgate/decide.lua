@@ -1,18 +1,18 @@
--- Decides about one request under a bundle: which charges it makes, in which order engines decide them, and the
--- decision that follows. The twin of enforcement/call_plan.py.
+-- Decides one request by a bundle: collects its charges, lets the engines decide them in order, and derives the
+-- decision. The counterpart of enforcement/call_plan.py in Python.
 --
 -- Limits that count on this nginx are charged first, then slots, then prefetched limits, then all others in one request
--- to Redis. When one refuses, the charges before it are refunded. When something on this nginx refuses, Redis is not
--- asked any more, except for shadows and candidates: they keep what their own verdict says, and never affect the
--- request. Load shedding and the denial cache refuse before the first charge: otherwise a flood would take slots and
--- units, and return each of them.
+-- to Redis. When one refuses, the charges before it are refunded. Once a limit on this nginx refuses, Redis gets no
+-- further charges of the request, except those of shadows and candidates: they are charged by their own verdicts, and
+-- never affect the request. Load shedding and the denial cache refuse before any slot, or unit in Redis, is taken:
+-- otherwise a flood would take them, only to return each of them.
 --
 -- A charge is { bound_limit, key, cost, rule, limit }. A match that makes a single charge becomes that charge: this
--- runs for every request, and a table that is not created need not be collected.
+-- code runs for every request, and without a new table there is less garbage to collect.
 --
--- Laws (tests/nginx/test_gateway.py): a refused request leaves no trace but what lockouts and shadow verdicts count;
--- all rules are decided in one round trip where all are in Redis; an engine that does not answer never makes an error
--- page.
+-- Laws (tests/nginx/test_gateway.py): a refused request changes nothing but the counts of lockouts and shadow
+-- verdicts; if all rules count in Redis, one round trip decides them; an engine that does not answer never causes an
+-- error page.
 
 local M = {}
 
@@ -34,13 +34,13 @@ local function to_single_charge(bundle, match)
   return true
 end
 
--- Notes the override that decided a charge: the outcome names it.
+-- Records the override that decided a charge; the outcome names it.
 local function note_override(engines, charge, outcome)
   if charge.bound_limit.options.overrides and outcome and outcome[8] then engines.overrides:note(charge, outcome[8]) end
 end
 
--- Returns the Outcome of a request that meets one rule, if that makes a single charge of a limit other than slots; else
--- nil, and nothing was charged.
+-- Returns the Outcome of a request to which one rule applies, if the rule makes a single charge and has no slots.
+-- Otherwise it returns nil and charges nothing.
 function M.single(bundle, match, engines)
   if not to_single_charge(bundle, match) or match.shadow then return nil end
   local bound_limit = match.bound_limit
@@ -65,7 +65,7 @@ local function add(charges, bound_limits, match)
   for i = 2, #bound_limits do charges[n + i] = charge_of(bound_limits[i], key, cost) end
 end
 
--- Adds the charges of one rule; returns false if the rule refuses without asking.
+-- Adds the charges of one rule; returns false if the rule refuses the request without any charge.
 local function add_rule(bundle, match, charges)
   if match.denied then return false end
   add(charges, bundle.bound_limits[match.limits][match.shadow and "shadow" or "live"], match)
@@ -73,8 +73,8 @@ local function add_rule(bundle, match, charges)
   return true
 end
 
--- Returns the charges of a request, in the order of the rulebook; the matches that refuse without asking; and whether a
--- live one does.
+-- Returns the charges of a request, in the order of the rulebook; the matches that refuse it without any charge; and
+-- whether one of those is live.
 local function gather(bundle, matches)
   if all_single_charges(bundle, matches) then return matches, nil, false end
   local charges, denied, refused = {}, nil, false
@@ -99,7 +99,7 @@ local function common_engine(charges)
   return engine_name
 end
 
--- Returns the deadline in seconds: of several live rules the shortest.
+-- Returns the deadline in seconds: the shortest of the live rules.
 local function deadline_of(charges)
   local shortest = charges[1].bound_limit.options.deadline
   for i = 2, #charges do
@@ -165,7 +165,7 @@ local function refund_charged(engines, charges, outcomes, indexes)
   end
 end
 
--- Returns whether a charge of this engine is refused without asking Redis; writes its outcome into `outcomes`.
+-- Returns whether a charge of this engine is refused without a request to Redis; writes its outcome into `outcomes`.
 local function refused_by_cache(engine, charges, engine_name, outcomes)
   local indexes = indexes_decided_by(charges, engine_name, false)
   if #indexes == 0 then return false end
@@ -176,8 +176,8 @@ local function refused_by_cache(engine, charges, engine_name, outcomes)
   return results ~= nil
 end
 
--- Returns whether Redis need not be asked. Lockouts and shadows have refusals to count, so requests with them are
--- always asked.
+-- Returns whether the request is refused without a request to Redis. Never so with lockouts and shadows: Redis has to
+-- count their refusals.
 local function refused_without_asking(engines, charges, outcomes)
   for _, charge in ipairs(charges) do
     if charge.bound_limit.options.lockout or charge.bound_limit.shadow then return false end
@@ -234,12 +234,12 @@ local function held_slots(charges, outcomes)
   return held
 end
 
--- Returns whether a charge does not refuse the request. Without an outcome it was not asked, because another charge is
--- refused from memory.
+-- Returns whether a charge lets the request pass. A charge without an outcome does: it was not decided, because another
+-- charge was refused from memory.
 local function passes(charge, outcome) return not outcome or outcome[1] == 1 or charge.bound_limit.shadow ~= nil end
 
--- Returns whether the request may pass; its charges, and the Outcome of each, or nil if it was not asked; the matches
--- that refuse without asking; and the slots that it holds ({ charge, fence }), if any.
+-- Returns whether the request may pass; its charges, and the Outcome of each, or nil if it was not decided; the matches
+-- that refuse without any charge; and the slots that it holds ({ charge, fence }), if any.
 --
 -- `engines`: shared, redis, prefetched; `overrides`, which reads the limits of single keys; and `unavailable(charges,
 -- failure)`, which returns the outcomes where an engine gives none.

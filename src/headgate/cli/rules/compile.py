@@ -1,4 +1,4 @@
-"""headgate rules compile: writes the bundle of a rulebook, which nginx reads from a file, without a server."""
+"""headgate rules compile: writes the bundle of a rulebook to a file, from which nginx reads it without Redis."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from headgate.errors import InvalidCharge
 
 
 class AsyncMemoryMeter:
-    """A Meter of the in-memory engine, awaited."""
+    """A Meter of the in-memory engine, with coroutines."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -36,7 +36,7 @@ class AsyncMemoryMeter:
 
 
 class AsyncMemorySlotMeter:
-    """A SlotMeter of the in-memory engine, awaited."""
+    """A SlotMeter of the in-memory engine, with coroutines."""
 
     def __init__(self, meter: SlotMeter) -> None:
         self.meter = meter
@@ -63,7 +63,7 @@ class AsyncMemorySlotMeter:
 
 
 class AsyncMemoryOverrides:
-    """Overrides of the in-memory engine, awaited."""
+    """Overrides of the in-memory engine, with coroutines."""
 
     def __init__(self, overrides: Overrides) -> None:
         self.overrides = overrides
@@ -83,7 +83,7 @@ class AsyncMemoryOverrides:
 
 
 class AsyncMemoryLedger:
-    """A quota ledger of the in-memory engine, awaited."""
+    """A quota ledger of the in-memory engine, with coroutines."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -98,7 +98,7 @@ class AsyncMemoryLedger:
 
 
 class AsyncMemoryEngine:
-    """The in-memory engine, awaited."""
+    """The in-memory engine, with coroutines."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -129,7 +129,7 @@ class AsyncMemoryEngine:
 
 
 def _sync_meter(meter: AsyncMeter) -> Meter:
-    """Returns the wrapped meter; InvalidCharge if it is another engine's."""
+    """Returns the wrapped meter; raises InvalidCharge if it belongs to another engine."""
     if not isinstance(meter, AsyncMemoryMeter):
         raise InvalidCharge("A charge of another engine cannot be decided here.")
     return meter.meter

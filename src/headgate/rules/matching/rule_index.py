@@ -1,12 +1,12 @@
-"""The index: finds, among a thousand rules, the few that may apply to a call.
+"""Finds, among a thousand rules, the few that may apply to a call.
 
-A rule that compares an attribute with a few texts is listed under each of them; under bot- if the text is bot-*,
-under .com if it is *.com. A rule with path patterns is listed in a tree of path segments. Of the tests by which a
-rule can be listed, the index takes the one whose bucket is smallest. A bucket that is still large is an index
-again, by the remaining tests. A rule that cannot be listed, such as *x*, is always a candidate.
+A rule that compares an attribute with a few texts is listed under each of these texts. The pattern bot-* is listed
+under its prefix bot-, and *.com under its suffix .com. A rule with path patterns is listed in a tree of path
+segments. If a rule can be listed by several of its tests, the index uses the test with the smallest bucket. A
+bucket that is still large becomes a nested index over the remaining tests. A rule that cannot be listed, because
+it has only patterns such as *x*, is always a candidate.
 
-Law: the conditions of an entry that is not found do not hold; an entry that is found passes its test in
-`implied_tests`.
+Law: if an entry is not found, its conditions do not hold; if it is found, it passes its test in `implied_tests`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeVar
 from headgate.rules.condition import Test
 from headgate.rules.pattern import Glob, PathPattern, segments_match
 
-MAX_UNINDEXED = 8  # entries of a bucket; testing so many is faster than a nested index
+MAX_UNINDEXED = 8  # entries of a bucket; testing this many is faster than a nested index
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ AffixTables = list[tuple[slice, dict[str, list[T]]]]  # one table for each lengt
 
 
 class IndexEntry:
-    """An entry of a book, and the tests by which it can be listed."""
+    """An entry of a rulebook, and the tests by which it can be listed."""
 
     __slots__ = ("number", "tests")
 
@@ -206,7 +206,7 @@ def _freeze(entries: list[IndexEntry]) -> Bucket:
 
 
 def _tables_by_affix(globs: Iterable[tuple[Glob | None, T]]) -> AffixTables[T]:
-    """Lists each glob under the affix that fewest others share; under the empty text if it has none."""
+    """Lists each glob under the affix that the fewest others share; under the empty text if it has none."""
     by_affixes = [(_affixes(glob) or [(0, "")], item) for glob, item in globs]
     sizes = Counter(affix for affixes, _ in by_affixes for affix in affixes)
     tables: dict[int | None, dict[str, list[T]]] = {}
@@ -217,7 +217,7 @@ def _tables_by_affix(globs: Iterable[tuple[Glob | None, T]]) -> AffixTables[T]:
 
 
 def _index_keys(test: Test) -> list[list[IndexKey]]:
-    """Returns for each text of a test the keys under which it can be listed; nothing for a test of presence."""
+    """Returns the keys under which each text of a test can be listed; nothing for a test of presence."""
     shapes: list[list[IndexKey]] = [[("path", (None, _shape(pattern)))] for pattern in test.patterns]
     return shapes or [[(test.attribute, affix) for affix in _affixes(glob)] for glob in test.globs]
 
