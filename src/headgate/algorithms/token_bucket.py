@@ -1,5 +1,7 @@
 """The token bucket: a steady rate that forgives short bursts.
 
+The file is long for one reason: the story and the laws are above the code that keeps them.
+
 Picture a bucket with a small hole. Every unit of cost pours water in, and the hole drains it at the limit's
 rate; a charge is allowed if it does not overflow. Seen from above it is a bucket of tokens that starts full;
 seen from the clock it is GCRA, which remembers only the instant at which the bucket will have run dry. This

@@ -1,5 +1,7 @@
 """The verbs of a limiter that follows a rulebook.
 
+The file is long for one reason: RuleLimiter and AsyncRuleLimiter are spelled out side by side.
+
     check     may this call pass all rules that apply to it?     peek      would it?
     wait      pass when there is room                            refund    give back what a decision charged
     reserve   take a place now, for later                        cancel    give that place back

@@ -2,6 +2,8 @@
 
 A request is packed by hand, because nearly all of it is fixed when the meter is made: only the key and, rarely,
 the cost change. On the wire -1 stands for "never" and "take", and -3 for "locked out"; neither leaves this file.
+
+The file is long for one reason: all formats of requests and replies are in one place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
--- The token bucket: the twin of algorithms/token_bucket.py, which tells its story and its laws.
+-- The token bucket: the twin of algorithms/token_bucket.py, which tells its story and its laws. The file is long for
+-- one reason: it follows its twin law by law.
 --
 -- A double holds whole numbers to 2^53 only, so lengths of time are pairs here: whole microseconds, and grains
 -- (1/amount of a microsecond) beyond them. math.fmod is exact where % is not.
