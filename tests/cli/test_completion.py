@@ -62,7 +62,7 @@ def test_bash_offers_files_where_a_file_stands(
     assert completed(bash, "headgate keys --rules sh", dict(os.environ)) == ["shop.yaml"]
     assert completed(bash, "headgate keys --rule sh", dict(os.environ)) == []
     assert completed(bash, "headgate nginx conf sh", dict(os.environ)) == ["shop.yaml"]
-    assert completed(bash, "headgate nginx conf shop.yaml --plate sh", dict(os.environ)) == ["shop.yaml"]
+    assert completed(bash, "headgate nginx conf shop.yaml --bundle sh", dict(os.environ)) == ["shop.yaml"]
     assert completed(bash, "headgate rules compile shop.yaml -o sh", dict(os.environ)) == ["shop.yaml"]
     assert completed(bash, "headgate lua copy sh", dict(os.environ)) == ["shop.yaml"]
 

@@ -90,9 +90,9 @@ def test_the_engine_may_come_from_the_environment(
     assert "redis://" not in prompt.json("nginx", "conf", "rules.yaml", "--shared")["conf"]
 
 
-def test_shared_says_how_the_plate_is_made_and_the_line_works(prompt: Prompt, write: Write) -> None:
+def test_shared_says_how_the_bundle_is_made_and_the_line_works(prompt: Prompt, write: Write) -> None:
     assert prompt("nginx", "conf", write(BOOK), "--shared") == 0
-    path = Path.cwd() / "rules.plate.json"
+    path = Path.cwd() / "rules.bundle.json"
     assert f'rules = "{path}",' in prompt.out
     assert 'engine = "shared",' in prompt.out
     told, _, line = prompt.err.strip().partition(":  ")
@@ -104,14 +104,14 @@ def test_shared_says_how_the_plate_is_made_and_the_line_works(prompt: Prompt, wr
     assert prompt.err == ""
 
 
-def test_a_plate_that_is_named_is_written(prompt: Prompt, write: Write) -> None:
-    assert prompt("nginx", "conf", write(BOOK), "--shared", "--plate", "one.json") == 0
+def test_a_bundle_that_is_named_is_written(prompt: Prompt, write: Write) -> None:
+    assert prompt("nginx", "conf", write(BOOK), "--shared", "--bundle", "one.json") == 0
     assert prompt.err == ""
     assert f'rules = "{Path.cwd() / "one.json"}",' in prompt.out
-    plate = json.loads(Path("one.json").read_bytes())
-    assert set(plate["texts"]) == set(plate["scripts"].values())
-    document = prompt.json("nginx", "conf", "rules.yaml", "--plate", "two.json", "--engine", "redis://10.0.0.7/0")
-    assert document["plate"] == str(Path.cwd() / "two.json")
+    bundle = json.loads(Path("one.json").read_bytes())
+    assert set(bundle["texts"]) == set(bundle["scripts"].values())
+    document = prompt.json("nginx", "conf", "rules.yaml", "--bundle", "two.json", "--engine", "redis://10.0.0.7/0")
+    assert document["bundle"] == str(Path.cwd() / "two.json")
     assert 'redis = "redis://10.0.0.7/0",' in document["conf"]
     assert Path("two.json").exists()
 
@@ -139,7 +139,7 @@ def test_nginx_takes_what_is_printed(prompt: Prompt, write: Write) -> None:
         (),
         ("--shared",),
         ("--engine", "redis://10.0.0.7:6379/0?fallback=local"),
-        ("--plate", "x.json"),
+        ("--bundle", "x.json"),
     ):
         assert prompt("nginx", "check", write(BOOK), *words) == 0, prompt.err
         assert (prompt.out, prompt.err) == ("nginx accepts it.\n", "")
@@ -159,7 +159,7 @@ def statuses(port: int, count: int) -> list[int]:
 def test_what_is_printed_runs_as_it_is(prompt: Prompt, write: Write) -> None:
     port, here = free_port(), Path.cwd()
     with Nginx("location / { content_by_lua_block { ngx.say('behind the gate') } }") as backend:
-        words = ("--shared", "--plate", "one.json", "--listen", str(port), "--backend", backend.url)
+        words = ("--shared", "--bundle", "one.json", "--listen", str(port), "--backend", backend.url)
         write("rules: [{name: all, limit: 2/hour}]")
         assert prompt("nginx", "conf", "rules.yaml", *words, "--workers", "2") == 0
         conf = write(prompt.out.replace("/var/log/nginx", str(here)), "nginx.conf")  # all that is changed
@@ -220,8 +220,8 @@ def test_lua_that_is_not_on_the_path_is_told(prompt: Prompt, write: Write) -> No
         ("fallback=local", "fallback=perhaps", "perhaps"),
         (
             'dict = "headgate"',
-            'rules = "/nowhere/plate.json"',
-            "the rulebook /nowhere/plate.json cannot be followed",
+            'rules = "/nowhere/bundle.json"',
+            "the rulebook /nowhere/bundle.json cannot be followed",
         ),
         ("init{", "begin{", "attempt to call field 'begin'"),
         ('require("resty.headgate").init{', 'require("resty.headgate").init{{', "unexpected"),
@@ -277,7 +277,7 @@ def test_attributes_that_look_misspelled_are_warnings(prompt: Prompt, write: Wri
     assert len(expected) == 2
     assert prompt("nginx", "conf", book, "--engine", "redis://10.0.0.7") == 0
     assert prompt.err.splitlines() == [f"headgate: {warning}" for warning in expected]
-    assert prompt("nginx", "conf", book, "--shared", "--plate", "rules.plate.json") == 0
-    assert json.loads(Path("rules.plate.json").read_text())["warnings"] == expected
+    assert prompt("nginx", "conf", book, "--shared", "--bundle", "rules.bundle.json") == 0
+    assert json.loads(Path("rules.bundle.json").read_text())["warnings"] == expected
     assert prompt("nginx", "check", book, "--engine", "redis://10.0.0.7") == 0
     assert prompt.err.splitlines() == [f"headgate: {warning}" for warning in expected]

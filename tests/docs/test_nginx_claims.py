@@ -174,6 +174,6 @@ def test_a_compiled_bundle_has_the_stated_size(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "nginx.md").read_text("utf-8")
     (told,) = re.findall(r"A compiled bundle lies in it, too:\s(\d+) kB and more", page)
     (tmp_path / "rules.json").write_text(json.dumps(book()))
-    plate = tmp_path / "rules.plate.json"
-    assert main(["rules", "compile", str(tmp_path / "rules.json"), "-o", str(plate)]) == 0
-    assert int(told) * 1000 <= plate.stat().st_size < int(told) * 2000
+    bundle = tmp_path / "rules.bundle.json"
+    assert main(["rules", "compile", str(tmp_path / "rules.json"), "-o", str(bundle)]) == 0
+    assert int(told) * 1000 <= bundle.stat().st_size < int(told) * 2000

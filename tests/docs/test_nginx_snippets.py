@@ -170,7 +170,7 @@ def _book(page: Path) -> dict[str, Any]:
 def _compile(book: dict[str, Any], folder: Path) -> None:
     """Where snippets find it."""
     (folder / "book.json").write_text(json.dumps(book))
-    assert main(["rules", "compile", str(folder / "book.json"), "-o", str(folder / "rules.plate.json")]) == 0
+    assert main(["rules", "compile", str(folder / "book.json"), "-o", str(folder / "rules.bundle.json")]) == 0
 
 
 def _nginx(snippet: Snippet, redis: str) -> Nginx:

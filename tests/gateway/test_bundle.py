@@ -1,4 +1,4 @@
-"""The plate's laws, for any book: it is the book, and what stands beside it is what the Redis engine goes by."""
+"""The bundle's laws, for any book: it is the book, and what stands beside it is what the Redis engine goes by."""
 
 import json
 from bisect import bisect_right
@@ -35,7 +35,7 @@ def made(text: str) -> dict[str, Any]:
 
 
 @given(BOOKS)
-def test_without_what_stands_beside_it_the_plate_is_the_book(book: Rulebook) -> None:
+def test_without_what_stands_beside_it_the_bundle_is_the_book(book: Rulebook) -> None:
     found = json.loads(json.dumps(compile_bundle(book, NOW_US)))
     assert set(found) >= set(GATEWAY_FIELDS) - {"texts"}
     document = {name: value for name, value in found.items() if name not in GATEWAY_FIELDS}
@@ -173,7 +173,7 @@ def test_only_zones_that_are_used_are_told() -> None:
     assert zones["Europe/Berlin"][:3] == [[0, 3600], [1711846800, 7200], [1729990800, 3600]]
 
 
-def test_a_book_has_the_same_plate_all_year() -> None:
+def test_a_book_has_the_same_bundle_all_year() -> None:
     book = load.parse("rules: [{name: a, limit: 9/day fixed in Europe/Berlin}]")
     first, last, then = (
         int(datetime.fromisoformat(when).timestamp()) * 1_000_000

@@ -67,10 +67,10 @@ class Gateway(Nginx):
         if redis is not None and "deadline=" not in redis:
             redis += f"{'&' if '?' in redis else '?'}{UNHURRIED}"
         self.redis = redis
-        self.plate = self.folder / "plate.json"
+        self.bundle = self.folder / "bundle.json"
         said = [options] if options else []
         if redis is None:
-            said.append(f'rules = "{self.plate}"')
+            said.append(f'rules = "{self.bundle}"')
         else:
             said.append(f'redis = "{redis}"')
         access_log = "access_log access.log gate;" if log else ""
@@ -82,7 +82,7 @@ class Gateway(Nginx):
     def follow(self, book: Book) -> None:
         """Another book: pushed, or compiled."""
         if self.redis is None:
-            _run(book, "compile", "-o", str(self.plate))
+            _run(book, "compile", "-o", str(self.bundle))
         else:
             push(book, self.redis)
 

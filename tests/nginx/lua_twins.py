@@ -1,4 +1,4 @@
-"""The gateway's pure twins in Lua (twins.lua), and a limit as a plate tells of it."""
+"""The gateway's pure twins in Lua (twins.lua), and a limit as a bundle tells of it."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def twins() -> Lua:
 
 
 def entry(limit: Limit) -> dict[str, Any]:
-    """The limit as it stands in a plate, with its text; without what is None."""
+    """The limit as it stands in a bundle, with its text; without what is None."""
     told: dict[str, Any] = {
         "text": limit.text,
         "algorithm": limit.algorithm,

@@ -250,10 +250,10 @@ def test_a_book_that_breaks_under_load_is_followed_as_it_was(server: RedisServer
 def test_a_file_that_is_being_written_is_followed_as_it_was() -> None:
     with Gateway(book(), workers=2) as gate:
         assert left(gate) == 999_999
-        text, chance = gate.plate.read_bytes(), random.Random(7)
+        text, chance = gate.bundle.read_bytes(), random.Random(7)
         with load(gate, 4):
             for turn in range(12):
-                gate.plate.write_bytes(text[: chance.randrange(len(text))])
+                gate.bundle.write_bytes(text[: chance.randrange(len(text))])
                 if turn % 4 == 1:
                     gate.reload()
                 if turn % 4 == 3:
@@ -279,12 +279,12 @@ SPOILED: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_a_plate_that_cannot_be_counted_by_is_refused_whole(how: str) -> None:
+def test_a_bundle_that_cannot_be_counted_by_is_refused_whole(how: str) -> None:
     with Gateway(book("3/day")) as gate:
         assert left(gate) == 2
-        plate = json.loads(gate.plate.read_text())
-        SPOILED[how](plate["limits"]["3/day"])
-        gate.plate.write_text(json.dumps(plate))
+        bundle = json.loads(gate.bundle.read_text())
+        SPOILED[how](bundle["limits"]["3/day"])
+        gate.bundle.write_text(json.dumps(bundle))
         until(lambda: None if "cannot be followed" in gate.log else "not read", 5)
         assert [gate.get("/").status for _ in range(4)] == [200, 200, 429, 429]
         assert "undecided" not in gate.log

@@ -28,8 +28,8 @@ BOOK = {"rules": [{"name": "r", "limit": "10/s"}]}
             'attributes = { user = "cookie_uid" }',
             '"user" is an nginx variable, such as "$cookie_uid"',
         ),
-        ('keep = "/no/such/folder/plate.json"', "the folder cannot be opened (/no/such/folder/.: No such file"),
-        ('keep = "/etc/passwd/plate.json"', "the folder cannot be opened (/etc/passwd/.: Not a directory"),
+        ('keep = "/no/such/folder/bundle.json"', "the folder cannot be opened (/no/such/folder/.: No such file"),
+        ('keep = "/etc/passwd/bundle.json"', "the folder cannot be opened (/etc/passwd/.: Not a directory"),
         ('keep = "/tmp/"', 'keep is a file, not a folder: write keep = "/tmp/bundle.json".'),
     ],
 )

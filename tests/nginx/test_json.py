@@ -1,4 +1,4 @@
-"""The gate's JSON: what a plate is read from, and what it is kept as."""
+"""The gate's JSON: what a bundle is read from, and what it is kept as."""
 
 import json
 from collections.abc import Iterator

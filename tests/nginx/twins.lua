@@ -2,7 +2,7 @@
 --
 --   luajit twins.lua LIB
 --
--- LIB is nginx/lib. Each line is a question in JSON, and each answers one line of JSON. A limit is an entry of a plate
+-- LIB is nginx/lib. Each line is a question in JSON, and each answers one line of JSON. A limit is an entry of a bundle
 -- with its text; one that was met before is the same table again, so what is kept on it stays.
 --
 --   {"ask": "calendar", "limit", "zones", "times": [us]}                 [[words]], and how many tables they were

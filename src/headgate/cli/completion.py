@@ -14,7 +14,7 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, Parser, command
 
 SHELLS = ("bash", "zsh", "fish")
-_FILES = ("FILE", "OLD", "NEW", "PLATE", "RULEBOOK", "DIR")  # metavars of arguments that are files
+_FILES = ("FILE", "OLD", "NEW", "BUNDLE", "RULEBOOK", "DIR")  # metavars of arguments that are files
 
 
 class Value(NamedTuple):

@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
         _conf,
         "a whole nginx.conf for a rulebook",
         "headgate nginx conf rules.yaml --engine redis://host:6379/0 > nginx.conf",
-        "headgate nginx conf rules.yaml --shared --plate /etc/nginx/rules.plate.json > nginx.conf",
+        "headgate nginx conf rules.yaml --shared --bundle /etc/nginx/rules.bundle.json > nginx.conf",
     )
     conf_parser.add_argument("rulebook", metavar="RULEBOOK", help="YAML, TOML or JSON")
     _add_choices(conf_parser)
@@ -71,7 +71,7 @@ def _add_choices(parser: Parser) -> None:
         "--engine", metavar="URL", help=f"count in Redis ({ENGINE}, unless given here or by {VARIABLE})"
     )
     counting.add_argument("--shared", action="store_true", help="count in this nginx alone, all workers together")
-    parser.add_argument("--plate", metavar="PLATE", help="write this file, and use it instead of pushed rules")
+    parser.add_argument("--bundle", metavar="BUNDLE", help="write this file, and use it instead of pushed rules")
     parser.add_argument("--prefix", default=NginxOptions.prefix, help="what the keys begin with (hg unless given)")
     parser.add_argument(
         "--listen", type=whole_number(1), default=NginxOptions.listen, metavar="PORT", help="8000 unless given"
@@ -90,21 +90,21 @@ def _conf(args: argparse.Namespace) -> Output:
     bundle_path = _bundle_path(args, Path(args.rulebook))
     gate = _gate(args, bundle_path, args.rulebook)
     text = render_conf(book, gate)
-    if args.plate is not None:
-        compile_to(Path(args.plate), book)
+    if args.bundle is not None:
+        compile_to(Path(args.bundle), book)
     elif bundle_path is not None and not bundle_path.exists():
         compile_command = shlex.join(["headgate", "rules", "compile", args.rulebook, "-o", str(bundle_path)])
         warn(f"The compiled rulebook is not there yet. Make it by:  {compile_command}", as_json=args.json)
     return Output(
-        {"conf": text, "plate": None if bundle_path is None else str(bundle_path)}, [text.removesuffix("\n")]
+        {"conf": text, "bundle": None if bundle_path is None else str(bundle_path)}, [text.removesuffix("\n")]
     )
 
 
 def _bundle_path(args: argparse.Namespace, rulebook: Path) -> Path | None:
     """Returns the path of the bundle that nginx reads, if any: beside the rulebook unless given."""
-    if args.plate is not None:
-        return Path(args.plate).absolute()
-    return rulebook.with_suffix(".plate.json").absolute() if args.shared else None
+    if args.bundle is not None:
+        return Path(args.bundle).absolute()
+    return rulebook.with_suffix(".bundle.json").absolute() if args.shared else None
 
 
 def _gate(args: argparse.Namespace, bundle_path: Path | None, rulebook: str) -> NginxOptions:
@@ -116,7 +116,7 @@ def _gate(args: argparse.Namespace, bundle_path: Path | None, rulebook: str) -> 
         said=_command_line(args, engine, bundle_path),
         modules=_modules(),
         engine=engine,
-        plate=None if bundle_path is None else str(bundle_path),
+        bundle=None if bundle_path is None else str(bundle_path),
         prefix=args.prefix,
         listen=args.listen,
         backend=args.backend,
@@ -138,7 +138,7 @@ def _command_line(args: argparse.Namespace, engine: str | None, bundle_path: Pat
     """Returns the command without a password: it is shown in a comment that people share."""
     arguments = ["headgate", "nginx", "conf", getattr(args, "rulebook", None) or args.file]
     arguments += ["--shared"] if engine is None else ["--engine", re.sub(r"//[^/?]*@", "//...@", engine)]
-    arguments += [] if bundle_path is None else ["--plate", str(bundle_path)]
+    arguments += [] if bundle_path is None else ["--bundle", str(bundle_path)]
     for name in ("prefix", "listen", "backend", "workers"):
         if getattr(args, name) != getattr(NginxOptions, name):
             arguments += [f"--{name}", str(getattr(args, name))]
@@ -191,7 +191,7 @@ def _check(args: argparse.Namespace) -> Output:
 
 def _write_files(args: argparse.Namespace, book: Rulebook, folder: Path) -> list[str]:
     """Writes what `conf` would print to a folder, and returns the options by which nginx finds it."""
-    bundle_path = None if _bundle_path(args, Path(args.file)) is None else folder / "rules.plate.json"
+    bundle_path = None if _bundle_path(args, Path(args.file)) is None else folder / "rules.bundle.json"
     gate = _gate(args, bundle_path, args.file)
     if bundle_path is not None:
         compile_to(bundle_path, book)

@@ -39,7 +39,7 @@ class NginxOptions:
     said: str = "headgate nginx conf"  # the command that prints it
     modules: Sequence[str] | None = None
     engine: str | None = None  # None: nginx counts in its shared dict
-    plate: str | None = None  # None: nginx follows the pushed rulebook
+    bundle: str | None = None  # None: nginx follows the pushed rulebook
     prefix: str = "hg"
     listen: int = 8000
     backend: str = "http://127.0.0.1:8080"
@@ -183,12 +183,12 @@ def _options(book: Rulebook, gate: NginxOptions) -> Iterator[str]:
         yield 'engine = "shared",  -- all counts are this nginx\'s own, in the dict'
     else:
         yield f"redis = {_lua_string(gate.engine)},"
-    if gate.plate is not None:
-        yield f"rules = {_lua_string(gate.plate)},  -- made by: headgate rules compile"
+    if gate.bundle is not None:
+        yield f"rules = {_lua_string(gate.bundle)},  -- made by: headgate rules compile"
     else:
         yield "-- The rulebook is the one that was published by: headgate rules push"
         yield "-- The last good one can be kept for a start without Redis, in a file that workers may write:"
-        yield '-- keep = "/var/cache/headgate/plate.json",'
+        yield '-- keep = "/var/cache/headgate/bundle.json",'
     yield f'dict = "{SHARED_DICT}",'
     if gate.prefix != "hg":
         yield f"prefix = {_lua_string(gate.prefix)},"

@@ -1,4 +1,4 @@
-"""headgate rules compile: the plate in a file, with all that it needs."""
+"""headgate rules compile: the bundle in a file, with all that it needs."""
 
 import json
 from hashlib import sha1
@@ -10,15 +10,15 @@ from tests.cli.rules.conftest import Write
 BOOK = "rules:\n  - {name: a, limit: 10/hour}\n  - {name: b, limit: 9/month fixed in Europe/Berlin}\n"
 
 
-def test_a_plate_has_its_texts_inside(prompt: Prompt, write: Write) -> None:
-    document = prompt.json("rules", "compile", write(BOOK), "-o", "rules.plate.json")
-    raw = Path("rules.plate.json").read_bytes()
-    assert document == {"file": "rules.plate.json", "rules": 2, "bytes": len(raw)}
-    plate = json.loads(raw)
-    assert [rule["name"] for rule in plate["rules"]] == ["a", "b"]
-    assert set(plate["texts"]) == set(plate["scripts"].values())
-    assert all(sha1(text.encode()).hexdigest() == sha for sha, text in plate["texts"].items())
-    assert list(plate["zones"]) == ["Europe/Berlin"]
+def test_a_bundle_has_its_texts_inside(prompt: Prompt, write: Write) -> None:
+    document = prompt.json("rules", "compile", write(BOOK), "-o", "rules.bundle.json")
+    raw = Path("rules.bundle.json").read_bytes()
+    assert document == {"file": "rules.bundle.json", "rules": 2, "bytes": len(raw)}
+    bundle = json.loads(raw)
+    assert [rule["name"] for rule in bundle["rules"]] == ["a", "b"]
+    assert set(bundle["texts"]) == set(bundle["scripts"].values())
+    assert all(sha1(text.encode()).hexdigest() == sha for sha, text in bundle["texts"].items())
+    assert list(bundle["zones"]) == ["Europe/Berlin"]
 
 
 def test_without_a_file_it_is_printed(prompt: Prompt, write: Write) -> None:
@@ -29,14 +29,14 @@ def test_without_a_file_it_is_printed(prompt: Prompt, write: Write) -> None:
     assert json.loads(prompt.out) == written == prompt.json("rules", "compile", "rules.yaml")
 
 
-def test_what_is_no_rulebook_leaves_the_old_plate(prompt: Prompt, write: Write) -> None:
-    prompt("rules", "compile", write(BOOK), "-o", "rules.plate.json")
-    before = Path("rules.plate.json").read_bytes()
-    assert prompt("rules", "compile", write("rules: [{name: a, limit: 10/minit}]"), "-o", "rules.plate.json") == 2
+def test_what_is_no_rulebook_leaves_the_old_bundle(prompt: Prompt, write: Write) -> None:
+    prompt("rules", "compile", write(BOOK), "-o", "rules.bundle.json")
+    before = Path("rules.bundle.json").read_bytes()
+    assert prompt("rules", "compile", write("rules: [{name: a, limit: 10/minit}]"), "-o", "rules.bundle.json") == 2
     assert "10/minute" in prompt.err
     split = "rules: [{name: a, limit: 1/minute queue 99, where: split, nodes: 99}]"
-    assert "too slow for 99 nodes" in prompt.told("rules", "compile", write(split), "-o", "rules.plate.json")
-    assert Path("rules.plate.json").read_bytes() == before
+    assert "too slow for 99 nodes" in prompt.told("rules", "compile", write(split), "-o", "rules.bundle.json")
+    assert Path("rules.bundle.json").read_bytes() == before
 
 
 def test_where_nothing_can_be_written_is_told(prompt: Prompt, write: Write) -> None:

@@ -189,7 +189,7 @@ def document_of(server: RedisServer, version: int, prefix: str = "hg") -> dict[s
     return found
 
 
-def test_gateways_find_the_plate_its_scripts_and_their_texts(
+def test_gateways_find_the_bundle_its_scripts_and_their_texts(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
     server.call("SCRIPT", "FLUSH")
@@ -263,11 +263,11 @@ def test_what_is_stored_already_is_not_written_again(server: RedisServer) -> Non
     close_all()
 
 
-def test_a_rollback_works_the_plate_out_anew(
+def test_a_rollback_works_the_bundle_out_anew(
     prompt: Prompt, write: Write, where: tuple[str, ...], server: RedisServer
 ) -> None:
     plain = json.dumps({"rules": [{"name": "a", "limit": "10/hour", "overrides": True}]})
-    editions_at(server.url).push(ONE, plain, format="yaml", author="ann")  # before there were plates
+    editions_at(server.url).push(ONE, plain, format="yaml", author="ann")  # before there were bundles
     close_all()
     push(prompt, write, TWO, *where)
     server.call("DEL", "hg2:scripts")

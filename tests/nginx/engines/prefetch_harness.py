@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
-from tests.nginx.engines.redis.redis_harness import plate
+from tests.nginx.engines.redis.redis_harness import bundle
 from tests.servers import Nginx, RedisServer
 
 LEASING = Path(__file__).with_name("prefetch_driver.lua")
@@ -63,7 +63,7 @@ class Kiosk(Nginx):
         self.rules = rules
         said = self.folder / "said.json"
         limits = [parse(rule.limit) for rule in rules.values()]
-        made = plate(limits, list(rules), lockouts=True)
+        made = bundle(limits, list(rules), lockouts=True)
         told = {}
         for (name, rule), limit in zip(rules.items(), limits, strict=True):
             prefetch = {"hold_us": rule.hold_us} | ({} if rule.units is None else {"units": rule.units})

@@ -125,7 +125,7 @@ def test_a_server_that_comes_back_empty_decides_again_within_two_seconds(server:
 
 
 def test_a_gate_that_starts_without_redis_goes_by_what_it_kept(server: RedisServer, tmp_path: Any) -> None:
-    kept = tmp_path / "plate.json"
+    kept = tmp_path / "bundle.json"
     with gateway(server, rule(), options=f'{PLAIN}, keep = "{kept}"') as gate:
         statuses(gate, 1)
         until(lambda: None if kept.exists() else "not kept", 5)

@@ -183,7 +183,7 @@ def test_an_even_share_is_pythons(lua: Lua, limit: Limit, count: int, rank: int 
 @settings(max_examples=1000, deadline=None)
 @given(LIMITS | edges())
 @example(TokenBucket(90_001, 10_000_000_023 / 1_000_000, 27_628_826_087))  # one grain more than whole seconds
-def test_what_a_limit_gives_is_what_a_plate_says(lua: Lua, limit: Limit) -> None:
+def test_what_a_limit_gives_is_what_a_bundle_says(lua: Lua, limit: Limit) -> None:
     answer = lua.ask("complete", limit=entry(limit))
     assert {"text": limit.text, **answer} == entry(limit)
 

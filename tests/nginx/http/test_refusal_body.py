@@ -139,7 +139,7 @@ def loaded(address: str) -> dict[str, Any] | None:
 @settings(max_examples=500, deadline=None)
 @given(REDIRECTS | REDIRECTS.map(lambda rest: "/" + rest) | REDIRECTS.map(lambda rest: "https://a" + rest))
 def test_an_address_is_taken_if_the_loader_takes_it_and_it_cannot_end_a_header(lua: Lua, address: str) -> None:
-    """By itself: a plate may come from a loader that was less strict."""
+    """By itself: a bundle may come from a loader that was less strict."""
     written = loaded(address)
     found = answer(lua, {"redirect": address})
     if written is not None and re.fullmatch("[!-~]+", address):

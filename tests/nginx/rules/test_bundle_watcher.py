@@ -1,4 +1,4 @@
-"""The plate in force: followed, kept, and never lost because its source is away."""
+"""The bundle in force: followed, kept, and never lost because its source is away."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_a_server_that_lost_its_memory_changes_nothing() -> None:
         assert policy(gate) == SMALL  # also without its scripts: they are loaded again
 
 
-def test_the_last_good_plate_is_kept_on_disk() -> None:
+def test_the_last_good_bundle_is_kept_on_disk() -> None:
     with RedisServer() as server:
         gate = Gateway(BOOK, f"{server.url}?fallback=local")
         kept = gate.folder / "kept.json"
@@ -126,16 +126,16 @@ def test_a_file_is_watched(tmp_path: Path) -> None:
         assert policy(gate) == SMALL
         gate.follow(LARGER)
         follows(gate, LARGE)
-        gate.plate.write_text("{}")
+        gate.bundle.write_text("{}")
         time.sleep(1)
         assert policy(gate) == LARGE
         assert gate.log.count("This is no bundle") == 1
-        gate.plate.unlink()
+        gate.bundle.unlink()
         time.sleep(1)
         assert policy(gate) == LARGE
 
 
-def test_new_workers_know_the_plate_at_once() -> None:
+def test_new_workers_know_the_bundle_at_once() -> None:
     with RedisServer() as server, Gateway(BOOK, f"{server.url}?fallback=local", workers=2) as gate:
         assert policy(gate) == SMALL
         server.stop()
@@ -148,7 +148,7 @@ def test_new_workers_know_the_plate_at_once() -> None:
         assert policy(gate) == SMALL
 
 
-def test_a_worker_that_takes_the_place_of_another_knows_the_plate() -> None:
+def test_a_worker_that_takes_the_place_of_another_knows_the_bundle() -> None:
     """The master began before the book was known, and Redis is gone now."""
     with RedisServer() as server, Gateway(BOOK, f"{server.url}?fallback=local") as gate:
         assert policy(gate) == SMALL
@@ -168,8 +168,8 @@ def test_the_first_request_waits_for_the_book() -> None:
 
 def test_nginx_does_not_start_without_anything_to_follow() -> None:
     gate = Gateway(BOOK)
-    gate.plate.write_text('{"rules": [], "limits": 7')
-    with pytest.raises(RuntimeError, match=r"plate\.json cannot be followed: This is not JSON"):
+    gate.bundle.write_text('{"rules": [], "limits": 7')
+    with pytest.raises(RuntimeError, match=r"bundle\.json cannot be followed: This is not JSON"):
         gate.start()
     gate.stop()
 

@@ -63,7 +63,7 @@ def offset(zone: str, at: int) -> int:
 
 @cache
 def offsets(zone: str) -> list[list[int]]:
-    """As a plate has them: from which second on the zone is how many seconds ahead."""
+    """As a bundle has them: from which second on the zone is how many seconds ahead."""
     start, end = second(YEARS[0], 1, 1), second(YEARS[1], 1, 1)
     found = [[0, offset(zone, start)]]
     for day in range(start, end, 86400):
@@ -136,13 +136,13 @@ def test_within_a_window_nothing_is_worked_out_again(lua: Lua) -> None:
 
 
 @pytest.mark.parametrize("text", ["1000/day fixed", "10/s", "10/minute queue 5", "5/s smooth"])
-def test_without_a_calendar_the_numbers_are_the_plates(lua: Lua, text: str) -> None:
+def test_without_a_calendar_the_numbers_are_the_bundles(lua: Lua, text: str) -> None:
     limit = parse(text)
     answer = lua.ask("calendar", limit=entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
     assert answer["words"] == [entry(limit)["numbers"]]
 
 
-def test_a_zone_that_the_plate_leaves_out_is_named(lua: Lua) -> None:
+def test_a_zone_that_the_bundle_leaves_out_is_named(lua: Lua) -> None:
     limit = parse("1000/month fixed in Europe/Berlin")
     answer = lua.ask("calendar", limit=entry(limit), zones={}, times=[second(2026, 1, 1) * SECOND])
     assert answer["words"][0]["error"] == (

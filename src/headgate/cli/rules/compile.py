@@ -23,12 +23,12 @@ def add(verbs: Commands) -> None:
         "compile",
         run,
         "a rulebook as nginx reads it from a file",
-        "headgate rules compile rules.yaml -o rules.plate.json",
+        "headgate rules compile rules.yaml -o rules.bundle.json",
         more="For a gateway that follows a file, not what was pushed. Compile again when the rules change, and "
         "once in a while: time zones are computed for thirty years, by the rules of today.",
     )
     parser.add_argument("file", metavar="FILE", help="YAML, TOML or JSON")
-    parser.add_argument("-o", "--output", metavar="PLATE", help="write it there, whole or not at all")
+    parser.add_argument("-o", "--output", metavar="BUNDLE", help="write it there, whole or not at all")
 
 
 def run(args: argparse.Namespace) -> Output:

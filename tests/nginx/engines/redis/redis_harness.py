@@ -102,13 +102,13 @@ class Gate:
         assert "aborted" not in log, log
 
 
-class Plate(NamedTuple):
+class Bundle(NamedTuple):
     limits: dict[str, Any]
     scripts: dict[str, str]
     texts: dict[str, str]
 
 
-def plate(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False) -> Plate:
+def bundle(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False) -> Bundle:
     """What a gateway is told of limits: the same words as on Python's wire."""
     said: dict[str, Any] = {}
     scripts: dict[str, Script] = {}
@@ -129,7 +129,7 @@ def plate(limits: Sequence[Limit], names: Sequence[str], lockouts: bool = False)
     scripts["slots"] = standalone_script("slots", "slots")
     scripts["membership"] = standalone_script("membership")
     texts = {script.sha: script.text for script in scripts.values()}
-    return Plate(said, {name: script.sha for name, script in scripts.items()}, texts)
+    return Bundle(said, {name: script.sha for name, script in scripts.items()}, texts)
 
 
 class Engine:
@@ -147,7 +147,7 @@ class Engine:
         self.limits = {name: parse(text) for name, text in limits.items()}
         self.names = list(limits)
         lockouts = any("lockout" in each for each in terms.values())
-        self.plate = plate(list(self.limits.values()), self.names, lockouts)
+        self.bundle = bundle(list(self.limits.values()), self.names, lockouts)
         hands: list[Any] = []
         said: list[Any] = []
         for at, (name, limit) in enumerate(self.limits.items()):
@@ -162,7 +162,7 @@ class Engine:
             hands=hands,
             terms=said,
             zones=zones,
-            **self.plate._asdict(),
+            **self.bundle._asdict(),
         )
 
     def do(self, verb: str, **question: Any) -> Any:

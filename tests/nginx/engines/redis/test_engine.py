@@ -163,7 +163,7 @@ def test_the_smallest_script_that_covers_them(gate: Gate, server: RedisServer) -
     both = (("one", "ada", 1), ("two", "ada", 1))
     engine.do("drop", script="take_all fixed_window token_bucket")
     assert [facts[1] for facts in engine.decide(*both)] == [8, 8]
-    names = [name for name in engine.plate.scripts if name.startswith("take_all ")]
+    names = [name for name in engine.bundle.scripts if name.startswith("take_all ")]
     for name in names:
         if len(name.split()) == 4:
             engine.do("drop", script=name)

@@ -189,7 +189,7 @@ def offsets(zone: str) -> list[tuple[int, int]]:
 
 
 def unresolved(limit: Limit) -> Limit:
-    """The limit as a plate has it: without the calendar around now."""
+    """The limit as a bundle has it: without the calendar around now."""
     return parse(limit.text) if limit.algorithm == "fixed_window" else limit
 
 

@@ -20,7 +20,7 @@ local M = {}
 
 local POLL_INTERVAL_S = 0.4 -- between two polls
 local TIMEOUT_S = 1.0 -- of one request to Redis
-local SAVED_BUNDLE, UNLIMITED_LOGGED, WARNINGS_LOGGED = "p:plate", "p:unlimited", "p:warned:"
+local SAVED_BUNDLE, UNLIMITED_LOGGED, WARNINGS_LOGGED = "p:bundle", "p:unlimited", "p:warned:"
 
 local BundleWatcher = {}
 BundleWatcher.__index = BundleWatcher
