@@ -30,7 +30,8 @@ def public_names() -> Iterator[tuple[str, Any]]:
     """Functions, classes, and the methods that classes of ours define or inherit from classes of ours."""
     seen: set[int] = set()
     for module in MODULES:
-        for name, thing in sorted(vars(module).items()):
+        for name in sorted(dir(module)):  # also what is loaded on first use
+            thing = getattr(module, name)
             public = name in module.__all__ if hasattr(module, "__all__") else _own(module, name, thing)
             if not public or not (inspect.isclass(thing) or inspect.isfunction(thing)) or id(thing) in seen:
                 continue
