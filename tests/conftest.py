@@ -17,12 +17,12 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.servers import BASE_US, KINDS, Cluster, DrivenClock, Kind, RedisServer, Sentinels
 
 # A busy machine is no counter-example.
-settings.register_profile("house", deadline=None)
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
 # A run in the background may have been told to ignore it, and all that it starts would as well.
