@@ -60,7 +60,7 @@ from headgate.algorithms.limit import (
 )
 from headgate.errors import InvalidRule
 
-# What the engine counted, for the caller that it decides about:
+# The engine's counts, for the caller that it decides about:
 #   alive     leases and tickets of others that are alive
 #   behind    how many of those are tickets behind the caller's; 0 for a newcomer, who is last in the queue
 #   opens_us  when the one ends that `turn` chose; anything if it chose none

@@ -9,7 +9,7 @@ _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
 class Style(NamedTuple):
-    """What a stream can show: colours, and Unicode blocks."""
+    """The abilities of an output stream: colours, and Unicode blocks."""
 
     color: bool
     blocks: bool

@@ -37,7 +37,7 @@ _MAX_LIFE_US = DAY
 
 
 class LedgerBase:
-    """What all ledgers share: a limit, how it is divided, and how long its grants last and count."""
+    """The base of all ledgers: a limit, how it is divided, and how long its grants last and count."""
 
     def __init__(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> None:
         if ttl_us <= 0 or grace_us < 0 or ttl_us + grace_us > _MAX_LIFE_US:

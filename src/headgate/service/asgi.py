@@ -125,7 +125,7 @@ Handler = Callable[[Request], Response | Awaitable[Response]]
 
 
 class Application(Protocol):
-    """What Asgi serves: finds the handler of a request, and turns errors into responses."""
+    """Finds the handler of a request, and turns errors into responses; Asgi serves it."""
 
     def route(self, request: Request) -> tuple[int | None, Handler]:
         """Returns the largest body in bytes, None if it is not read; and the handler of the request."""

@@ -61,7 +61,7 @@ from headgate.flow import Flow, arun, run
 
 
 class _DenialCache:
-    """What the sync and the async engine share: the table, and the clock of its lookups."""
+    """The base of both engines: the table, and the clock of its lookups."""
 
     inner: Any
 
@@ -91,7 +91,7 @@ class _DenialCache:
 
 
 class _CachingMeter:
-    """What the sync and the async meter share: the index of their name, and what may be stored in it."""
+    """The base of both meters: the index of their name, and what may be stored in it."""
 
     def __init__(self, cache: _DenialCache, limit: Limit, name: str, options: ChargeOptions | None) -> None:
         self.limit = limit

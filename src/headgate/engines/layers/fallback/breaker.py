@@ -43,7 +43,7 @@ class Phase(Enum):
 
 
 class Route(Enum):
-    """What a call should do."""
+    """The route of a call: the engine, the fallback, or a probe of the engine."""
 
     ASK = "ask"
     PROBE = "probe"

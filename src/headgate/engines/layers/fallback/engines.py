@@ -196,7 +196,7 @@ class AsyncFallbackEngine(Fallback):
 
 
 class _FallbackMeterBase:
-    """What the sync and the async meter share."""
+    """The base of the sync and the async meter."""
 
     def __init__(self, engine: Fallback, meter: Any, options: ChargeOptions | None) -> None:
         self.meter = meter

@@ -52,7 +52,7 @@ HeartbeatReply = tuple[int, int]
 
 
 class MembershipState:
-    """What one member remembers of the others. Pure: it sends no requests."""
+    """Remembers how many other members there are. Pure: it sends no requests."""
 
     def __init__(self, count: int | None = None, has_heartbeat: bool = False) -> None:
         self.engines: WeakSet[Any] = WeakSet()

@@ -32,7 +32,7 @@ MeterCharge = tuple[Any, str, int]  # a meter of the fallback engine, a key, a c
 
 
 class Settlement:
-    """What this process stores about the engine's parts and counts."""
+    """Stores what this process knows about the engine's shards and counts."""
 
     def __init__(
         self, inner: Any, members: MembershipState, clock: Clock, deadline_us: int, max_recent: int

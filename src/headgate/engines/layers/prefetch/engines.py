@@ -86,7 +86,7 @@ def guarantee(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None,
 
 
 class _PrefetchBase:
-    """What the sync and the async engine share: the batches they hold, and the options that allow them."""
+    """The base of both engines: the batches they hold, and the options that allow them."""
 
     inner: Any
 
