@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.algorithms.durations import format_period
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.leaky_bucket import LeakyBucket
-from headgate.algorithms.limit import DAY, HOUR, MINUTE, SECOND, Limit, format_period
+from headgate.algorithms.limit import DAY, HOUR, MINUTE, SECOND, Limit
 from headgate.algorithms.sliding_log import SlidingLog
 from headgate.algorithms.sliding_window import SlidingWindow
 from headgate.algorithms.slots import Slots

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import headgate
-from headgate.algorithms.limit import Limit
+from headgate.algorithms.durations import in_words
 from headgate.cli import main
-from headgate.explain import explain, in_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,11 +123,6 @@ def test_several_limits_are_explained_together(capsys: pytest.CaptureFixture[str
     assert code == 0
     assert out.count("algorithm") == 2
     assert "decided together" in out
-
-
-def test_a_limit_of_no_known_kind_is_a_mistake_of_ours() -> None:
-    with pytest.raises(TypeError, match="no kind"):
-        explain(Limit())
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from headgate.algorithms.decision import Receipt
 from headgate.algorithms.fixed_window import FixedWindow
-from headgate.engines.layers.fallback.limit_share import full_capacity
 from headgate.engines.redis.protocol import membership_request, take_all_request
 from headgate.engines.redis.script_assembly import algorithm_script, mixed_script, standalone_script
 from headgate.gateway.bundle import compile_bundle, script_texts
-from headgate.http.headers import per_second, quota, window_seconds
+from headgate.http.headers import per_second, quota
 from headgate.limit_syntax import parse
 from headgate.rules import load, serialization
 from headgate.rules.distribution.version import GATEWAY_FIELDS
@@ -49,8 +48,8 @@ def test_every_limit_has_its_entry_and_nothing_else_has(book: Rulebook) -> None:
     for text, entry in found.items():
         limit = parse(text)
         assert entry["algorithm"] == limit.algorithm
-        assert (entry["quota"], entry["fresh"]) == (quota(limit), full_capacity(limit))
-        assert entry.get("window") == window_seconds(limit)
+        assert (entry["quota"], entry["fresh"]) == (quota(limit), limit.units_at_once)
+        assert entry.get("window") == limit.window_seconds
         assert entry.get("per_second") == per_second(limit)
         assert None not in entry.values()
         calendar = limit if isinstance(limit, FixedWindow) and limit.unit else None

@@ -12,7 +12,7 @@ from headgate.algorithms import algorithm
 from headgate.algorithms.decision import Decision, JointDecision, Verdict
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.calendar import resolve
-from headgate.http.headers import Fields, headers, per_second, quota, retry_after, window_seconds
+from headgate.http.headers import Fields, headers, per_second, quota, retry_after
 from headgate.limit_syntax import parse
 
 FORMS = ("draft-11", "legacy", "envoy", "spring", "off")
@@ -46,7 +46,7 @@ LIMITS = {  # quota, window in seconds, whole units a second
 @pytest.mark.parametrize(("text", "expected"), LIMITS.items(), ids=list(LIMITS))
 def test_what_a_limit_gives_and_in_what_time(text: str, expected: tuple[int, int | None, int | None]) -> None:
     limit = parse(text)
-    assert (quota(limit), window_seconds(limit), per_second(limit)) == expected
+    assert (quota(limit), limit.window_seconds, per_second(limit)) == expected
 
 
 class Told(Decision):
@@ -286,7 +286,7 @@ def test_fields_are_plain_and_tell_no_key(told: list[Verdict], form: str) -> Non
 
 @given(limits.filter(lambda limit: limit.algorithm not in ("slots", "smooth")), st.integers(0, 10**12), st.data())
 def test_whoever_keeps_to_the_policy_is_not_refused(limit: Limit, start_us: int, data: st.DataObject) -> None:
-    window, state, now_us = window_seconds(limit) or 0, None, START_US + start_us
+    window, state, now_us = limit.window_seconds or 0, None, START_US + start_us
     for _ in range(4):
         limit = resolve(limit, now_us)
         facts, state = algorithm(limit).decide(limit, state, now_us, quota(limit))

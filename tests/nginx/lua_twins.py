@@ -5,9 +5,8 @@ from typing import Any
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
-from headgate.engines.layers.fallback.limit_share import full_capacity
 from headgate.engines.redis.protocol import limit_args
-from headgate.http.headers import per_second, quota, window_seconds
+from headgate.http.headers import per_second, quota
 from tests.nginx.rules.luajit_process import Lua
 
 DRIVER = Path(__file__).with_name("twins.lua")
@@ -24,9 +23,9 @@ def entry(limit: Limit) -> dict[str, Any]:
         "algorithm": limit.algorithm,
         "numbers": [str(number) for number in limit_args(limit, "a rule")],
         "quota": quota(limit),
-        "window": window_seconds(limit),
+        "window": limit.window_seconds,
         "per_second": per_second(limit),
-        "fresh": full_capacity(limit),
+        "fresh": limit.units_at_once,
     }
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         told["calendar"] = {"unit": limit.unit, "zone": limit.zone}

@@ -59,19 +59,23 @@ Laws (tests/algorithms/test_token_bucket.py, test_token_bucket_laws.py, test_clo
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import ceil, frexp, gcd
 from typing import NamedTuple
 
 from headgate.algorithms.decision import Outcome, Receipt
+from headgate.algorithms.durations import format_period, in_words
 from headgate.algorithms.limit import (
     EXACT,
     HORIZON_US,
     MAX_CLOCK_SWING_US,
+    REFUSAL_TEXT,
+    SECOND,
     YEAR,
+    Description,
     Limit,
     check_microseconds,
     check_whole,
-    format_period,
 )
 from headgate.errors import InvalidRule
 
@@ -144,6 +148,7 @@ class TokenBucket(Limit):
 
     __slots__ = ("amount", "burst", "capacity", "measure", "pace", "period_us")
     algorithm = "token_bucket"
+    prefetchable = True
 
     def __init__(self, amount: int, per: float = 1, burst: int | None = None) -> None:
         check_whole("The amount of a token bucket", amount)
@@ -170,6 +175,48 @@ class TokenBucket(Limit):
     @property
     def max_cost(self) -> int:
         return self.burst
+
+    @property
+    def window_seconds(self) -> int:
+        return -(-self.capacity // (self.amount * SECOND))
+
+    @property
+    def units_per_second(self) -> Fraction:
+        return Fraction(self.amount * SECOND, self.period_us)
+
+    @property
+    def unit_drain(self) -> tuple[int, int]:
+        return self.period_us, self.amount
+
+    def as_bucket(self) -> tuple[int, int, int]:
+        return self.amount, self.period_us, self.burst
+
+    def _share(self, units: int, sharers: int) -> TokenBucket:
+        # The period is multiplied, not the amount divided: that is exact. If the last unit of a burst makes a
+        # bucket too slow to fill, it is left out; if the period gets too long to express, the amount is rounded
+        # down.
+        less = max(1, units - 1)
+        for burst in (units, less):
+            try:
+                return TokenBucket(self.amount, self.period_us * sharers / SECOND, burst)
+            except InvalidRule:
+                continue
+        return TokenBucket(self.amount // sharers, self.period_us / SECOND, less)
+
+    def explain(self) -> Description:
+        unit_us, fill_us = self.period_us / self.amount, self.capacity / self.amount
+        yield "algorithm", "token bucket (GCRA): a steady rate that forgives short bursts"
+        yield "passes", f"{self.burst:,} at once from a full bucket, then one every {in_words(unit_us)}"
+        yield "at most", f"{self.burst:,} in any span of time, and what comes back within it"
+        if self.amount == 1:
+            yield "exact", f"to the microsecond: one unit is {self.period_us:,} us"
+        else:
+            yield (
+                "exact",
+                f"nothing is rounded: {self.amount:,} units are {self.period_us:,} us, the rest is remembered",
+            )
+        yield "idle keys", f"are forgotten when their bucket is full again: after {in_words(fill_us)} at most"
+        yield "refused", f"{REFUSAL_TEXT}; a cost above {self.burst:,} never passes"
 
 
 def decide(

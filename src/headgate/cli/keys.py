@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 
 from headgate.algorithms.decision import REMAINING, RESET_AFTER_US
+from headgate.algorithms.durations import in_words
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import Output, warn
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.cli.rulebook_option import add_rules_option, optional_rulebook
 from headgate.cli.table import Table, Value
-from headgate.explain import in_words
 from headgate.operations.key_usage import SCAN_LIMIT, KeyUsage, UsageReport, check_rule, report_usage, scan_keys
 
 

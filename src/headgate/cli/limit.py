@@ -9,7 +9,7 @@ from headgate.cli.output import Output
 from headgate.cli.parser import Commands, command, whole_number
 from headgate.engines import url_options
 from headgate.engines.url import open_async_engine
-from headgate.explain import explain, explain_limits, guarantees
+from headgate.explain import explain_limits, guarantees
 from headgate.limit_syntax import parse_all
 
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> Output:
     nodes = args.nodes or (url_options.split_url_options(args.engine)[1].nodes if args.engine else None) or 1
     document = [
         {"limit": limit.text, "algorithm": limit.algorithm}
-        | {"explained": dict((*explain(limit), *guarantees(engine, limit, nodes)))}
+        | {"explained": dict((*limit.explain(), *guarantees(engine, limit, nodes)))}
         for limit in limits
     ]
     return Output({"limits": document}, [explain_limits(limits, engine, nodes, width).removesuffix("\n")])

@@ -10,12 +10,12 @@ import argparse
 from typing import Any
 
 from headgate.algorithms.decision import Decision, Verdict
+from headgate.algorithms.durations import in_words
 from headgate.cli.counter_options import add_counter_options, all_counters_of, counters_of
 from headgate.cli.engine_option import add_engine, server
 from headgate.cli.output import DONE, NEGATIVE, Output
 from headgate.cli.parser import Commands, Parser, Run, command, whole_number
 from headgate.cli.table import Cell, Table, Value
-from headgate.explain import in_words
 from headgate.flow import run
 from headgate.operations import manual_calls
 from headgate.validation import check_key

@@ -28,11 +28,10 @@ from typing import Any
 from headgate.algorithms.decision import ALLOWED, MARK, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
-from headgate.algorithms.smooth import Smooth
 from headgate.enforcement.rule_decision import CANDIDATE, SHADOW, Charged, ChargeLabel, Denied, RuleDecision
 from headgate.enforcement.split_limits import check_split_limits, even_share
 from headgate.engines.charge_options import ChargeOptions
-from headgate.engines.layers.fallback.limit_share import MemberPosition, full_capacity
+from headgate.engines.layers.fallback.limit_share import MemberPosition
 from headgate.engines.url_options import EngineOptions
 from headgate.flow import Flow
 from headgate.rules.condition import Test
@@ -302,8 +301,8 @@ def _never_allowed(rule: Rule) -> bool:
     cost = rule.cost
     if cost is None or cost.cases or isinstance(cost.otherwise, str) or rule.limit.cases:
         return False
-    limits = [limit for limit in rule.limit.otherwise if not isinstance(limit, Smooth | Slots)]
-    return any(cost.otherwise > full_capacity(limit) for limit in limits)
+    limits = [limit for limit in rule.limit.otherwise if not isinstance(limit, Slots)]
+    return any(cost.otherwise > limit.max_cost for limit in limits)
 
 
 def _needs_process_count(rule: Rule) -> bool:

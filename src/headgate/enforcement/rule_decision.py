@@ -32,7 +32,6 @@ from headgate.algorithms.decision import (
     longest_delay,
 )
 from headgate.algorithms.limit import EXACT, UNLIMITED, Limit
-from headgate.engines.layers.fallback.limit_share import full_capacity
 from headgate.lazy import lazy_property
 from headgate.rules.match import Match
 from headgate.rules.rule import Refusal
@@ -275,4 +274,4 @@ def _retry_after_us(part: Decision) -> float:
 def _remaining_share(part: Decision) -> float:
     """Returns the remaining units as a share of the limit."""
     limit = part.source.limit
-    return inf if limit is UNLIMITED else part.facts[REMAINING] / full_capacity(limit)
+    return inf if limit is UNLIMITED else part.facts[REMAINING] / limit.units_at_once

@@ -33,7 +33,6 @@ from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.calendar import time_zone
 from headgate.enforcement.call_plan import limit_cases
-from headgate.engines.layers.fallback.limit_share import full_capacity
 from headgate.engines.redis.protocol import limit_args
 from headgate.engines.redis.script_assembly import (
     Script,
@@ -42,7 +41,7 @@ from headgate.engines.redis.script_assembly import (
     mixed_script,
     standalone_script,
 )
-from headgate.http.headers import per_second, quota, window_seconds
+from headgate.http.headers import per_second, quota
 from headgate.rules import serialization
 from headgate.rules.rule import Rule, Rulebook
 
@@ -89,11 +88,11 @@ def _limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     yield "algorithm", limit.algorithm
     yield "numbers", [str(number) for number in limit_args(limit, "")]
     yield "quota", quota(limit)
-    if (window := window_seconds(limit)) is not None:
+    if (window := limit.window_seconds) is not None:
         yield "window", window
     if (rate := per_second(limit)) is not None:
         yield "per_second", rate
-    yield "fresh", full_capacity(limit)
+    yield "fresh", limit.units_at_once
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         yield "calendar", {"unit": limit.unit, "zone": limit.zone}
 

@@ -19,7 +19,6 @@ from headgate.algorithms.decision import REMAINING, RESET_AFTER_US, Outcome, Ove
 from headgate.algorithms.limit import SECOND, Limit
 from headgate.algorithms.slots import Slots
 from headgate.enforcement.call_plan import limit_cases
-from headgate.engines.layers.fallback.limit_share import full_capacity, units_in_use
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.memory.key_scan import MemoryKeyScan
 from headgate.errors import InvalidRule
@@ -59,11 +58,11 @@ class KeyUsage(NamedTuple):
 
     @property
     def used(self) -> int | None:
-        return None if self.limit is None or self.outcome is None else units_in_use(self.limit, self.outcome)
+        return None if self.limit is None or self.outcome is None else self.limit.units_in_use(self.outcome)
 
     @property
     def share(self) -> float | None:
-        return None if self.limit is None or self.used is None else self.used / full_capacity(self.limit)
+        return None if self.limit is None or self.used is None else self.used / self.limit.units_at_once
 
     @property
     def order(self) -> tuple[float, int]:
@@ -71,7 +70,7 @@ class KeyUsage(NamedTuple):
 
     @property
     def capacity(self) -> int | None:
-        return None if self.limit is None else full_capacity(self.limit)
+        return None if self.limit is None else self.limit.units_at_once
 
 
 class Tally:

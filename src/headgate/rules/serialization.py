@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headgate.algorithms.limit import SECOND, format_period
+from headgate.algorithms.durations import format_period
+from headgate.algorithms.limit import SECOND
 from headgate.rules.condition import All, AnyOf, Condition, Test
 from headgate.rules.rule import Choice, Limits, Modes, Prefetch, Refusal, Rule, Rulebook
 

@@ -24,7 +24,7 @@ from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.async_engine import AsyncMemoryMeter
-from headgate.http.headers import headers, quota, window_seconds
+from headgate.http.headers import headers, quota
 from headgate.service.asgi import RawHeaders, encode_headers
 
 MAX_CACHED_REQUESTS = 4096
@@ -55,7 +55,7 @@ class CachedCheck:
         if isinstance(meter, AsyncMemoryMeter):
             self.decide_now = partial(meter.meter.decide, key, cost)
         self._header_format = plan.compiled_rulebook.book.headers
-        self._quota, self._has_window = quota(meter.limit), window_seconds(meter.limit) is not None
+        self._quota, self._has_window = quota(meter.limit), meter.limit.window_seconds is not None
         sample = Decision((True, 0, 0, 0, 0, 0, 0), meter, key, cost)
         sample.rule = rule
         self._policy = encode_headers(headers(sample, "draft-11"))[0]

@@ -21,7 +21,6 @@ from headgate.algorithms import algorithm
 from headgate.algorithms.decision import ALLOWED, Outcome, Receipt
 from headgate.algorithms.limit import DAY, HORIZON_US, HOUR, Limit
 from headgate.calendar import resolve
-from headgate.engines.memory.engine import pace_of
 
 START_US = 1_700_000_000_000_000
 FIRST_US = 1_000_000_000_000_000  # 2001
@@ -119,7 +118,7 @@ class Walker:
 
     def _seen(self) -> Any:
         """The state, as one of the limit that asks."""
-        written, own = pace_of(self.kept_under), pace_of(self.limit)
+        written, own = self.kept_under.pace, self.limit.pace
         if self.state is None or self.model.carried is None or written == own:
             return self.state
         return self.model.carried(self.limit, self.state, written)
@@ -132,7 +131,7 @@ class Walker:
 
     def _pace(self) -> tuple[str, ...]:
         """The pace that the state was written at, where one is kept with it."""
-        return () if self.model.carried is None else (str(pace_of(self.kept_under)),)
+        return () if self.model.carried is None else (str(self.kept_under.pace),)
 
     def _at_now(self) -> Limit:
         return resolve(self.limit, self.now_us)

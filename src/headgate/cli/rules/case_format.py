@@ -21,10 +21,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headgate.algorithms.durations import in_words
 from headgate.algorithms.limit import SECOND
 from headgate.cli.rulebook_option import file_text
 from headgate.clock import ManualClock
-from headgate.explain import in_words
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, normalize_name, parse_attribute_name, request
 from headgate.rules.parsing import fields, read_json, read_toml, read_yaml

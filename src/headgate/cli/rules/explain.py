@@ -9,6 +9,7 @@ import argparse
 from typing import Any
 
 from headgate.algorithms.decision import Verdict
+from headgate.algorithms.durations import in_words
 from headgate.algorithms.limit import UNLIMITED
 from headgate.cli.engine_option import server
 from headgate.cli.output import Output, warn
@@ -17,7 +18,6 @@ from headgate.cli.rulebook_option import print_warnings
 from headgate.cli.table import Cell, Table, Value
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.explain import in_words
 from headgate.limiter import Limiter
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, normalize_name, normalize_value, parse_attribute_name, request

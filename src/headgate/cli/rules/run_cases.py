@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from headgate.algorithms.durations import in_words
 from headgate.algorithms.limit import SECOND
 from headgate.cli.rules.case_format import Call, Case
 from headgate.clock import ManualClock
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.engine import MemoryEngine
-from headgate.explain import in_words
 from headgate.limiter import Limiter
 from headgate.rules.rule import Rulebook
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms import algorithm, lockout, quota_grants
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.slots import Slots
 from headgate.calendar import resolve
@@ -51,12 +50,6 @@ class CancelledReservation(NamedTuple):
 Family = dict[int, StateTable[Any]]
 
 
-def pace_of(limit: Limit) -> int:
-    """Returns what separates states of one name that have different meanings; 0 where a state is complete by
-    itself."""
-    return getattr(limit, "pace", 0)
-
-
 class MemoryEngine:
     """Decides in this process. Safe from any number of threads and event loops."""
 
@@ -88,7 +81,7 @@ class MemoryEngine:
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
         with self.lock:
             family = self._families.setdefault((limit.algorithm, name), {})
-            family.setdefault(pace_of(limit), StateTable())
+            family.setdefault(limit.pace, StateTable())
         return MemoryMeter(self, family, limit, name, options)
 
     def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> MemorySlotMeter:
@@ -153,11 +146,11 @@ class MemoryMeter:
         self._clock = engine.clock
         self._now_us = engine.clock.now_us
         self._family = family
-        self._table = family[pace_of(limit)]
+        self._table = family[limit.pace]
         self._states = self._table.states
         self._algorithm = algorithm(limit)
         self._decide = self._algorithm.decide
-        self._is_calendar = isinstance(limit, FixedWindow) and limit.unit is not None
+        self._is_calendar = limit.is_calendar
         self.decide: Decide = self._decide_by_calendar if self._is_calendar else self._fast_decide()
         if options is not None and not options.plain:
             self.decide = self._decide_by_rule
@@ -212,7 +205,7 @@ class MemoryMeter:
 
     def _find_state(self, key: str, now_us: int, limit: Limit) -> Any:
         """Returns the state of a key, also one that was written at another pace."""
-        own_pace = pace_of(limit)
+        own_pace = limit.pace
         table = self._family.get(own_pace)
         state = None if table is None else table.states.get(key)
         if state is None and self._algorithm.carried is not None:
@@ -227,7 +220,7 @@ class MemoryMeter:
         limit, table = self.limit, self._table
         if override is not None:
             limit = override
-            table = self._family.get(pace_of(override)) or self._family.setdefault(pace_of(override), StateTable())
+            table = self._family.get(override.pace) or self._family.setdefault(override.pace, StateTable())
         if state is table.states.get(key):
             return
         if len(self._family) > 1:

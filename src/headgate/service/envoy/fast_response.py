@@ -17,7 +17,6 @@ from struct import Struct
 from typing import Any
 
 from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Outcome
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.check_together import CallBatch
 from headgate.enforcement.rule_decision import Charged, ChargeLabel
@@ -30,7 +29,6 @@ from headgate.service.envoy.response import (
     LimitDescription,
     OptionalDecisions,
     ResponseFormat,
-    reset_us,
 )
 
 _NO_LIMIT_STATUS = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
@@ -59,7 +57,7 @@ class _LimitTemplate:
         sample = Decision(_NO_OUTCOME, source, "", 1)
         sample.rule = self.rule_name = rule_name
         self.source = source
-        self.window = source.limit if isinstance(source.limit, FixedWindow) else None
+        self.window = source.limit if source.limit.has_edges else None
         description = LimitDescription(sample)
         self.quota, self.policy_name, self.has_window = (
             description.quota,
@@ -176,7 +174,7 @@ def _encode_rows(rows: Sequence[Row]) -> bytes | None:
 def _encode_status(template: _LimitTemplate, outcome: Outcome) -> bytes:
     reset_after_us = outcome[RESET_AFTER_US]
     if not reset_after_us and template.window is not None:
-        reset_after_us = reset_us(outcome, template.window)
+        reset_after_us = template.window.reset_after_us(outcome)
     seconds, rest_us = divmod(reset_after_us, SECOND)
     reset = b"\x08" + _varint(seconds) if seconds else b""
     if rest_us:

@@ -35,27 +35,17 @@ from typing import Any, NamedTuple
 
 from headgate.algorithms.decision import (
     ALLOWED,
-    AT_US,
     DELAY_US,
-    MARK,
     REMAINING,
-    RESET_AFTER_US,
     RETRY_AFTER_US,
     Decision,
     DegradedOutcome,
     Limited,
-    Outcome,
 )
-from headgate.algorithms.fixed_window import FixedWindow
-from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
-from headgate.algorithms.sliding_log import SlidingLog
-from headgate.algorithms.sliding_window import SlidingWindow
-from headgate.algorithms.smooth import Smooth
-from headgate.algorithms.token_bucket import TokenBucket
 from headgate.enforcement.call_plan import CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
-from headgate.http.headers import headers, per_second, quota, window_seconds
+from headgate.http.headers import headers, quota
 from headgate.rules.rule import Headers
 from headgate.service.envoy.messages import RateLimitResponse
 from headgate.service.envoy.request import UNITS, DescriptorCheck
@@ -69,8 +59,6 @@ DecisiveParts = Sequence[tuple[RuleDecision, Decision]]
 
 _UNKNOWN_UNIT = 0
 _UNIT_BY_NAME = {unit_name: number for number, (unit_name, _) in UNITS.items()}
-_UNIT_BY_PERIOD_US = {seconds * SECOND: number for number, (_, seconds) in UNITS.items()}
-_RATE_UNITS = [(number, UNITS[number][1]) for number in (1, 2, 3, 4)]  # units of rates, ascending
 
 
 class ResponseFormat(NamedTuple):
@@ -142,7 +130,7 @@ class LimitDescription:
         self.quota: int = quota(limit)
         self.policy: str = headers(part, "draft-11")[0][1] if part.shadow_kind is None else ""
         self.name: str = self.policy.partition(";q=")[0]
-        self.has_window: bool = window_seconds(limit) is not None
+        self.has_window: bool = limit.window_seconds is not None
 
 
 _limit_descriptions: dict[int, LimitDescription] = {}
@@ -181,16 +169,9 @@ def _fill_status(status: Any, check: DescriptorCheck, part: Decision, response_f
     if remaining > 0 and current_limit.requests_per_unit:
         status.limit_remaining = remaining if remaining < MAX_UINT32 else MAX_UINT32
     wait_us = None if outcome[ALLOWED] else outcome[RETRY_AFTER_US]
-    seconds, rest_us = divmod(reset_us(outcome, part.source.limit) if wait_us is None else wait_us, SECOND)
+    seconds, rest_us = divmod(part.source.limit.reset_after_us(outcome) if wait_us is None else wait_us, SECOND)
     reset = status.duration_until_reset
     reset.seconds, reset.nanos = seconds, rest_us * 1000
-
-
-def reset_us(outcome: Outcome, limit: Limit) -> int:
-    """Returns when the counter will be as if never used; for a window that is, when it ends."""
-    if outcome[RESET_AFTER_US] or not isinstance(limit, FixedWindow):
-        return outcome[RESET_AFTER_US]
-    return max(0, outcome[MARK] - outcome[AT_US])
 
 
 def _add_refusal(response: Any, decision: RuleDecision, decisive: DecisiveParts) -> None:
@@ -248,34 +229,5 @@ def _restrictiveness(decisive: tuple[RuleDecision, Decision]) -> tuple[int, floa
 
 def rate(limit: Limit) -> tuple[int, int]:
     """Returns requests per unit, and Envoy's number of the unit: 0 if it has none for this."""
-    amount, unit = _rate_of(limit)
-    return min(amount, MAX_UINT32), unit
-
-
-def _rate_of(limit: Limit) -> tuple[int, int]:
-    match limit:
-        case TokenBucket():
-            return _smallest_whole_rate(limit, limit.amount * SECOND, limit.period_us)
-        case LeakyBucket():
-            return _smallest_whole_rate(limit, limit.rate, 1000)
-        case Smooth():
-            return (
-                (units, _UNIT_BY_NAME["second"]) if (units := per_second(limit)) else (quota(limit), _UNKNOWN_UNIT)
-            )
-        case FixedWindow() if limit.unit:
-            return limit.amount, _UNIT_BY_NAME[limit.unit]
-        case FixedWindow() | SlidingLog():
-            return limit.amount, _UNIT_BY_PERIOD_US.get(limit.period_us, _UNKNOWN_UNIT)
-        case SlidingWindow():
-            return limit.amount, _UNIT_BY_PERIOD_US.get(limit.cell_us * limit.cells, _UNKNOWN_UNIT)
-        case _:
-            return quota(limit), _UNKNOWN_UNIT
-
-
-def _smallest_whole_rate(limit: Limit, units: int, seconds: int) -> tuple[int, int]:
-    """Returns so many units in so many seconds, in the smallest unit of time in which that is whole."""
-    for number, length in _RATE_UNITS:
-        amount, rest = divmod(units * length, seconds)
-        if not rest:
-            return amount, number
-    return quota(limit), _UNKNOWN_UNIT
+    amount, unit = limit.per_unit()
+    return min(amount, MAX_UINT32), _UNKNOWN_UNIT if unit is None else _UNIT_BY_NAME[unit]

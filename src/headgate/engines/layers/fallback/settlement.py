@@ -21,7 +21,7 @@ from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, RET
 from headgate.algorithms.limit import Limit
 from headgate.clock import Clock
 from headgate.engines.layers.fallback.breaker import ASK, Route
-from headgate.engines.layers.fallback.limit_share import full_capacity, share, units_for_rank
+from headgate.engines.layers.fallback.limit_share import share, units_for_rank
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.shard import LocalCount, RecentEntries, Shard, Tag
 from headgate.engines.memory.engine import MemoryEngine
@@ -127,11 +127,10 @@ class Settlement:
         added = shard.add(tag, count, now_us)
         if added is count:
             remaining = self._remaining(limit, tag, now_us)
-            unused = rank is None and remaining >= full_capacity(
-                limit
-            )  # an equal share may hold more than its part
+            # An equal share may hold more than its part.
+            unused = rank is None and remaining >= limit.units_at_once
             count.meter.reset(key)
-            used = 0 if unused else max(0, full_capacity(part) - units_for_rank(remaining, member_count, rank))
+            used = 0 if unused else max(0, part.units_at_once - units_for_rank(remaining, member_count, rank))
             if used:
                 count.extend_life(count.meter.decide(key, used))
         return added
@@ -161,8 +160,8 @@ class Settlement:
         """Returns what was left of the count when the engine last decided about it."""
         recent = self.recent.get(tag)
         if recent is not None and now_us < recent[1] + recent[0][RESET_AFTER_US]:
-            return min(recent[0][REMAINING], full_capacity(limit))
-        return full_capacity(limit)
+            return min(recent[0][REMAINING], limit.units_at_once)
+        return limit.units_at_once
 
     def note_unsettled(self, charges: Sequence[MeterCharge]) -> None:
         """Records the charges as admitted by the shares alone."""

@@ -23,7 +23,6 @@ from typing import Any, Generic, TypeVar
 from headgate.algorithms.decision import AT_US, RESET_AFTER_US, Outcome
 from headgate.algorithms.limit import SECOND
 from headgate.engines.layers.fallback.breaker import CLOSED, OPEN, SETTLING, Breaker, Phase, Route
-from headgate.engines.layers.fallback.limit_share import units_in_use
 from headgate.engines.memory.engine import MemoryMeter
 
 _SWEEP_SIZE = 2  # old counts examined for each new one
@@ -91,7 +90,7 @@ class LocalCount:
         """Returns the units to charge the engine with, now and never again."""
         unsettled_units, self.unsettled_units = self.unsettled_units, 0
         return (
-            min(unsettled_units, units_in_use(self.meter.limit, self.meter.decide(self.key, 0)))
+            min(unsettled_units, self.meter.limit.units_in_use(self.meter.decide(self.key, 0)))
             if unsettled_units
             else 0
         )

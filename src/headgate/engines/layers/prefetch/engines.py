@@ -48,7 +48,6 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from headgate.algorithms.decision import Outcome, Receipt
-from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit, check_whole
 from headgate.algorithms.slots import Slots
 from headgate.clock import Clock, SystemClock
@@ -76,8 +75,8 @@ def guarantee(limit: Limit, *, hold_us: int = HOLD_US, units: int | None = None,
     if not max_units:
         return f"{limit} is never prefetched: every call is decided by the engine itself."
     total = check_whole("The number of processes", nodes) * max_units
-    admitted = "not one unit more is" if isinstance(limit, FixedWindow) else f"at most {total} units more are"
-    span = "in any window" if isinstance(limit, FixedWindow) else "over any span"
+    admitted = "not one unit more is" if limit.has_edges else f"at most {total} units more are"
+    span = "in any window" if limit.has_edges else "over any span"
     return (
         f"{limit}, prefetched by {nodes} processes, at most {max_units} units each: {span} {admitted} admitted "
         f"than the limit alone admits, and at most {total} units are kept from others, "
