@@ -102,7 +102,9 @@ def test_a_decision_says_the_same(way: Way, redis_server: RedisServer) -> None:
             assert type(again) is type(decision)
             assert [getattr(again, name) for name in FACTS] == [getattr(decision, name) for name in FACTS]
             assert (str(again), repr(again), bool(again)) == (str(decision), repr(decision), bool(decision))
-            assert [str(part) for part in again.parts] == [str(part) for part in decision.parts]
+            assert [str(part) for part in again.counter_decisions] == [
+                str(part) for part in decision.counter_decisions
+            ]
 
 
 @ways

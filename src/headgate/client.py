@@ -241,7 +241,7 @@ def _hold_of(answer: Answer) -> Hold | None:
 
 def _released(answer: Answer | str, document: Mapping[str, Any]) -> bool:
     if isinstance(answer, Answer) and answer.held is not None:
-        answer.held.ended()
+        answer.held.mark_released()
     return bool(document["held"])
 
 
@@ -418,12 +418,12 @@ class Client(_BaseClient):
         if hold is None:
             yield answer
             return
-        with Holding(hold, lambda: self._renew(answer, hold), lambda: hold.over or self.release(answer)):
+        with Holding(hold, lambda: self._renew(answer, hold), lambda: hold.is_released or self.release(answer)):
             yield replace(answer, held=hold)
 
     def _renew(self, answer: Answer, hold: Hold) -> None:
         sent_at = monotonic()
-        hold.renewed(sent_at, self.renew(answer))
+        hold.record_renewal(sent_at, self.renew(answer))
 
     def _decide(self, call: _Call) -> Answer:
         try:
@@ -519,7 +519,7 @@ class AsyncClient(_BaseClient):
         return _released(answer, await self._send(_receipt_call("release", answer)))
 
     async def _release_unless_over(self, answer: Answer, hold: Hold) -> bool:
-        return hold.over or await self.release(answer)
+        return hold.is_released or await self.release(answer)
 
     @asynccontextmanager
     async def hold(self, attributes: Attributes, cost: int | None = None) -> AsyncIterator[Answer]:
@@ -538,7 +538,7 @@ class AsyncClient(_BaseClient):
 
     async def _renew(self, answer: Answer, hold: Hold) -> None:
         sent_at = monotonic()
-        hold.renewed(sent_at, await self.renew(answer))
+        hold.record_renewal(sent_at, await self.renew(answer))
 
     async def _decide(self, call: _Call) -> Answer:
         try:

@@ -63,8 +63,8 @@ class Count:
     def ask(self, limit: Limit, cost: int) -> Outcome:
         model = algorithm(limit)
         seen = self.state
-        if seen is not None and model.carried is not None and self.written is not None:
-            seen = model.carried(limit, seen, self.written.pace)  # type: ignore[attr-defined]
+        if seen is not None and model.convert_pace is not None and self.written is not None:
+            seen = model.convert_pace(limit, seen, self.written.pace)  # type: ignore[attr-defined]
         facts, after = model.decide(resolve(limit, self.now_us), seen, self.now_us, cost)
         if after is not seen:
             self.state, self.written = after if model.settle is None else model.settle(limit, after), limit

@@ -74,8 +74,8 @@ async def use_at_once(text: str, url: str) -> None:
     async with AsyncLimiter(text, url) as limiter:
         await asyncio.gather(*(limiter.take(f"key {n % 3}") for n in range(9)))
     engine = RedisEngine(url)
-    engine.beat("7")
-    engine.beat("7")
+    engine.heartbeat("7")
+    engine.heartbeat("7")
     engine.leave("7")
     engine.close()
 

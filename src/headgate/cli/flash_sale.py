@@ -78,7 +78,7 @@ class Gate:
         if decision.allowed:
             self.allow(at_us, decision.delay_us)
         else:
-            self.refuse(by_user=not decision.parts[0].allowed)
+            self.refuse(by_user=not decision.counter_decisions[0].allowed)
 
     def allow(self, at_us: int, delay_us: int = 0) -> None:
         self.passed += 1

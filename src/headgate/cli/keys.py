@@ -66,7 +66,7 @@ def _output(report: UsageReport) -> Output:
 
 def _row(usage: KeyUsage) -> tuple[Value, ...]:
     scanned, limit, outcome = usage
-    key = scanned.key if scanned.told else f"{scanned.key[:14]}…"
+    key = scanned.key if scanned.is_readable else f"{scanned.key[:14]}…"
     reset_us = (scanned.ttl_ms or 0) * 1000 if outcome is None else outcome[RESET_AFTER_US]
     return (
         scanned.name,

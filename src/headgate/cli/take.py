@@ -106,7 +106,7 @@ def _refund(args: argparse.Namespace) -> Output:
 
 def _decision_output(decision: Decision) -> Output:
     """Returns a decision as a document and as a table, with the verdict of each limit."""
-    parts = [(_name(part), part.verdicts[0]) for part in decision.parts]
+    parts = [(_name(part), part.verdicts[0]) for part in decision.counter_decisions]
     limits = [
         {"name": name, "limit": verdict.limit.text, "allowed": verdict.allowed} | _numbers(verdict)
         for name, verdict in parts

@@ -102,7 +102,11 @@ def violated(decision: RuleDecision) -> list[str]:
     >>> violated(decision)
     ['login']
     """
-    return list(dict.fromkeys(part.rule for part in decision.parts if not part.allowed and part.rule is not None))
+    return list(
+        dict.fromkeys(
+            part.rule for part in decision.counter_decisions if not part.allowed and part.rule is not None
+        )
+    )
 
 
 def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None) -> Answer:

@@ -47,7 +47,7 @@ class ScannedKey(Protocol):
     @property
     def size(self) -> int | None: ...
     @property
-    def told(self) -> bool: ...
+    def is_readable(self) -> bool: ...
 
 
 class KeyUsage(NamedTuple):
@@ -183,7 +183,7 @@ def _limits_of_case(rule: Rule, candidate: bool, case: str, key: str) -> Limits:
     if len(matching) <= 1:
         return matching[0] if matching else ()
     choice, attributes = rule.candidate if candidate else rule.limit, _key_attributes(rule, key)
-    return () if choice is None or missing_attributes(choice, attributes) else choice.of(attributes)
+    return () if choice is None or missing_attributes(choice, attributes) else choice.choose(attributes)
 
 
 def _limit(scanned: ScannedKey, book: Rulebook | None) -> Limit | None:
@@ -222,10 +222,12 @@ def _with_override(engine: Any, usage: KeyUsage, book: Rulebook | None) -> KeyUs
     scanned, limit, outcome = usage
     name, candidate, position, case = _split_name(scanned.name)
     rule = None if book is None else book.rule(name)
-    if rule is None or candidate or not rule.overrides or not scanned.told or not _is_rate(limit):
+    if rule is None or candidate or not rule.overrides or not scanned.is_readable or not _is_rate(limit):
         return usage
     counters = counters_of_limits(rule, _limits_of_case(rule, candidate, case, scanned.key))
-    charges = [(engine.meter(counter.limit, counter.name, counter.terms), scanned.key, 0) for counter in counters]
+    charges = [
+        (engine.meter(counter.limit, counter.name, counter.options), scanned.key, 0) for counter in counters
+    ]
     outcome = engine.decide_all(charges, commit=False)[
         position
     ]  # overrides go by position, so all of the rule's limits are needed

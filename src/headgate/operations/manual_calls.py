@@ -81,4 +81,4 @@ def _meter(engine: Any, counter: CounterRef) -> Any:
         raise InvalidCharge(
             f'"{counter.limit}" is held, not taken: a program acquires a slot and releases it, or it expires.'
         )
-    return engine.meter(counter.limit, counter.name, counter.terms)
+    return engine.meter(counter.limit, counter.name, counter.options)

@@ -38,19 +38,19 @@ Work = Callable[..., Any]
 class PublishResult(NamedTuple):
     """The result of a push: the current version, whether it is new, and what changed. Warnings are sentences."""
 
-    edition: RulebookVersion
-    new: bool
-    before: int  # the number of the version before; 0: there was none
-    found: Comparison
+    version: RulebookVersion
+    is_new: bool
+    previous_version: int  # the number of the version before; 0: there was none
+    comparison: Comparison
     warnings: tuple[str, ...]
 
 
 class Problem(NamedTuple):
-    """A problem in a rulebook. `told` is the message with file and line."""
+    """A problem in a rulebook. `located_message` has its file and line."""
 
     line: int | None
     problem: str
-    told: str
+    located_message: str
 
 
 def call_now(work: Callable[..., Any], *args: Any) -> Any:

@@ -130,10 +130,10 @@ class _BookParser:
         self.source, self.text, self.problems = source, text, problems
         self.warnings = Problems()
         if isinstance(root, Table) and not root.entries:
-            raise empty_rulebook(root.place)
+            raise empty_rulebook(root.position)
         if not isinstance(root, Table):
             raise Fault(
-                root.place,
+                root.position,
                 f"A rulebook is a mapping, not {describe_node(root)}.",
                 "Begin with rules: and a list of them.",
             )
@@ -145,7 +145,7 @@ class _BookParser:
             with self.problems.under(""):
                 if key.text not in _BOOK_FIELDS:
                     raise Fault(
-                        key.place,
+                        key.position,
                         f"A rulebook has no field {quote(key.text)}.",
                         fields.did_you_mean(key.text, _BOOK_FIELDS),
                     )
@@ -167,10 +167,10 @@ class _BookParser:
         defaults = self.defaults(conditions)
         node = self.root.get("rules")
         if node is None:
-            raise Fault(self.root.place, "The rulebook lacks rules.", "One without rules is written: rules: []")
+            raise Fault(self.root.position, "The rulebook lacks rules.", "One without rules is written: rules: []")
         if not isinstance(node, Items):
             raise Fault(
-                node.place, f"rules is a list, not {describe_node(node)}.", "Begin each rule with - name: ..."
+                node.position, f"rules is a list, not {describe_node(node)}.", "Begin each rule with - name: ..."
             )
         return _RuleListParser(conditions, defaults, supplied, self.problems, self.warnings).read(node)
 
@@ -181,7 +181,7 @@ class _BookParser:
             return {}
         with self.problems.under(""):
             if not isinstance(node, Table):
-                raise Fault(node.place, f"defaults is a mapping, not {describe_node(node)}.")
+                raise Fault(node.position, f"defaults is a mapping, not {describe_node(node)}.")
             default_fields = parse_rule.read(
                 node, parse_rule.DEFAULT_FIELDS, "defaults", conditions, self.problems
             )
@@ -218,7 +218,7 @@ class _RuleListParser:
         with self.problems.under(subject):
             if not isinstance(node, Table):
                 raise Fault(
-                    node.place,
+                    node.position,
                     f"A rule is a mapping, not {describe_node(node)}.",
                     "Write - name: ... and limit: ...",
                 )
@@ -232,7 +232,7 @@ class _RuleListParser:
         """Returns the rule's name; None if it is missing (then a problem is added) or invalid."""
         entry = node.entries.get("name")
         if entry is None:
-            fault = Fault(node.place, "The rule lacks a name.", "Write name: and a name of its own.")
+            fault = Fault(node.position, "The rule lacks a name.", "Write name: and a name of its own.")
             self.problems.add(fault, subject)
             return None
         with suppress(Fault):  # the name is read again with the other fields, which reports it
@@ -243,7 +243,7 @@ class _RuleListParser:
         rule_fields = parse_rule.read(node, parse_rule.FIELDS, subject, self.conditions, self.problems)
         if "limit" not in node.entries:
             self.problems.add(
-                Fault(node.place, "The rule lacks a limit.", "Write limit: 10/minute, or unlimited."), subject
+                Fault(node.position, "The rule lacks a limit.", "Write limit: 10/minute, or unlimited."), subject
             )
         return rule_fields
 
@@ -262,8 +262,8 @@ class _RuleListParser:
         rule_fields = {**self.defaults, **rule_fields}
         for fault in consistency.check_rule(rule_fields, self.supplied):
             # Once, although many rules may use the same condition.
-            if (fault.place, fault.sentence) not in self.reported:
-                self.reported.add((fault.place, fault.sentence))
+            if (fault.position, fault.sentence) not in self.reported:
+                self.reported.add((fault.position, fault.sentence))
                 self.problems.add(fault, subject)
         if self.supplied is None:
             self.warn_of_typos(rule_fields, subject)
@@ -272,14 +272,18 @@ class _RuleListParser:
     def warn_of_typos(self, rule_fields: dict[str, RuleField], subject: str) -> None:
         captured = rule_fields["when"].value.captures if "when" in rule_fields else ()
         for name, fault in attribute_typos.find_typos(rule_fields, captured):
-            if (fault.place, name) not in self.reported:  # once, although many rules may use the same condition
-                self.reported.add((fault.place, name))
+            if (fault.position, name) not in self.reported:  # once, although many rules may use the same condition
+                self.reported.add((fault.position, name))
                 self.warnings.add(fault, subject)
 
     def unique(self, name: str, node: Node) -> None:
         if first_node := self.nodes.get(name):
-            where = f"in line {first_node.place.line}" if first_node.place.line else f"at {first_node.place.path}"
-            raise Fault(node.place, "Another rule has the same name.", f"The first one is {where}.")
+            where = (
+                f"in line {first_node.position.line}"
+                if first_node.position.line
+                else f"at {first_node.position.path}"
+            )
+            raise Fault(node.position, "Another rule has the same name.", f"The first one is {where}.")
         self.nodes[name] = node
 
 
@@ -289,13 +293,13 @@ def _make_rule(rule_fields: dict[str, RuleField], node: Table) -> Rule:
     values["replaces"] = tuple(name for name, _ in values.get("replaces", ()))
     if values.get("where") != "split":
         values.pop("nodes", None)  # a default applies to split rules only
-    return Rule(**values, line=node.place.line)
+    return Rule(**values, line=node.position.line)
 
 
 def _attributes(node: Node) -> tuple[str, ...]:
     if not isinstance(node, Items):
         raise Fault(
-            node.place,
+            node.position,
             f"attributes is a list of names, not {describe_node(node)}.",
             "Write attributes: [sku, tenant].",
         )
@@ -303,6 +307,8 @@ def _attributes(node: Node) -> tuple[str, ...]:
     for item in fields.texts(node, "An attribute"):
         name = at_node(item, parse_attribute_name, item.text)
         if name in names:
-            raise Fault(item.place, f"{quote(name)} appears twice in the list of attributes.", "Once is enough.")
+            raise Fault(
+                item.position, f"{quote(name)} appears twice in the list of attributes.", "Once is enough."
+            )
         names.append(name)
     return tuple(names)

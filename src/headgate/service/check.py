@@ -74,10 +74,10 @@ class Checker:
     async def refund(self, request: check_schema.Refund) -> check_schema.Given:
         receipt = self._read_charged(request.receipt)
         await self._redeem_once(receipt)
-        decision = self.limiter.redeemed(receipt.charges)
+        decision = self.limiter.restore_decision(receipt.charges)
         response = _given_back(await self.limiter.refund(decision, request.cost))
         rest = self.limiter.receipts(decision)
-        if any(charge.given_back < charge.cost and not _is_slots(charge) for charge in rest):
+        if any(charge.refunded_units < charge.cost and not _is_slots(charge) for charge in rest):
             response.receipt = self._receipts.write(rest)
         return response
 
@@ -85,7 +85,7 @@ class Checker:
         receipt = self._read_charged(request.receipt)
         used = request.cost
         # Each charge by itself: a rule that states its own cost keeps what was used of that.
-        charges = [(each, each.cost - each.given_back) for each in receipt.charges if not _is_slots(each)]
+        charges = [(each, each.cost - each.refunded_units) for each in receipt.charges if not _is_slots(each)]
         charged = max((units for _, units in charges), default=None)
         if used is not None and charged is not None and used > charged:
             raise ReceiptNotUsable(f"{used} were used and {charged} charged: ask for the rest by a check.")
@@ -93,13 +93,13 @@ class Checker:
         by_engine = True
         for each, units in charges:
             if used is not None and units > used:
-                by_engine &= await self.limiter.refund(self.limiter.redeemed([each]), units - used)
+                by_engine &= await self.limiter.refund(self.limiter.restore_decision([each]), units - used)
         return _given_back(by_engine)
 
     async def cancel(self, request: check_schema.Redeem) -> check_schema.Given:
         receipt = self._receipts.read(request.receipt)
         await self._redeem_once(receipt)
-        return _given_back(await self.limiter.cancel(self.limiter.redeemed(receipt.charges)))
+        return _given_back(await self.limiter.cancel(self.limiter.restore_decision(receipt.charges)))
 
     async def undo(self, answer: check_schema.Answer | check_schema.Answers) -> None:
         """Gives back the places and slots of an answer that cannot be delivered. Charged units stay charged."""
@@ -126,8 +126,8 @@ class Checker:
         return receipt
 
     def _decision_with_slots(self, receipt: Receipt) -> RuleDecision:
-        decision = self.limiter.redeemed(receipt.charges)
-        if not any(isinstance(part.limit, Slots) for part in decision.parts):
+        decision = self.limiter.restore_decision(receipt.charges)
+        if not any(isinstance(part.limit, Slots) for part in decision.counter_decisions):
             raise ReceiptNotUsable("This receipt holds no slots: refund it, commit it or cancel it.")
         return decision
 
@@ -148,11 +148,11 @@ class Checker:
 
     def answer(self, decision: RuleDecision, verdicts: bool = False, receipt: bool = False) -> check_schema.Answer:
         """Returns the JSON answer for a decision."""
-        if not verdicts and not receipt and len(decision.answers) == 1 and not decision.denied:
-            outcome, (rule, shadow) = decision.answers[0], decision.heads[0]
+        if not verdicts and not receipt and len(decision.outcomes) == 1 and not decision.denied_matches:
+            outcome, (rule, shadow) = decision.outcomes[0], decision.labels[0]
             if type(outcome) is tuple and outcome[ALLOWED] and shadow is None:
                 return _single_pass(rule, decision.charges[0][0].limit, outcome)
-        allowed, remaining, retry_after_us, reset_after_us, delay_us, _, _ = decision.facts
+        allowed, remaining, retry_after_us, reset_after_us, delay_us, _, _ = decision.outcome
         limit = decision.limit
         answer = check_schema.Answer(
             allowed,
@@ -190,7 +190,7 @@ def _single_pass(rule: str, limit: Limit, outcome: Outcome) -> check_schema.Answ
 
 def _slots_ttl_s(decision: RuleDecision) -> float | None:
     """Returns the seconds for which its slots are held; None if it holds none."""
-    slots = (part.limit for part in decision.parts)
+    slots = (part.limit for part in decision.counter_decisions)
     return min((limit.ttl_us / SECOND for limit in slots if isinstance(limit, Slots)), default=None)
 
 

@@ -41,7 +41,7 @@ def watching(url: str, books: "SimpleQueue[tuple[str, float]]", end: Any) -> Non
     engine = RedisEngine(url)
     source = PushedSource(RulebookVersions(RedisVersionStore(engine)))
     watch = RulebookWatcher(source, load, lambda book: books.put((book, time.monotonic())))
-    books.put((watch.begin(), 0.0))
+    books.put((watch.load_first(), 0.0))
     watch.start()
     end.wait()
     watch.close()
@@ -78,7 +78,7 @@ def test_a_push_is_seen_in_other_processes_within_a_second(redis_server: RedisSe
 class Follower:
     def __init__(self, url: str, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
-        self.watch = RulebookWatcher(PushedSource(editions_at(url)), load, self.books.append, keep=keep)
+        self.watch = RulebookWatcher(PushedSource(editions_at(url)), load, self.books.append, disk_cache=keep)
 
 
 def test_a_broken_edition_put_there_by_hand_is_refused(
@@ -87,15 +87,15 @@ def test_a_broken_edition_put_there_by_hand_is_refused(
     editions = editions_at(server.url)
     pushed(editions, "one")
     follower = Follower(server.url)
-    assert follower.watch.begin() == "one"
+    assert follower.watch.load_first() == "one"
     server.call("HSET", KEY, "2", "{", "version", "2")
     for _ in range(3):
         follower.watch.poll()
-    assert (follower.books, follower.watch.refused) == ([], 1)
+    assert (follower.books, follower.watch.refused_changes) == ([], 1)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     editions.push("# no name", "{}", format="yaml", author="ana")
     follower.watch.poll()
-    assert (follower.books, follower.watch.refused) == ([], 2)
+    assert (follower.books, follower.watch.refused_changes) == ([], 2)
     assert str(follower.watch.error).startswith("version 3 in Redis at")
     pushed(editions, "four")
     follower.watch.poll()
@@ -108,7 +108,7 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
         editions = editions_at(own.url)
         pushed(editions, "one")
         follower = Follower(own.url)
-        assert follower.watch.begin() == "one"
+        assert follower.watch.load_first() == "one"
         own.stop()
         for _ in range(2):
             follower.watch.poll()
@@ -135,10 +135,10 @@ def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapt
         keep = DiskCache(own.url, tmp_path / "book")
         editions = editions_at(own.url)
         pushed(editions, "one")
-        assert Follower(own.url, keep).watch.begin() == "one"
+        assert Follower(own.url, keep).watch.load_first() == "one"
         own.kill()
         follower = Follower(own.url, keep)
-        assert follower.watch.begin() == "one"
+        assert follower.watch.load_first() == "one"
         assert "The book kept on disk is used: version 1 in Redis at" in caplog.text
         with pytest.raises(EngineUnavailable):
             load_once(PushedSource(editions), load, DiskCache(own.url, tmp_path / "none"))

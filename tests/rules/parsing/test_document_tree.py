@@ -45,7 +45,7 @@ def fault_of(read: Callable[[], object]) -> tuple[int | str | None, str]:
     with pytest.raises(Fault) as caught:
         read()
     assert time.perf_counter() - began < 15
-    return caught.value.place.line or caught.value.place.path, caught.value.sentence
+    return caught.value.position.line or caught.value.position.path, caught.value.sentence
 
 
 # What the writer sees is what is kept.

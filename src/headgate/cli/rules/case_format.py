@@ -112,14 +112,16 @@ def _call(node: Node, earliest_us: int) -> Call:
     for name, value in values.get("attributes", {}).items():
         attributes[name] = value
     at_us = values.get("at", earliest_us)
-    return Call(node.place.line, at_us, values.get("times", 1), attributes, values.get("cost"), values["expect"])
+    return Call(
+        node.position.line, at_us, values.get("times", 1), attributes, values.get("cost"), values["expect"]
+    )
 
 
 def _call_time(node: Node, earliest_us: int) -> int:
     at_us = _span(node, "at")
     if at_us < earliest_us:
         raise Fault(
-            node.place,
+            node.position,
             f"Time goes forward: this call comes at {in_words(at_us)}, the one before it later.",
         )
     return at_us
@@ -130,7 +132,7 @@ def _request(node: Node) -> Attributes:
     headers = values.pop("headers", {})
     target = values.pop("url", None) or values.pop("path", "/")
     if not isinstance(headers, dict):
-        raise Fault(node.place, "headers is a mapping of names to texts.")
+        raise Fault(node.position, "headers is a mapping of names to texts.")
     attributes = request(values.pop("method", "GET"), target, headers, values.pop("address", None))
     names = read_all(lambda name: at_node(node, parse_attribute_name, name), values)
     attributes.update(dict(zip(names, values.values(), strict=True)))
@@ -186,16 +188,16 @@ def python_value(node: Node) -> Any:
 
 def _mapping(node: Node, field: str) -> dict[str, Any]:
     if not isinstance(node, Table):
-        raise Fault(node.place, f"{field} is a mapping, not {describe_node(node)}.")
+        raise Fault(node.position, f"{field} is a mapping, not {describe_node(node)}.")
     mapping: dict[str, Any] = python_value(node)
     return mapping
 
 
 def _items(node: Node, field: str, owner: str) -> list[Node]:
     if not isinstance(node, Items):
-        raise Fault(node.place, f"{field} is a list, not {describe_node(node)}.")
+        raise Fault(node.position, f"{field} is a list, not {describe_node(node)}.")
     if not node.nodes:
-        raise Fault(node.place, f"{owner} without {field} tests nothing.")
+        raise Fault(node.position, f"{owner} without {field} tests nothing.")
     return node.nodes
 
 
@@ -212,5 +214,7 @@ def _instant(node: Node, name: str) -> int:
     except ValueError:
         instant = None
     if instant is None or instant.tzinfo is None:
-        raise Fault(node.place, f"start is an instant, not {describe_node(node)}.", "Write 2026-03-01T00:00:00Z.")
+        raise Fault(
+            node.position, f"start is an instant, not {describe_node(node)}.", "Write 2026-03-01T00:00:00Z."
+        )
     return round(instant.timestamp() * SECOND)

@@ -126,7 +126,7 @@ def _document(explanation: RuleExplanation) -> dict[str, Any]:
             "limits": [limit.text for limit in match.limits],
             "shadow": match.shadow,
             "candidate": None if candidate is None else [limit.text for limit in candidate],
-            "denied": match.denied,
+            "denied": match.denial_reason,
         }
     return document
 

@@ -54,18 +54,18 @@ class SyncLateReplies:
         """
         if self._queue:
             self._start_thread()
-        place = request.place
+        place = request.queue_place
         if place is None:
             return
         with self._lock:
             was_given_back(self._pending, request, reply)
-            again = self._pending.begin(place.key)
+            again = self._pending.start_retry(place.key)
         if again:
             self._run_in_background(partial(self._retry_cancellations, place.key))
 
     def _retry_cancellations(self, count: Hashable) -> None:
-        while self._locked(self._pending.again, count):
-            while requests := self._locked(self._pending.last, count, 1):
+        while self._locked(self._pending.continue_retry, count):
+            while requests := self._locked(self._pending.pop_last, count, 1):
                 reply = None
                 with suppress(CorruptState, EngineUnavailable):
                     reply = self._ask(requests[0]._replace(place=None))  # noted below instead

@@ -306,7 +306,7 @@ class ConnectionPool:
                 request.deliver(failure, self._lock)
         else:
             with self._lock:
-                kept_open = self._state.opened(entry, connection)
+                kept_open = self._state.set_connection(entry, connection)
             if not kept_open:
                 connection.close()
             self._wake()

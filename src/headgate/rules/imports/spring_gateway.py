@@ -305,7 +305,7 @@ def _call(node: Node) -> tuple[str, Table | list[Scalar]]:
     if isinstance(node, Scalar):
         name, _, rest = node.text.partition("=")
         return name.strip(), [
-            Scalar(node.place, part.strip(), quoted=True) for part in rest.split(",") if part.strip()
+            Scalar(node.position, part.strip(), quoted=True) for part in rest.split(",") if part.strip()
         ]
     table = mapping(node, "A predicate or filter")
     arguments = table.get("args")
@@ -314,7 +314,7 @@ def _call(node: Node) -> tuple[str, Table | list[Scalar]]:
             argument for argument in arguments.nodes if isinstance(argument, Scalar)
         ]
     empty = arguments is None or (isinstance(arguments, Scalar) and arguments.empty)
-    return optional_text(table.get("name"), "name") or "", Table(node.place, {}) if empty else mapping(
+    return optional_text(table.get("name"), "name") or "", Table(node.position, {}) if empty else mapping(
         arguments or node, "args"
     )
 

@@ -17,7 +17,7 @@ def read(text: str) -> Table:
     try:
         root = read_yaml.read(decode(text))
     except Fault as fault:
-        where = "" if fault.place.line is None else f"line {fault.place.line}: "
+        where = "" if fault.position.line is None else f"line {fault.position.line}: "
         raise InvalidRule(f"{where}{fault.sentence} {fault.hint}".strip()) from None
     return mapping(root, "The document")
 
@@ -74,7 +74,7 @@ def optional_number(node: Node | None, what: str) -> int | None:
 
 def line_of(node: Node | None) -> int | None:
     """Returns the line of a node; None if there is no node."""
-    return None if node is None else node.place.line
+    return None if node is None else node.position.line
 
 
 def find_path(table: Table, path: str) -> Node | None:

@@ -42,7 +42,7 @@ START = Position(1)
 class Scalar:
     """A text, number or other plain value, as it was written."""
 
-    place: Position
+    position: Position
     text: str
     quoted: bool
 
@@ -55,7 +55,7 @@ class Scalar:
 class Items:
     """A list."""
 
-    place: Position
+    position: Position
     nodes: list[Node]
 
 
@@ -63,7 +63,7 @@ class Items:
 class Table:
     """A mapping."""
 
-    place: Position
+    position: Position
     entries: dict[str, tuple[Scalar, Node]]
 
     def get(self, name: str) -> Node | None:
@@ -72,8 +72,10 @@ class Table:
 
     def add(self, key: Scalar, node: Node) -> None:
         if existing := self.entries.get(key.text):
-            where = f" in line {first_line}" if (first_line := existing[0].place.line) else ""
-            raise Fault(key.place, f"{quote(key.text)} appears twice in one mapping.", f"The first one is{where}.")
+            where = f" in line {first_line}" if (first_line := existing[0].position.line) else ""
+            raise Fault(
+                key.position, f"{quote(key.text)} appears twice in one mapping.", f"The first one is{where}."
+            )
         self.entries[key.text] = (key, node)
 
 
@@ -85,7 +87,7 @@ class Fault(Exception):
 
     def __init__(self, place: Position, sentence: str, hint: str = "") -> None:
         super().__init__(sentence)
-        self.place = place
+        self.position = place
         self.sentence: str = escape_unprintable(sentence)
         self.hint: str = escape_unprintable(hint)
 
@@ -95,7 +97,7 @@ class Faults(Fault):
 
     def __init__(self, faults: list[Fault]) -> None:
         first = faults[0]
-        super().__init__(first.place, first.sentence, first.hint)
+        super().__init__(first.position, first.sentence, first.hint)
         self.faults = faults
 
 

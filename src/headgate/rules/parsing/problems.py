@@ -34,7 +34,7 @@ class Problems:
 
     def add(self, fault: Fault, subject: str = "") -> None:
         message = f"{subject}: {fault.sentence}" if subject else fault.sentence
-        self.messages.append((fault.place, f"{message}\n  {fault.hint}" if fault.hint else message))
+        self.messages.append((fault.position, f"{message}\n  {fault.hint}" if fault.hint else message))
 
     def raise_any(self, source: str | None) -> None:
         if self.messages:
@@ -88,7 +88,7 @@ def at_node(node: Node, make: Callable[..., T], *args: object) -> T:
     try:
         return make(*args)
     except InvalidRule as error:
-        raise Fault(node.place, *_split_hint(str(error))) from None
+        raise Fault(node.position, *_split_hint(str(error))) from None
 
 
 def _split_hint(message: str) -> tuple[str, str]:

@@ -158,7 +158,9 @@ class _TreeBuilder:
         if not self.open_nodes:
             if self.root is not None:
                 raise Fault(
-                    node.place, "A second document begins here.", "A rulebook is one: leave out the --- before it."
+                    node.position,
+                    "A second document begins here.",
+                    "A rulebook is one: leave out the --- before it.",
                 )
             self.root = node
             return
@@ -175,9 +177,9 @@ class _TreeBuilder:
 
 def _check_key(node: Node) -> Scalar:
     if not isinstance(node, Scalar) or node.empty:
-        raise Fault(node.place, f"A name in a mapping is a text, not {describe_node(node)}.")
+        raise Fault(node.position, f"A name in a mapping is a text, not {describe_node(node)}.")
     if node.text == "<<" and not node.quoted:
-        raise Fault(node.place, "<< is not read here.", "Write what rules have in common once, under defaults.")
+        raise Fault(node.position, "<< is not read here.", "Write what rules have in common once, under defaults.")
     return node
 
 

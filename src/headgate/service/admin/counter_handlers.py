@@ -161,7 +161,7 @@ class CounterHandlers:
         left_out: list[str] = []
         for match in self._match(_attributes(body)):
             rule, key, limits = match.rule, match.key, match.limits
-            if match.denied is not None or not limits:
+            if match.denial_reason is not None or not limits:
                 continue
             if self._counts_elsewhere(rule):
                 left_out.append(rule.name)

@@ -49,7 +49,7 @@ class AdminHandlers:
             rules=len(limiter.rulebook),
             source=SAMPLE if watcher is None else watcher.source.name,
             edition=None if version is None else version.version,
-            source_away=watcher is not None and watcher.away,
+            source_away=watcher is not None and watcher.source_unavailable,
             refused_changes=limiter.refused_changes,
             refused_why=None if watcher is None else watcher.error,
             degraded=[schema.Degraded(str(name), state) for name, state in shards if state != "closed"],

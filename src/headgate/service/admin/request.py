@@ -49,5 +49,5 @@ class UnpublishableRulebook(HeadgateError):
 
     def __init__(self, problems: list[Problem]) -> None:
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{problems[0].told}{more}")
+        super().__init__(f"{problems[0].located_message}{more}")
         self.problems = problems

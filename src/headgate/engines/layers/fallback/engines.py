@@ -202,7 +202,7 @@ class _FallbackMeterBase:
         self.meter = meter
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.fallback = engine.fallback_for(options)
         self.uses_share: bool = self.fallback == "local"
         self._number = engine.number(self.limit, self.name)

@@ -94,7 +94,7 @@ class Fallback(DegradedAnswers):
         return self._total("degraded")
 
     @property
-    def opened(self) -> int:
+    def opened_count(self) -> int:
         """How often a breaker opened."""
         return self._total("opened")
 
@@ -119,8 +119,8 @@ class Fallback(DegradedAnswers):
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
-        return self.inner.assignments(limit, name, ttl_us, grace_us)
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
 
     def set_deadline(self, seconds: float) -> None:
         self.settle_wait_us: int = round(seconds * SECOND) // 4
@@ -397,4 +397,4 @@ def _live_allowed(charges: Sequence[MeterCharge], answers: Sequence[Outcome]) ->
 
 
 def _is_shadow(meter: Any) -> bool:
-    return meter.terms is not None and meter.terms.aside
+    return meter.options is not None and meter.options.is_shadow

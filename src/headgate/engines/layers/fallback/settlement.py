@@ -179,7 +179,7 @@ class Settlement:
         for (meter, key, cost), outcome in zip(charges, outcomes, strict=False):
             count = self.shard_of(key).counts.get(meter.tag(key))
             if count is not None and cost and outcome[ALLOWED]:
-                count.meter.refund(key, cost, Receipt.of(outcome, cost))
+                count.meter.refund(key, cost, Receipt.from_outcome(outcome, cost))
 
     def settle_count(
         self, shard: Shard, tag: Tag, *, max_wait_us: int | None = None, engine_answers: bool = False
@@ -196,7 +196,7 @@ class Settlement:
         if count is None:
             return True
         decide_inner, key, started_us = count.engine_meter.meter.decide, count.key, self.clock.now_us()
-        counts_refusals = count.engine_meter.terms is not None and count.engine_meter.terms.lockout is not None
+        counts_refusals = count.engine_meter.options is not None and count.engine_meter.options.lockout is not None
         outcome: Outcome | None = (
             None if engine_answers and not counts_refusals else (yield partial(decide_inner, key, 0))
         )

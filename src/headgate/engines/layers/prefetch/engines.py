@@ -97,18 +97,24 @@ class _PrefetchBase:
 
     def _hold_for(self, limit: Limit, options: ChargeOptions | None) -> Hold | None:
         """Returns how units of this limit are held; None if they are not."""
-        return self._chosen_hold(options) if max_prefetch(limit) and (options is None or options.plain) else None
+        return (
+            self._chosen_hold(options)
+            if max_prefetch(limit) and (options is None or options.without_rule_state)
+            else None
+        )
 
     def _chosen_hold(self, options: ChargeOptions | None) -> Hold | None:
         if options is None:
             return self._hold
         return None if options.prefetch is None else Hold.validated(*options.prefetch)
 
-    def laws(self, limit: Limit, nodes: int, options: ChargeOptions | None = None) -> Iterator[tuple[str, str]]:
+    def guarantees(
+        self, limit: Limit, nodes: int, options: ChargeOptions | None = None
+    ) -> Iterator[tuple[str, str]]:
         hold = self._chosen_hold(options)
         if hold is None:
             return
-        if options is not None and not options.plain:
+        if options is not None and not options.without_rule_state:
             yield "prefetch", f"{limit} is never prefetched, because its rule has a lockout or overrides."
         else:
             yield "prefetch", guarantee(limit, hold_us=hold.us, units=hold.units, nodes=nodes)
@@ -129,8 +135,8 @@ class _PrefetchBase:
     def overrides(self, rule: str) -> Any:
         return self.inner.overrides(rule)
 
-    def assignments(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
-        return self.inner.assignments(limit, name, ttl_us, grace_us)
+    def quota_ledger(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> Any:
+        return self.inner.quota_ledger(limit, name, ttl_us, grace_us)
 
     def set_deadline(self, seconds: float) -> None:
         set_deadline(self.inner, seconds)
@@ -142,7 +148,7 @@ class ExactMeter:
     def __init__(self, meter: Any, options: ChargeOptions | None) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter: Any = meter
         self.decide: Any = meter.decide
         self.refund: Any = meter.refund
@@ -175,7 +181,7 @@ class PrefetchEngine(_PrefetchBase):
             return ExactMeter(self.inner.meter(limit, name, options), options)
         with self._hot_keys.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text or latest.terms is not options:
+            if latest is None or latest.limit.text != limit.text or latest.options is not options:
                 table = latest.table if latest else self._hot_keys.new_table()
                 latest = PrefetchMeter(self, self.inner.meter(limit, name, options), options, table, hold)
                 self._meters[limit.algorithm, name] = latest
@@ -251,7 +257,7 @@ class PrefetchMeter:
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter = meter
         self.table = table
         self._flows = engine.flows(meter, table, hold)
@@ -297,7 +303,7 @@ class AsyncPrefetchEngine(_PrefetchBase):
             return ExactMeter(self.inner.meter(limit, name, options), options)
         with self._hot_keys.lock:
             latest = self._meters.get((limit.algorithm, name))
-            if latest is None or latest.limit.text != limit.text or latest.terms is not options:
+            if latest is None or latest.limit.text != limit.text or latest.options is not options:
                 table = latest.table if latest else self._hot_keys.new_table()
                 latest = AsyncPrefetchMeter(self, self.inner.meter(limit, name, options), options, table, hold)
                 self._meters[limit.algorithm, name] = latest
@@ -366,7 +372,7 @@ class AsyncPrefetchMeter:
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
-        self.terms = options
+        self.options = options
         self.meter = meter
         self.table = table
         self._flows = engine.flows(meter, table, hold)

@@ -273,7 +273,7 @@ class PrefetchFlows:
             batch = self.table.batches.get(key)
             if batch is not None and not cancel and self._usable(batch, self._now()):
                 batch.take_back_ready()
-                units_left = batch.unready + max(0, min(units, receipt.cost - receipt.returned))
+                units_left = batch.unready + max(0, min(units, receipt.cost - receipt.refunded_units))
                 same_fetch = receipt.at_us == batch.at_us and receipt.mark == batch.mark
                 if same_fetch and units_left <= min(batch.receipt.cost, self._max_units):
                     batch.unready = units_left
