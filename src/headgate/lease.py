@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from headgate.algorithms.decision import Decision
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.slots import Slots, renewed_us
-from headgate.slot_renewal import AsyncHolding, Hold, Holding
+from headgate.slot_renewal import AsyncHolding, Holding, SlotHold
 
 
 class LeaseMeter(Protocol):
@@ -53,7 +53,7 @@ class _LeaseBase(Generic[K]):
         self._meter = meter
         self._expires_us = renewed_us(limit, at_us)
         self._held = True
-        self._hold = decision.hold = Hold(f"The slot of {key!r}", limit.ttl_us / SECOND, self._expires_us)
+        self._hold = decision.hold = SlotHold(f"The slot of {key!r}", limit.ttl_us / SECOND, self._expires_us)
         self.key = key
         self.decision = decision
         self.fence = fence

@@ -38,7 +38,7 @@ IDLE_S = 5.0  # after which a thread with nothing to renew ends
 _log = logging.getLogger("headgate")
 
 
-class Hold:
+class SlotHold:
     """The state of slots that are held: until when, and whether they are lost."""
 
     def __init__(self, description: str, ttl: float, expires_us: int = 0) -> None:
@@ -109,8 +109,8 @@ class Holding:
     """Holds slots around a block. `renew` sends a renewal and updates the hold; `release` returns whether they
     were still held."""
 
-    def __init__(self, hold: Hold, renew: Callable[[], object], release: Callable[[], bool]) -> None:
-        self.hold: Hold = hold
+    def __init__(self, hold: SlotHold, renew: Callable[[], object], release: Callable[[], bool]) -> None:
+        self.hold: SlotHold = hold
         self._renew, self._release = renew, release
         self.stopped: bool = False
 
@@ -148,9 +148,9 @@ class AsyncHolding:
     """Holds slots around an async block."""
 
     def __init__(
-        self, hold: Hold, renew: Callable[[], Awaitable[object]], release: Callable[[], Awaitable[bool]]
+        self, hold: SlotHold, renew: Callable[[], Awaitable[object]], release: Callable[[], Awaitable[bool]]
     ) -> None:
-        self.hold: Hold = hold
+        self.hold: SlotHold = hold
         self._renew, self._release = renew, release
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None

@@ -157,7 +157,7 @@ def test_a_note_of_a_second_limit_frees_nothing_for_a_third() -> None:
 
 
 def test_a_limit_that_alternates_with_the_one_before_keeps_its_word() -> None:
-    """Two editions of a rulebook at work: what one refuses does not delay the other."""
+    """Two versions of a rulebook at work: what one refuses does not delay the other."""
     hour, minute = parse("10/hour"), parse("10/minute")
     count = used(hour, [(0, 10)])
     assert count.ask(minute, 1)[:3] == (False, 0, 6_000_000)

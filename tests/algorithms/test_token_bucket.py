@@ -321,7 +321,7 @@ def test_another_pace_keeps_the_units(old: TokenBucket, new: TokenBucket, used: 
 def test_whoever_alternates_between_two_limits_gets_no_more_than_the_larger_burst(
     one: TokenBucket, other: TokenBucket, calls: list[tuple[bool, int]]
 ) -> None:
-    """At one instant: two editions of a rulebook at work on one key mint nothing."""
+    """At one instant: two versions of a rulebook at work on one key mint nothing."""
     passed, kept, text = 0, one, ""
     for first, cost in calls:
         limit = one if first else other

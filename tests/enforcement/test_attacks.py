@@ -32,7 +32,7 @@ from headgate.rules import load
 from headgate.rules.attributes import Attributes, request
 from headgate.rules.match import Matcher
 from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
-from tests.engines.redis.version_harness import close_all, editions_at
+from tests.engines.redis.version_harness import close_all, versions_at
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
 
@@ -214,10 +214,10 @@ def test_a_book_that_cannot_be_followed_is_not_kept(
     redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    editions = editions_at(redis_server.url)
+    versions = versions_at(redis_server.url)
     for name, rule in (("good", {"name": "a", "limit": "5/s"}), ("bad", SLOW)):
         document = json.dumps({"name": name, "rules": [rule]})
-        editions.push(document, document, format="json", author="ana")
+        versions.push(document, document, format="json", author="ana")
         for _ in range(2):
             with Limiter.from_rules("pushed", redis_server.url) as gate:
                 assert gate.rulebook.name == "good"

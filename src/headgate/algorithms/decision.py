@@ -80,7 +80,7 @@ class Unbound(NamedTuple):
     limit: Limit
 
 
-class Held(Protocol):
+class SlotHolder(Protocol):
     """Slots that are held for a decision."""
 
     @property
@@ -184,7 +184,7 @@ class Decision:
     rule: str | None = None
     shadow_kind: str | None = None
     refunded_units: int = 0  # units already refunded, so that nothing is refunded twice
-    hold: Held | None = None  # the slots that a block holds for it
+    hold: SlotHolder | None = None  # the slots that a block holds for it
 
     def __init__(self, outcome: Outcome, source: Limited, key: str, cost: int) -> None:
         self.outcome = outcome

@@ -16,7 +16,7 @@ from headgate.algorithms.limit import SECOND
 from headgate.algorithms.slots import Slots, renewed_us
 from headgate.errors import CorruptState, EngineUnavailable
 from headgate.flow import Flow
-from headgate.slot_renewal import Hold
+from headgate.slot_renewal import SlotHold
 
 
 def renew(decision: Decision) -> Flow[bool]:
@@ -36,7 +36,7 @@ def release(decision: Decision) -> Flow[bool]:
     return released is not None
 
 
-def hold(decision: Decision) -> Hold | None:
+def hold(decision: Decision) -> SlotHold | None:
     """Starts to track how long the decision's slots are held; None if it holds none."""
     slots = [(part, limit) for _, part, limit in _slots(decision)]
     if not slots:
@@ -44,7 +44,7 @@ def hold(decision: Decision) -> Hold | None:
     rules = ", ".join(dict.fromkeys(part.rule or "" for part, _ in slots))
     ttl_us = min(limit.ttl_us for _, limit in slots)
     ends_us = min(renewed_us(limit, part.outcome[AT_US]) for part, limit in slots)
-    new_hold = decision.hold = Hold(f"A slot of {rules}", ttl_us / SECOND, ends_us)
+    new_hold = decision.hold = SlotHold(f"A slot of {rules}", ttl_us / SECOND, ends_us)
     return new_hold
 
 

@@ -48,7 +48,7 @@ from headgate.errors import InvalidCharge, InvalidRule
 from headgate.flow import Flow, arun, run
 from headgate.rules.distribution.watcher import RulebookWatcher
 from headgate.rules.rule import Rulebook
-from headgate.slot_renewal import AsyncHolding, Hold, Holding
+from headgate.slot_renewal import AsyncHolding, Holding, SlotHold
 from headgate.validation import check_cost, check_decision, check_engine, check_units, describe
 
 Attributes = Mapping[str, Any]
@@ -487,7 +487,7 @@ class AsyncRuleLimiter(_RuleLimiterBase):
         async with AsyncHolding(hold, lambda: self.renew(decision), lambda: self._leave(decision, hold)):
             yield decision
 
-    async def _leave(self, decision: Decision, hold: Hold) -> bool:
+    async def _leave(self, decision: Decision, hold: SlotHold) -> bool:
         return hold.is_released or await self.release(decision)
 
     async def reset(self, attributes: Attributes) -> None:

@@ -24,7 +24,7 @@ from headgate.engines.memory.engine import MemoryEngine
 from headgate.engines.memory.key_scan import MemoryKeyScan
 from headgate.errors import InvalidRule
 from headgate.limit_syntax import parse
-from headgate.operations.counter_lookup import counters_of_limits, missing_attributes
+from headgate.operations.find_counters import counters_of_limits, missing_attributes
 from headgate.rules.attributes import Attributes
 from headgate.rules.lookup import NoSuchRule, find_rule, parse_key
 from headgate.rules.rule import Limits, Rule, Rulebook
@@ -74,7 +74,7 @@ class KeyUsage(NamedTuple):
         return None if self.limit is None else full_capacity(self.limit)
 
 
-class Tally:
+class CounterTally:
     """The number of counters under one name, and their size."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Tally:
 class UsageReport(NamedTuple):
     """The result of a scan. `complete`: no counter was left out."""
 
-    tallies: dict[str, Tally]
+    tallies: dict[str, CounterTally]
     busiest: list[KeyUsage]
     complete: bool
 
@@ -129,7 +129,7 @@ def scan_keys(engine: Any, rule: str | None, max_keys: int = SCAN_LIMIT) -> KeyS
 def report_usage(engine: Any, scan: KeyScan, book: Rulebook | None, rule: str | None, top: int) -> UsageReport:
     """Runs a scan, and reports the `top` busiest keys."""
     try:
-        tallies: dict[str, Tally] = {}
+        tallies: dict[str, CounterTally] = {}
         usages = _usages(scan, _keys_of_rule(rule, scan, tallies), book)
         busiest = [
             _with_override(engine, usage, book) for usage in nlargest(top, usages, key=lambda usage: usage.order)
@@ -150,11 +150,13 @@ def check_rule(report: UsageReport, book: Rulebook | None, rule: str | None) -> 
         raise NoSuchRule(f"{error} Nothing is counted under that name either.") from None
 
 
-def _keys_of_rule(rule: str | None, scan: Iterable[ScannedKey], tallies: dict[str, Tally]) -> Iterator[ScannedKey]:
+def _keys_of_rule(
+    rule: str | None, scan: Iterable[ScannedKey], tallies: dict[str, CounterTally]
+) -> Iterator[ScannedKey]:
     """Yields the counters of the rule, and adds each to its tally."""
     for scanned in scan:
         if rule is None or scanned.name == rule or _split_name(scanned.name)[0] == rule:
-            tally = tallies.setdefault(scanned.name, Tally())
+            tally = tallies.setdefault(scanned.name, CounterTally())
             tally.counts += 1
             tally.bytes += scanned.size or 0
             yield scanned

@@ -45,7 +45,7 @@ class PublishResult(NamedTuple):
     warnings: tuple[str, ...]
 
 
-class Problem(NamedTuple):
+class RulebookProblem(NamedTuple):
     """A problem in a rulebook. `located_message` has its file and line."""
 
     line: int | None
@@ -57,15 +57,15 @@ def call_now(work: Callable[..., Any], *args: Any) -> Any:
     return work(*args)
 
 
-def validate_rulebook(read: Callable[[], Rulebook]) -> Rulebook | list[Problem]:
+def validate_rulebook(read: Callable[[], Rulebook]) -> Rulebook | list[RulebookProblem]:
     """Reads a rulebook, and returns it if it can be published; otherwise all of its problems."""
     try:
         return check_split_limits(read())
     except InvalidRulebook as error:
         located = zip(error.problems, error.messages, strict=True)
-        return [Problem(line, sentence, message) for (line, sentence), message in located]
+        return [RulebookProblem(line, sentence, message) for (line, sentence), message in located]
     except InvalidRule as error:
-        return [Problem(None, str(error), str(error))]
+        return [RulebookProblem(None, str(error), str(error))]
 
 
 def book_of(version: RulebookVersion | None) -> Rulebook:

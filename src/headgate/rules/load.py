@@ -32,10 +32,10 @@ from headgate.rules.parsing import (
 from headgate.rules.parsing.document_tree import (
     MAX_BYTES,
     Fault,
-    Items,
+    ListNode,
+    MappingNode,
     Node,
     Position,
-    Table,
     decode,
     describe_node,
     empty_rulebook,
@@ -70,11 +70,11 @@ def underscored_headers(path: str | PathLike[str]) -> list[str]:
 
 def _underscored_names(node: Node) -> Iterator[str]:
     """Yields all texts of a document that may name such a header."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         for key, inner in node.entries.values():
             yield from _underscored_names(key)
             yield from _underscored_names(inner)
-    elif isinstance(node, Items):
+    elif isinstance(node, ListNode):
         for inner in node.nodes:
             yield from _underscored_names(inner)
     elif _underscored_header.fullmatch(node.text):
@@ -129,9 +129,9 @@ class _BookParser:
     def __init__(self, root: Node, source: str | None, text: str | None, problems: Problems) -> None:
         self.source, self.text, self.problems = source, text, problems
         self.warnings = Problems()
-        if isinstance(root, Table) and not root.entries:
+        if isinstance(root, MappingNode) and not root.entries:
             raise empty_rulebook(root.position)
-        if not isinstance(root, Table):
+        if not isinstance(root, MappingNode):
             raise Fault(
                 root.position,
                 f"A rulebook is a mapping, not {describe_node(root)}.",
@@ -168,7 +168,7 @@ class _BookParser:
         node = self.root.get("rules")
         if node is None:
             raise Fault(self.root.position, "The rulebook lacks rules.", "One without rules is written: rules: []")
-        if not isinstance(node, Items):
+        if not isinstance(node, ListNode):
             raise Fault(
                 node.position, f"rules is a list, not {describe_node(node)}.", "Begin each rule with - name: ..."
             )
@@ -180,7 +180,7 @@ class _BookParser:
         if node is None:
             return {}
         with self.problems.under(""):
-            if not isinstance(node, Table):
+            if not isinstance(node, MappingNode):
                 raise Fault(node.position, f"defaults is a mapping, not {describe_node(node)}.")
             default_fields = parse_rule.read(
                 node, parse_rule.DEFAULT_FIELDS, "defaults", conditions, self.problems
@@ -208,7 +208,7 @@ class _RuleListParser:
         self.replaced: consistency.ReplacedRules = {}
         self.reported: set[tuple[Position, str]] = set()
 
-    def read(self, node: Items) -> list[Rule]:
+    def read(self, node: ListNode) -> list[Rule]:
         rules = [self.rule(inner, f"rule {number}") for number, inner in enumerate(node.nodes, 1)]
         for name, fault in consistency.check_replaces(self.replaced, self.nodes):
             self.problems.add(fault, f'rule "{name}"')
@@ -216,7 +216,7 @@ class _RuleListParser:
 
     def rule(self, node: Node, subject: str) -> Rule | None:
         with self.problems.under(subject):
-            if not isinstance(node, Table):
+            if not isinstance(node, MappingNode):
                 raise Fault(
                     node.position,
                     f"A rule is a mapping, not {describe_node(node)}.",
@@ -228,7 +228,7 @@ class _RuleListParser:
             self.fields(node, subject)
         return None
 
-    def name(self, node: Table, subject: str) -> str | None:
+    def name(self, node: MappingNode, subject: str) -> str | None:
         """Returns the rule's name; None if it is missing (then a problem is added) or invalid."""
         entry = node.entries.get("name")
         if entry is None:
@@ -239,7 +239,7 @@ class _RuleListParser:
             return fields.name(entry[1], "the name of a rule")
         return None
 
-    def fields(self, node: Table, subject: str) -> dict[str, RuleField]:
+    def fields(self, node: MappingNode, subject: str) -> dict[str, RuleField]:
         rule_fields = parse_rule.read(node, parse_rule.FIELDS, subject, self.conditions, self.problems)
         if "limit" not in node.entries:
             self.problems.add(
@@ -247,7 +247,7 @@ class _RuleListParser:
             )
         return rule_fields
 
-    def named_rule(self, node: Table, name: str, subject: str) -> Rule | None:
+    def named_rule(self, node: MappingNode, name: str, subject: str) -> Rule | None:
         problems_before = len(self.problems.messages)
         with self.problems.under(subject):
             self.unique(name, node.entries["name"][1])
@@ -287,7 +287,7 @@ class _RuleListParser:
         self.nodes[name] = node
 
 
-def _make_rule(rule_fields: dict[str, RuleField], node: Table) -> Rule:
+def _make_rule(rule_fields: dict[str, RuleField], node: MappingNode) -> Rule:
     values = {name: field.value for name, field in rule_fields.items()}
     values["unless"] = values.pop("except", None)
     values["replaces"] = tuple(name for name, _ in values.get("replaces", ()))
@@ -297,7 +297,7 @@ def _make_rule(rule_fields: dict[str, RuleField], node: Table) -> Rule:
 
 
 def _attributes(node: Node) -> tuple[str, ...]:
-    if not isinstance(node, Items):
+    if not isinstance(node, ListNode):
         raise Fault(
             node.position,
             f"attributes is a list of names, not {describe_node(node)}.",

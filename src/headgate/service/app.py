@@ -77,7 +77,7 @@ class App:
         self.draining = False
         # Set when `drain` is over: calls that still wait for their delay get a 503.
         self.shutdown_timed_out: asyncio.Event = asyncio.Event()
-        self._decode_check = JsonDecoder(check_schema.Check)
+        self._decode_check = JsonDecoder(check_schema.CheckBody)
         self._check_cache: RequestCache[CachedCheck] = RequestCache()
         self._subrequest_cache: RequestCache[CachedCheck] = RequestCache()
         self._relevant_fields = RelevantFields()
@@ -136,7 +136,7 @@ class App:
         return self._problem(500, "This is a defect of the service. Its log says more: please report that.")
 
     def _problem(self, status: int, detail: str, fields: Fields | None = None) -> Response:
-        body = self._encode(check_schema.Trouble("about:blank", refusal_body.REASONS[status], status, detail))
+        body = self._encode(check_schema.ErrorBody("about:blank", refusal_body.REASONS[status], status, detail))
         return status, encode_headers([("content-type", refusal_body.PROBLEM), *(fields or [])]), body
 
     def _limit_own_load(self, meter: Any) -> None:
@@ -186,7 +186,7 @@ class App:
             return 200, _JSON, self._encode(await request.unless_disconnected(answer, self._checker.undo))
         return 200, _JSON, self._encode(await answer)
 
-    async def _decided_check(self, check: check_schema.Check, plan: CallPlan) -> check_schema.Answer:
+    async def _decided_check(self, check: check_schema.CheckBody, plan: CallPlan) -> check_schema.DecisionBody:
         return self._checker.answer(await self._limiter.decide_plan(plan), check.verdicts, check.receipt)
 
     async def _cached_check(self, cached: CachedCheck) -> Response:
@@ -290,9 +290,9 @@ class App:
 def _returns_receipt(body: object) -> bool:
     """Returns whether the answer has a receipt that the client must give back."""
     match body:
-        case check_schema.Reserve():
+        case check_schema.ReserveBody():
             return True
-        case check_schema.Checks():
+        case check_schema.ChecksBody():
             return any(check.receipt for check in body.checks)
     return False
 

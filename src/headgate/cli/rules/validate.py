@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.cli.output import DONE, INVALID, Output
 from headgate.cli.parser import Commands, command
-from headgate.operations.publish_rulebook import Problem, validate_rulebook
+from headgate.operations.publish_rulebook import RulebookProblem, validate_rulebook
 from headgate.rules import load
 
 
@@ -52,7 +52,7 @@ def _validate(file: str, strict: bool) -> dict[str, Any]:
         problems = [problem._asdict() for problem in result]
         return {"file": file, "valid": False, "rules": None, "problems": problems, "warnings": []}
     warnings = [
-        Problem(line, sentence, located)._asdict()
+        RulebookProblem(line, sentence, located)._asdict()
         for (line, sentence), located in zip(result.warnings, result.located_warnings, strict=True)
     ]
     return {"file": file, "valid": True, "rules": len(result), "problems": [], "warnings": warnings}

@@ -30,7 +30,7 @@ from headgate.errors import EngineUnavailable, HeadgateError, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.source import FileSource, PushedSource, RulebookText, Source
 
-__all__ = ["load_once", "FileSource", "RulebookText", "PushedSource", "Source", "RulebookWatcher"]
+__all__ = ["FileSource", "PushedSource", "RulebookText", "RulebookWatcher", "Source", "load_once"]
 
 Book = TypeVar("Book")
 

@@ -39,7 +39,7 @@ START = Position(1)
 
 
 @dataclass(slots=True)
-class Scalar:
+class ScalarNode:
     """A text, number or other plain value, as it was written."""
 
     position: Position
@@ -52,7 +52,7 @@ class Scalar:
 
 
 @dataclass(slots=True)
-class Items:
+class ListNode:
     """A list."""
 
     position: Position
@@ -60,17 +60,17 @@ class Items:
 
 
 @dataclass(slots=True)
-class Table:
+class MappingNode:
     """A mapping."""
 
     position: Position
-    entries: dict[str, tuple[Scalar, Node]]
+    entries: dict[str, tuple[ScalarNode, Node]]
 
     def get(self, name: str) -> Node | None:
         entry = self.entries.get(name)
         return entry[1] if entry else None
 
-    def add(self, key: Scalar, node: Node) -> None:
+    def add(self, key: ScalarNode, node: Node) -> None:
         if existing := self.entries.get(key.text):
             where = f" in line {first_line}" if (first_line := existing[0].position.line) else ""
             raise Fault(
@@ -79,7 +79,7 @@ class Table:
         self.entries[key.text] = (key, node)
 
 
-Node = Scalar | Items | Table
+Node = ScalarNode | ListNode | MappingNode
 
 
 class Fault(Exception):
@@ -168,8 +168,8 @@ def quote(text: str) -> str:
 
 def describe_node(node: Node) -> str:
     """Describes a node for a message."""
-    if isinstance(node, Items):
+    if isinstance(node, ListNode):
         return "a list"
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         return "a mapping"
     return "nothing" if node.empty else quote(node.text)

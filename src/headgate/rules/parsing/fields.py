@@ -12,7 +12,16 @@ from typing import TypeVar
 
 from headgate import limit_syntax
 from headgate.algorithms.limit import EXACT, HORIZON_US
-from headgate.rules.parsing.document_tree import Fault, Faults, Items, Node, Scalar, Table, describe_node, quote
+from headgate.rules.parsing.document_tree import (
+    Fault,
+    Faults,
+    ListNode,
+    MappingNode,
+    Node,
+    ScalarNode,
+    describe_node,
+    quote,
+)
 from headgate.rules.parsing.problems import at_node, read_all
 
 W = TypeVar("W", bound=str)
@@ -25,9 +34,9 @@ _percentage_pattern = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,2}))?")
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 
 
-def table(node: Node, what: str, allowed: Collection[str], required: Collection[str] = ()) -> Table:
+def table(node: Node, what: str, allowed: Collection[str], required: Collection[str] = ()) -> MappingNode:
     """Returns a mapping that has only known names, and all required ones."""
-    if not isinstance(node, Table):
+    if not isinstance(node, MappingNode):
         raise Fault(
             node.position,
             f"{what} is a mapping, not {describe_node(node)}.",
@@ -54,7 +63,7 @@ def did_you_mean(word: str, allowed: Collection[str]) -> str:
 
 def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
     """Returns a text as it is written."""
-    if not isinstance(node, Scalar):
+    if not isinstance(node, ScalarNode):
         raise Fault(node.position, f"{what} is a text, not {describe_node(node)}.")
     if node.empty:
         hint = f'Leave it out, or write "{node.text}" in quotes if that text is meant.' if node.text else ""
@@ -70,13 +79,13 @@ def text(node: Node, what: str, most: int = MAX_TEXT_LENGTH) -> str:
     return node.text
 
 
-def texts(node: Node, what: str) -> list[Scalar]:
+def texts(node: Node, what: str) -> list[ScalarNode]:
     """Returns one text, or the texts of a list, as scalars."""
-    if isinstance(node, Table):
+    if isinstance(node, MappingNode):
         raise Fault(node.position, f"{what} is a text or a list of texts, not a mapping.")
-    nodes = node.nodes if isinstance(node, Items) else [node]
+    nodes = node.nodes if isinstance(node, ListNode) else [node]
     read_all(lambda item: text(item, what), nodes)
-    return [item for item in nodes if isinstance(item, Scalar)]
+    return [item for item in nodes if isinstance(item, ScalarNode)]
 
 
 def name(node: Node, what: str) -> str:
@@ -119,14 +128,14 @@ def flag(node: Node, what: str) -> bool:
 
 def plain_flag(node: Node) -> bool | None:
     """Returns the value of a plain true or false; None for anything else."""
-    if isinstance(node, Scalar) and not node.quoted:
+    if isinstance(node, ScalarNode) and not node.quoted:
         return True if node.text in _TRUE else False if node.text in _FALSE else None
     return None
 
 
 def number(node: Node) -> int | None:
     """Returns a plain whole number; None for anything else."""
-    if isinstance(node, Scalar) and not node.quoted and _number_pattern.fullmatch(node.text):
+    if isinstance(node, ScalarNode) and not node.quoted and _number_pattern.fullmatch(node.text):
         return int(node.text.replace("_", ""))
     return None
 
@@ -136,7 +145,7 @@ def whole_number(node: Node, what: str, least: int = 1, most: int = EXACT) -> in
     value = number(node)
     if value is None or not least <= value <= most:
         upper = "2^53" if most == EXACT else f"{most:,}"
-        hint = "Write it without quotes." if isinstance(node, Scalar) and node.quoted else ""
+        hint = "Write it without quotes." if isinstance(node, ScalarNode) and node.quoted else ""
         raise Fault(
             node.position, f"{what} is a whole number from {least} to {upper}, not {describe_node(node)}.", hint
         )
@@ -145,7 +154,7 @@ def whole_number(node: Node, what: str, least: int = 1, most: int = EXACT) -> in
 
 def percentage(node: Node, what: str) -> int:
     """Returns a percentage in hundredths of a percent."""
-    match = _percentage_pattern.fullmatch(node.text) if isinstance(node, Scalar) and not node.quoted else None
+    match = _percentage_pattern.fullmatch(node.text) if isinstance(node, ScalarNode) and not node.quoted else None
     hundredths = int(match[1]) * 100 + int((match[2] or "").ljust(2, "0")) if match else 10_001
     if hundredths > 10_000:
         raise Fault(

@@ -15,7 +15,16 @@ from headgate.limit_syntax import parse_all
 from headgate.rules.attributes import parse_attribute_name
 from headgate.rules.condition import Test
 from headgate.rules.parsing import fields
-from headgate.rules.parsing.document_tree import Fault, Items, Node, Position, Scalar, Table, describe_node, quote
+from headgate.rules.parsing.document_tree import (
+    Fault,
+    ListNode,
+    MappingNode,
+    Node,
+    Position,
+    ScalarNode,
+    describe_node,
+    quote,
+)
 from headgate.rules.parsing.impossible_conditions import covering_case
 from headgate.rules.parsing.problems import at_node, read_all
 from headgate.rules.rule import Choice, Limits
@@ -43,7 +52,7 @@ def cost(node: Node, uses: Uses) -> Choice[int | str]:
 
 
 def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Choice[T]:
-    if not isinstance(node, Table):
+    if not isinstance(node, MappingNode):
         return Choice(read(node))
     fields.table(node, f"{what} by choice", _CHOICE)
     for name, meaning in (
@@ -60,8 +69,8 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
     attribute_node, cases, otherwise = (node.entries[name][1] for name in _CHOICE)
     attribute = at_node(attribute_node, parse_attribute_name, fields.text(attribute_node, "by"))
     uses.append((attribute, attribute_node.position))
-    if not isinstance(cases, Table) or not cases.entries:
-        description = describe_node(cases) if not isinstance(cases, Table) else "an empty one"
+    if not isinstance(cases, MappingNode) or not cases.entries:
+        description = describe_node(cases) if not isinstance(cases, MappingNode) else "an empty one"
         raise Fault(cases.position, f"cases is a mapping of texts to values, not {description}.")
     tests: list[Test] = []
 
@@ -76,8 +85,8 @@ def _choice(node: Node, what: str, read: Callable[[Node], T], uses: Uses) -> Cho
     return Choice(last, tuple(zip(tests, values, strict=True)))
 
 
-def _case(key: Scalar, attribute: str, earlier_cases: list[Test]) -> Test:
-    text = fields.text(Scalar(key.position, key.text, quoted=True), "The name of a case")
+def _case(key: ScalarNode, attribute: str, earlier_cases: list[Test]) -> Test:
+    text = fields.text(ScalarNode(key.position, key.text, quoted=True), "The name of a case")
     test = at_node(key, Test, attribute, (text,))
     if test.captures:
         raise Fault(key.position, f"The case {quote(key.text)} captures nothing.", "Write * for the segment.")
@@ -90,9 +99,9 @@ def _case(key: Scalar, attribute: str, earlier_cases: list[Test]) -> Test:
 
 def _limits(node: Node) -> Limits:
     """Returns a new tuple each time, also for the same text: its identity keeps the cases' counters apart."""
-    if isinstance(node, Items) and not node.nodes:
+    if isinstance(node, ListNode) and not node.nodes:
         raise Fault(node.position, "An empty list is not a limit.", f"Write {UNLIMITED} if none is meant.")
-    if isinstance(node, Scalar) and node.text == UNLIMITED:
+    if isinstance(node, ScalarNode) and node.text == UNLIMITED:
         return ()
     parsed = read_all(
         lambda item: at_node(item, parse_all, " ".join(item.text.split())), fields.texts(node, "A limit")
@@ -104,7 +113,7 @@ def _cost(node: Node, uses: Uses) -> int | str:
     number = fields.number(node)
     if number is not None:
         return fields.whole_number(node, "A cost", least=0)
-    if isinstance(node, Scalar) and not node.empty and not node.text[:1].isalpha():
+    if isinstance(node, ScalarNode) and not node.empty and not node.text[:1].isalpha():
         raise Fault(
             node.position,
             f"{quote(node.text)} is not a cost.",

@@ -10,7 +10,7 @@ from headgate.algorithms.limit import SECOND
 from headgate.algorithms.lockout import Lockout
 from headgate.rules.keys import Dimension
 from headgate.rules.parsing import fields, parse_choice
-from headgate.rules.parsing.document_tree import Fault, Node, Position, Scalar, Table, quote
+from headgate.rules.parsing.document_tree import Fault, MappingNode, Node, Position, ScalarNode, quote
 from headgate.rules.parsing.parse_condition import Conditions, ParsedCondition
 from headgate.rules.parsing.problems import Problems, at_node, read_all, read_entries
 from headgate.rules.rule import FALLBACKS, MISSING, MODES, WHERE, Modes, Prefetch, Refusal
@@ -50,7 +50,7 @@ class RuleField:
 
 
 def read(
-    node: Table, names: tuple[str, ...], subject: str, conditions: Conditions, problems: Problems
+    node: MappingNode, names: tuple[str, ...], subject: str, conditions: Conditions, problems: Problems
 ) -> dict[str, RuleField]:
     """Returns every field that can be read; adds the faults of the others to the problems."""
     read_fields: dict[str, RuleField] = {}
@@ -64,7 +64,7 @@ def read(
     return read_fields
 
 
-def _unknown_field(key: Scalar, names: tuple[str, ...]) -> Fault:
+def _unknown_field(key: ScalarNode, names: tuple[str, ...]) -> Fault:
     if key.text in WITHOUT_DEFAULT:
         return Fault(
             key.position, f"{key.text} is each rule's own.", f"Defaults may be given for {', '.join(names)}."
@@ -90,7 +90,7 @@ def _condition(node: Node, uses: parse_choice.Uses, conditions: Conditions) -> A
 def _key(node: Node, uses: parse_choice.Uses) -> tuple[Dimension, ...]:
     dimensions: dict[str, Dimension] = {}
 
-    def read_dimension(item: Scalar) -> None:
+    def read_dimension(item: ScalarNode) -> None:
         dimension = at_node(item, Dimension.parse, item.text)
         if dimension.name in dimensions:
             raise Fault(item.position, f"The key has {dimension.name} twice.", "Once is enough.")
@@ -102,7 +102,7 @@ def _key(node: Node, uses: parse_choice.Uses) -> tuple[Dimension, ...]:
 
 
 def _mode(node: Node) -> Modes:
-    if not isinstance(node, Table):
+    if not isinstance(node, MappingNode):
         word = fields.word(node, "mode", MODES)
         return Modes(10_000 if word == "enforce" else 0, 10_000 if word == "shadow" else 0)
     fields.table(node, "mode", ("enforce", "shadow"))
@@ -120,7 +120,7 @@ def _mode(node: Node) -> Modes:
 
 
 def _lockout(node: Node) -> Lockout | None:
-    if isinstance(node, Scalar) and node.text == "off":
+    if isinstance(node, ScalarNode) and node.text == "off":
         return None
     table = fields.table(node, "lockout", ("after", "within", "for"), required=("after", "for"))
     values = read_entries(table, {"after": fields.whole_number, "within": fields.span, "for": fields.span})
@@ -128,7 +128,7 @@ def _lockout(node: Node) -> Lockout | None:
 
 
 def _prefetch(node: Node) -> Prefetch | None:
-    if not isinstance(node, Table):
+    if not isinstance(node, MappingNode):
         return None if fields.text(node, "prefetch") == "exact" else Prefetch(fields.span(node, "prefetch"))
     fields.table(node, "prefetch", ("for", "units"), required=("for",))
     values = read_entries(node, {"for": fields.span, "units": fields.whole_number})

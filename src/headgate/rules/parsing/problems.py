@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from headgate.errors import InvalidRule, InvalidRulebook
-from headgate.rules.parsing.document_tree import Fault, Faults, Node, Position, Table, TooLarge
+from headgate.rules.parsing.document_tree import Fault, Faults, MappingNode, Node, Position, TooLarge
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -70,7 +70,7 @@ def read_all(read: Callable[[N], T], nodes: Iterable[N]) -> list[T]:
     return values
 
 
-def read_entries(table: Table, readers: dict[str, Callable[[Node, str], Any]]) -> dict[str, Any]:
+def read_entries(table: MappingNode, readers: dict[str, Callable[[Node, str], Any]]) -> dict[str, Any]:
     """Reads all entries of a mapping, each with the reader of its name; raises the faults of all together."""
     values = read_all(lambda name: readers[name](table.entries[name][1], name), table.entries)
     return dict(zip(table.entries, values, strict=True))

@@ -20,7 +20,7 @@ from typing import Any
 from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, RETRY_AFTER_US, Outcome, Receipt
 from headgate.algorithms.limit import Limit
 from headgate.clock import Clock
-from headgate.engines.layers.fallback.breaker import ASK, Route
+from headgate.engines.layers.fallback.breaker import ASK, BreakerRoute
 from headgate.engines.layers.fallback.limit_share import full_capacity, share, units_for_rank
 from headgate.engines.layers.fallback.membership import MembershipState
 from headgate.engines.layers.fallback.shard import LocalCount, RecentEntries, Shard, Tag
@@ -57,7 +57,7 @@ class Settlement:
         name = self.inner.shard(key)
         return self.shards.get(name) or self.shards.setdefault(name, Shard(name, self.settle_us))
 
-    def note_failure(self, shard: Shard, route: Route, error: BaseException) -> None:
+    def note_failure(self, shard: Shard, route: BreakerRoute, error: BaseException) -> None:
         raise NotImplementedError
 
     def remember(self, charges: Sequence[MeterCharge], answers: Sequence[Outcome]) -> None:

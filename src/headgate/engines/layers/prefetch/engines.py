@@ -36,6 +36,8 @@ A thread gives back what was not used. Without one nothing is fetched ahead, and
 A rule's ChargeOptions may choose `hold` and U; options without prefetch are exact. So are rules with a lockout,
 because each of their refusals must be counted, and with overrides, because only the engine knows them. An exact
 meter calls the inner meter itself: nothing is counted here, and no time is lost.
+
+The file is long for one reason: it states and proves the law, and spells the engine out twice, sync and async.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.deadlines import set_deadline
 from headgate.engines.fork_reset import on_fork
-from headgate.engines.layers.prefetch.hot_keys import Hold, HotKeys, PrefetchFlows
+from headgate.engines.layers.prefetch.hot_keys import HotKeys, PrefetchFlows, PrefetchHold
 from headgate.engines.layers.prefetch.prefetched_units import PrefetchedUnits, PrefetchTable, max_prefetch
 from headgate.engines.layers.prefetch.return_thread import MIN_WAKE_US, ReturnThread
 from headgate.engines.memory.engine import Decide
@@ -92,21 +94,18 @@ class _PrefetchBase:
 
     def __init__(self, hold_us: int | None, units: int | None, clock: Clock | None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self._hold = None if hold_us is None else Hold.validated(hold_us, units)
+        self._hold = None if hold_us is None else PrefetchHold.create(hold_us, units)
         self._hot_keys = HotKeys()
 
-    def _hold_for(self, limit: Limit, options: ChargeOptions | None) -> Hold | None:
+    def _hold_for(self, limit: Limit, options: ChargeOptions | None) -> PrefetchHold | None:
         """Returns how units of this limit are held; None if they are not."""
-        return (
-            self._chosen_hold(options)
-            if max_prefetch(limit) and (options is None or options.without_rule_state)
-            else None
-        )
+        exact = not max_prefetch(limit) or (options is not None and not options.without_rule_state)
+        return None if exact else self._chosen_hold(options)
 
-    def _chosen_hold(self, options: ChargeOptions | None) -> Hold | None:
+    def _chosen_hold(self, options: ChargeOptions | None) -> PrefetchHold | None:
         if options is None:
             return self._hold
-        return None if options.prefetch is None else Hold.validated(*options.prefetch)
+        return None if options.prefetch is None else PrefetchHold.create(*options.prefetch)
 
     def guarantees(
         self, limit: Limit, nodes: int, options: ChargeOptions | None = None
@@ -187,7 +186,7 @@ class PrefetchEngine(_PrefetchBase):
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def flows(self, meter: Meter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
+    def flows(self, meter: Meter, table: PrefetchTable, hold: PrefetchHold) -> PrefetchFlows:
         return PrefetchFlows(self._hot_keys, table, meter, hold, self.clock, self._ready, self._watch, run)
 
     def slots(self, limit: Slots, name: str, options: ChargeOptions | None = None) -> SlotMeter:
@@ -253,7 +252,12 @@ class PrefetchMeter:
     """A limit bound to the prefetch engine."""
 
     def __init__(
-        self, engine: PrefetchEngine, meter: Meter, options: ChargeOptions | None, table: PrefetchTable, hold: Hold
+        self,
+        engine: PrefetchEngine,
+        meter: Meter,
+        options: ChargeOptions | None,
+        table: PrefetchTable,
+        hold: PrefetchHold,
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
@@ -309,7 +313,7 @@ class AsyncPrefetchEngine(_PrefetchBase):
                 self._meters[limit.algorithm, name] = latest
         return latest
 
-    def flows(self, meter: AsyncMeter, table: PrefetchTable, hold: Hold) -> PrefetchFlows:
+    def flows(self, meter: AsyncMeter, table: PrefetchTable, hold: PrefetchHold) -> PrefetchFlows:
         return PrefetchFlows(
             self._hot_keys, table, meter, hold, self.clock, lambda: True, self._watch, self._shield
         )
@@ -368,7 +372,7 @@ class AsyncPrefetchMeter:
         meter: AsyncMeter,
         options: ChargeOptions | None,
         table: PrefetchTable,
-        hold: Hold,
+        hold: PrefetchHold,
     ) -> None:
         self.limit: Limit = meter.limit
         self.name: str = meter.name
