@@ -46,11 +46,11 @@ class PublishResult(NamedTuple):
 
 
 class RulebookProblem(NamedTuple):
-    """A problem in a rulebook. `located_message` has its file and line."""
+    """A problem in a rulebook. `message` has its file and line."""
 
     line: int | None
     problem: str
-    located_message: str
+    message: str
 
 
 def call_now(work: Callable[..., Any], *args: Any) -> Any:

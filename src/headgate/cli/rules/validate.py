@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> Output:
     for file in results:
         if file["valid"]:
             lines.append((f"{file['file']}: {file['rules']} rule{'' if file['rules'] == 1 else 's'}", "green"))
-        lines += [(problem["told"], "red") for problem in file["problems"]]
-        lines += [(f"warning: {warning['told']}", "yellow") for warning in file["warnings"]]
+        lines += [(problem["message"], "red") for problem in file["problems"]]
+        lines += [(f"warning: {warning['message']}", "yellow") for warning in file["warnings"]]
     return Output({"valid": valid, "files": results}, lines, DONE if valid else INVALID)
 
 

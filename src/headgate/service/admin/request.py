@@ -49,5 +49,5 @@ class UnpublishableRulebook(HeadgateError):
 
     def __init__(self, problems: list[RulebookProblem]) -> None:
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{problems[0].located_message}{more}")
+        super().__init__(f"{problems[0].message}{more}")
         self.problems = problems
