@@ -76,7 +76,7 @@ def check_decision(decision: object, *, awaited: bool | None = None) -> Decision
         raise InvalidCharge(
             f"A decision is expected, as take or check returns it; not {describe(decision)}{hint}."
         )
-    for part in (*decision.parts, *decision.beside):
+    for part in (*decision.counter_decisions, *decision.shadow_decisions):
         if isinstance(part.source, Unbound):
             raise InvalidCharge(
                 "This decision was copied or pickled, and nothing can be given back by a copy: keep the decision "

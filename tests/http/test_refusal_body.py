@@ -16,7 +16,7 @@ from headgate.http.refusal_body import (
     PLAIN,
     PROBLEM,
     REASONS,
-    Answer,
+    RefusalResponse,
     answer,
     refused,
     undecided,
@@ -50,7 +50,7 @@ def lua() -> Iterator[Lua]:
     ],
 )
 def test_a_rule_that_says_nothing_is_a_sentence(accept: str | None, wait: int | None, sentence: str) -> None:
-    expected = Answer(429, [("Content-Type", PLAIN)], sentence.encode())
+    expected = RefusalResponse(429, [("Content-Type", PLAIN)], sentence.encode())
     assert answer(Refusal(), ["login"], accept, wait) == expected
     assert answer(Refusal(503), ["login"], accept, wait) == expected._replace(status=503)
 
@@ -79,7 +79,9 @@ def test_a_service_that_cannot_decide() -> None:
         "detail": "This service cannot decide about requests at the moment. Try again later.",
         "violated-policies": ["login"],
     }
-    plain = Answer(503, [("Content-Type", PLAIN)], b"This service cannot decide about requests at the moment.\n")
+    plain = RefusalResponse(
+        503, [("Content-Type", PLAIN)], b"This service cannot decide about requests at the moment.\n"
+    )
     assert undecided(CURL) == undecided(None) == plain
     assert undecided(None, wait=1).body == plain.body.strip() + b" Try again in 1 second.\n"
 

@@ -180,15 +180,15 @@ def test_memory_and_servers_agree_over_time(seed: int, driven_server: RedisServe
             clock.set_us(now_us - 3600 * SECOND)
             memory, engine = MemoryEngine(clock), RedisEngine(driven_server.unix_url, deadline=30)
         clock.set_us(now_us)
-        here, there = memory.assignments(limit, "rule", *spans), engine.assignments(limit, "rule", *spans)
+        here, there = memory.quota_ledger(limit, "rule", *spans), engine.quota_ledger(limit, "rule", *spans)
         holder = rng.choice(["a", "b b", "ü{%}\n", "d" * 300])
         if rng.random() < 0.05:
             here.leave("key", holder)
             there.leave("key", holder)
             continue
         wanted = rng.choice([None, 0, 1, rng.randrange(100), rng.randrange(10**6)])
-        told = here.assign("key", holder, wanted, SECOND)
-        assert there.assign("key", holder, wanted, SECOND) == told
+        told = here.grant("key", holder, wanted, SECOND)
+        assert there.grant("key", holder, wanted, SECOND) == told
         assert told is not None
         assert told.period_us == quota_units(limit).period_us
     engine.close()

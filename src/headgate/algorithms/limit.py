@@ -149,7 +149,7 @@ class Limit:
     def receipt_of_newest(self, outcome: Outcome, units: int) -> Receipt | None:
         """Returns a receipt for the last units of a count that was peeked at, as if they had been one charge; None
         if there are none."""
-        return Receipt.of(outcome, units)
+        return Receipt.from_outcome(outcome, units)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.args == self.args

@@ -28,7 +28,7 @@ Value = str | int | None | Cell
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows under titles; the columns named in `right` are aligned there. None is shown as a dash."""
 
     titles: Sequence[str]

@@ -70,7 +70,7 @@ _media_type = re.compile(r"[!-~]+/[!-~]+[ -~]*")
 _special = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
-class Answer(NamedTuple):
+class RefusalResponse(NamedTuple):
     """A response without the header fields that describe the decision.
 
     >>> undecided(None).status
@@ -82,7 +82,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def refused(decision: RuleDecision, accept: str | None) -> Answer:
+def refused(decision: RuleDecision, accept: str | None) -> RefusalResponse:
     """Returns the response to a refused call.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
@@ -102,10 +102,14 @@ def violated(decision: RuleDecision) -> list[str]:
     >>> violated(decision)
     ['login']
     """
-    return list(dict.fromkeys(part.rule for part in decision.parts if not part.allowed and part.rule is not None))
+    return list(
+        dict.fromkeys(
+            part.rule for part in decision.counter_decisions if not part.allowed and part.rule is not None
+        )
+    )
 
 
-def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None) -> Answer:
+def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None) -> RefusalResponse:
     """Returns the response that a rule's refusal configures.
 
     ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps.
@@ -116,18 +120,20 @@ def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int
     """
     status = refusal.status
     if refusal.redirect is not None:
-        return Answer(status, [("Location", quote(refusal.redirect, safe=_PRINTABLE, errors="replace"))], b"")
+        return RefusalResponse(
+            status, [("Location", quote(refusal.redirect, safe=_PRINTABLE, errors="replace"))], b""
+        )
     if refusal.body is not None:
         kind = refusal.type if refusal.type and _media_type.fullmatch(refusal.type) else PLAIN
-        return Answer(status, [("Content-Type", kind)], refusal.body.encode("utf-8", "replace"))
+        return RefusalResponse(status, [("Content-Type", kind)], refusal.body.encode("utf-8", "replace"))
     if status < 400 or status == _NGINX_CLOSE:
-        return Answer(status, [], b"")
+        return RefusalResponse(status, [], b"")
     if wants_json(accept):
         return _problem(QUOTA_EXCEEDED, REASONS[429], _QUOTA_EXCEEDED_DETAIL, status, names)
     return _plain_text(status, f"Too many requests.{_retry_hint(wait)}")
 
 
-def undecided(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> Answer:
+def undecided(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> RefusalResponse:
     """Returns the response to a call that could not be decided; ``names``: the rules that refuse it then.
 
     >>> undecided("text/html").body
@@ -175,22 +181,22 @@ def _quality_of(parameters: str) -> float:
         return 1.0
 
 
-def _problem(kind: str, title: str, detail: str, status: int, names: Sequence[str]) -> Answer:
+def _problem(kind: str, title: str, detail: str, status: int, names: Sequence[str]) -> RefusalResponse:
     """Returns a problem. Its title belongs to its type (RFC 9457, 3.1.4), whatever the rule's status is."""
     listed = ",".join(f'"{_special.sub(_escaped, name)}"' for name in names)
     body = (
         f'{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}",'
         f'"violated-policies":[{listed}]}}'
     )
-    return Answer(status, [("Content-Type", PROBLEM)], body.encode("utf-8", "replace"))
+    return RefusalResponse(status, [("Content-Type", PROBLEM)], body.encode("utf-8", "replace"))
 
 
 def _escaped(character: re.Match[str]) -> str:
     return f"\\u{ord(character[0]):04x}"
 
 
-def _plain_text(status: int, sentence: str) -> Answer:
-    return Answer(status, [("Content-Type", PLAIN)], f"{sentence}\n".encode())
+def _plain_text(status: int, sentence: str) -> RefusalResponse:
+    return RefusalResponse(status, [("Content-Type", PLAIN)], f"{sentence}\n".encode())
 
 
 def _retry_hint(wait: int | None) -> str:

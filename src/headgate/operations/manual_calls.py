@@ -14,7 +14,7 @@ from headgate.algorithms.decision import Decision, OverriddenOutcome, Verdict
 from headgate.algorithms.slots import Slots
 from headgate.errors import InvalidCharge
 from headgate.flow import Flow
-from headgate.operations.counter_lookup import CounterRef
+from headgate.operations.find_counters import CounterRef
 from headgate.untracked_refund import give_back
 from headgate.validation import ChargeBatch, check_key
 
@@ -81,4 +81,4 @@ def _meter(engine: Any, counter: CounterRef) -> Any:
         raise InvalidCharge(
             f'"{counter.limit}" is held, not taken: a program acquires a slot and releases it, or it expires.'
         )
-    return engine.meter(counter.limit, counter.name, counter.terms)
+    return engine.meter(counter.limit, counter.name, counter.options)

@@ -201,23 +201,23 @@ def test_the_name_tells_the_format(tmp_path: Path, name: str, format_: str | Non
 
 
 class Shown:
-    """Editions of which one is in force."""
+    """Versions of which one is in force."""
 
     text = "Redis at here"
 
-    def __init__(self, edition: RulebookVersion | None) -> None:
-        self.edition = edition
+    def __init__(self, version: RulebookVersion | None) -> None:
+        self.version = version
 
     def stamp(self) -> tuple[int, int]:
-        return (self.edition.version, self.edition.at_us) if self.edition else (0, 0)
+        return (self.version.version, self.version.at_us) if self.version else (0, 0)
 
     def current(self) -> RulebookVersion | None:
-        return self.edition
+        return self.version
 
 
-def test_an_edition_is_read_as_its_document() -> None:
-    edition = RulebookVersion(version=3, at_us=5, author="ana", note="", format="yaml", text="# a", document="{}")
-    source = PushedSource(Shown(edition))
+def test_a_version_is_read_as_its_document() -> None:
+    version = RulebookVersion(version=3, at_us=5, author="ana", note="", format="yaml", text="# a", document="{}")
+    source = PushedSource(Shown(version))
     assert source.signature() == (3, 5)
     paper = source.read()
     assert paper == RulebookText("# a", "yaml", "version 3 in Redis at here", 3, "{}")

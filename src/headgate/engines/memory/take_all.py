@@ -38,7 +38,7 @@ class JudgingMeter(Protocol):
     """A meter that can judge without storing; `override` is a limit that decides in place of its own."""
 
     limit: Limit
-    terms: ChargeOptions | None
+    options: ChargeOptions | None
 
     def judge(
         self, key: str, now_us: int, cost: int, patience_us: int | None, override: Limit | None = None
@@ -94,9 +94,9 @@ class _RuleCharges:
         self, tables: RuleTables, charges: Sequence[MeterCharge], now_us: int, patience_us: int | None
     ) -> None:
         meter, key, _ = charges[0]
-        options = meter.terms
+        options = meter.options
         self._charges, self._now_us = charges, now_us
-        self.is_shadow = options is not None and options.aside
+        self.is_shadow = options is not None and options.is_shadow
         self._lockout = (
             None if options is None or options.lockout is None else _KeyLockout(tables, options, key, now_us)
         )

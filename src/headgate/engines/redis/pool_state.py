@@ -143,7 +143,7 @@ class PoolState:
                 return new
         return None
 
-    def opened(self, entry: PoolEntry, connection: Any) -> bool:
+    def set_connection(self, entry: PoolEntry, connection: Any) -> bool:
         """Puts a new connection into its entry; returns False if the entry has another one by now, or is gone."""
         entry.opening = None
         if entry.connection is not None or entry not in self.entries:

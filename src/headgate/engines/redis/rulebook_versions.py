@@ -39,11 +39,11 @@ class _VersionRequests:
         self.where = engine.topology.text
         self.text = f"Redis at {engine.topology.text} ({self.key.decode()})"
 
-    def add(self, paper: str, expected: int | None) -> RedisRequest:
+    def add(self, document: str, expected: int | None) -> RedisRequest:
         script = standalone_script("rulebook_versions")
         expected_arg = "" if expected is None else expected
         return RedisRequest(
-            command("EVALSHA", script.sha, 1, self.key, expected_arg, MAX_VERSIONS, paper.encode()),
+            command("EVALSHA", script.sha, 1, self.key, expected_arg, MAX_VERSIONS, document.encode()),
             script,
             self.key,
         )
@@ -83,16 +83,16 @@ class RedisVersionStore:
         except CorruptState as error:
             raise self._requests.corrupt() from error.__cause__
 
-    def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
+    def add(self, document: str, expected: int | None = None) -> tuple[bool, int, int]:
         """Adds a version. Returns whether it was added, its number and time; or the latest number, if it is not
         the expected one."""
-        return self._requests.added(self._ask(self._requests.add(paper, expected)))
+        return self._requests.added(self._ask(self._requests.add(document, expected)))
 
     def stamp(self) -> Stamp:
         """Returns the latest number, and when it was published."""
         return self._requests.stamp(self._ask(self._requests.read("HMGET", "version", "at_us")))
 
-    def paper(self, version: int) -> bytes | None:
+    def load_version(self, version: int) -> bytes | None:
         """Returns the document of one version; None if there is none."""
         document: bytes | None = self._ask(self._requests.read("HGET", version))
         return document
@@ -116,13 +116,13 @@ class AsyncRedisVersionStore:
         except CorruptState as error:
             raise self._requests.corrupt() from error.__cause__
 
-    async def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
-        return self._requests.added(await self._ask(self._requests.add(paper, expected)))
+    async def add(self, document: str, expected: int | None = None) -> tuple[bool, int, int]:
+        return self._requests.added(await self._ask(self._requests.add(document, expected)))
 
     async def stamp(self) -> Stamp:
         return self._requests.stamp(await self._ask(self._requests.read("HMGET", "version", "at_us")))
 
-    async def paper(self, version: int) -> bytes | None:
+    async def load_version(self, version: int) -> bytes | None:
         document: bytes | None = await self._ask(self._requests.read("HGET", version))
         return document
 
