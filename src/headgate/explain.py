@@ -99,7 +99,7 @@ def _token_bucket(limit: TokenBucket) -> Description:
 
 def _leaky_bucket(limit: LeakyBucket) -> Description:
     unit_us = 1000 * SECOND / limit.rate
-    yield "algorithm", "leaky bucket, nginx's limit_req: an even pace, and a queue for those who come too early"
+    yield "algorithm", "leaky bucket, nginx's limit_req: an even pace, and a queue for calls that come too early"
     if limit.delay is None:
         yield (
             "passes",
@@ -108,7 +108,7 @@ def _leaky_bucket(limit: LeakyBucket) -> Description:
     else:
         at_once = limit.delay + 1
         wait = f"up to {limit.burst - limit.delay:,} more wait in the queue, {in_words(unit_us)} each"
-        yield "passes", f"{at_once:,} at once; {wait if limit.burst > limit.delay else 'nobody waits'}"
+        yield "passes", f"{at_once:,} at once; {wait if limit.burst > limit.delay else 'none waits'}"
     yield "at most", f"{limit.burst + 1:,} in any span of time, and what drains within it"
     yield "exact", f"to nginx's millisecond; as nginx rounds it, {limit.rate / 1000:g} a second"
     yield (
@@ -191,11 +191,11 @@ def _smooth(limit: Smooth) -> Description:
 
 
 def _slots(limit: Slots) -> Description:
-    yield "algorithm", "slots: how many may be at it at once, however long it takes"
+    yield "algorithm", "slots: how many calls may run at once, however long each takes"
     yield "passes", f"{limit.amount:,} holders at a time, with acquire and release; waiters are served in order"
     yield (
         "crash",
-        f"a holder that is not heard of for {in_words(limit.ttl_us)} loses its slot; renew keeps it",
+        f"a holder that does not renew for {in_words(limit.ttl_us)} loses its slot",
     )
     yield "exact", "every lease has a fencing number that never repeats"
     yield (

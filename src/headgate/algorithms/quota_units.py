@@ -133,5 +133,5 @@ _AS_BUCKETS: dict[str, Callable[[Any], tuple[int, int, int]]] = {
 _NO_RATE = "it has no rate"
 _REASONS = {
     "slots": "slots are held, and only the engine knows who holds one",
-    "smooth": "a smooth limit makes callers wait for each other, and those decide without each other",
+    "smooth": "a smooth limit makes callers wait for each other, and holders decide alone",
 }

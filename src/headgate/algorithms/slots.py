@@ -94,7 +94,7 @@ class Slots(Limit):
             "" if self.ttl_us == _DEFAULT_TTL_US else f" ttl {format_duration(self.ttl_us)}"
         )
         if amount > EXACT or self.ttl_us > HORIZON_US:
-            raise InvalidRule(f'"{self.text}" cannot be: a ttl is at most 366 days, an amount at most 2^53.')
+            raise InvalidRule(f'"{self.text}" is out of range: a ttl is at most 366 days, an amount at most 2^53.')
         self.args: tuple[int | float, ...] = (amount, self.ttl_us)
 
     @property

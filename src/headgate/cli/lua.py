@@ -35,9 +35,7 @@ _CALL_SYNTAX = {
 }
 
 
-_PUBLISH_AGAIN = (
-    "A server forgets its scripts when it is restarted, and a new replica has none: publish again then."
-)
+_PUBLISH_AGAIN = "A restarted server has lost its scripts, and a new replica has none: then publish again."
 
 
 def add(commands: Commands) -> None:
@@ -51,12 +49,12 @@ def add(commands: Commands) -> None:
         more=_PUBLISH_AGAIN,
     )
     add_engine(publish_parser, prefix=False)
-    command(verbs, "list", _list, "every script: name, size in bytes, SHA1", "headgate lua list")
+    command(verbs, "list", _list, "list every script: name, size in bytes, SHA1", "headgate lua list")
     show_parser = command(
         verbs,
         "show",
         _show,
-        "the text of one script, as the server runs it",
+        "print the text of one script, as the server runs it",
         "headgate lua show take/token_bucket",
     )
     show_parser.add_argument("name", help="as headgate lua list names it")
@@ -64,7 +62,7 @@ def add(commands: Commands) -> None:
         verbs,
         "path",
         _path,
-        "where nginx finds our Lua: the value of lua_package_path",
+        "print the value of lua_package_path with which nginx finds headgate's Lua",
         "headgate lua path",
         'sed -i "s|LUA_PATH|$(headgate lua path)|" nginx.conf',
     )

@@ -48,7 +48,7 @@ VERBS: tuple[Verb, ...] = (
         "cancel",
         check_schema.Redeem,
         check_schema.Given,
-        "Give a place back, as far as nobody built on it. Works once.",
+        "Give back a place, as far as no later reservation depends on it. Works once.",
     ),
     Verb("renew", check_schema.Redeem, check_schema.Held, "Hold the slots of a receipt for another ttl."),
     Verb("release", check_schema.Redeem, check_schema.Released, "Give the slots of a receipt back."),
