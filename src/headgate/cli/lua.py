@@ -25,12 +25,12 @@ from headgate.gateway import lua_library
 
 _CALL_SYNTAX = {
     "rate_limiter": (
-        "init MAX_PERMITS RATE [TTL]     1: a bucket of so many, RATE of them come back a second",
-        "acquire N                       1: they are yours, -1: they are not",
+        "init MAX_PERMITS RATE [TTL]     1: a bucket of MAX_PERMITS, refilled at RATE a second",
+        "acquire N                       1: allowed, -1: refused",
         "delete                          1",
     ),
     "token_bucket": (
-        "N     on a hash with bucket_cap and rate (or period).  1: yours, 0: not, -1: not configured",
+        "N     on a hash with bucket_cap and rate (or period).  1: allowed, 0: refused, -1: not configured",
     ),
 }
 
@@ -39,7 +39,9 @@ _PUBLISH_AGAIN = "A restarted server has lost its scripts, and a new replica has
 
 
 def add(commands: Commands) -> None:
-    verbs = group(commands, "lua", "the scripts that run inside Redis and Valkey, and the Lua for nginx")
+    verbs = group(
+        commands, "lua", "publish or show the scripts that run inside Redis and Valkey; copy the Lua for nginx"
+    )
     publish_parser = command(
         verbs,
         "publish",
