@@ -71,7 +71,7 @@ def parse_all(text: str) -> tuple[Limit, ...]:
     if not limits:
         _fail(text, "It is empty.")
     if len(limits) < len(pieces):
-        _fail(text, f"A semicolon stands between two limits. Did you mean {'; '.join(limits)}?")
+        _fail(text, f"A semicolon separates two limits. Did you mean {'; '.join(limits)}?")
     return tuple(parse(piece) for piece in pieces)
 
 

@@ -98,7 +98,7 @@ def test_what_cannot_be_is_told_in_one_sentence(
             "6/minute queue 5",
             ["1 at once; up to 5 more wait in the queue, 10 s each", "0.1 a second", "after 1 minute"],
         ),
-        ("10/minute queue 0", ["0.166 a second", "nobody waits"]),
+        ("10/minute queue 0", ["0.166 a second", "none waits"]),
         ("6/minute queue 5 nodelay", ["6 at once"]),
         ("6/minute queue 5 delay 3", ["4 at once; up to 2 more wait"]),
         ("1000/day fixed in Asia/Shanghai", ["1,000 in each day in Asia/Shanghai", "2,000 around an edge"]),

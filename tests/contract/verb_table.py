@@ -47,7 +47,7 @@ TABLE: dict[str, dict[str, str]] = {
     "reserve": _rates(FixedWindow="yes, in later windows", SlidingWindow="yes, in later cells")
     | {"Slots": "no: acquire with a timeout"},
     "cancel": _rates(
-        "yes, what nobody built on",
+        "yes, what no later place depends on",
         FixedWindow="yes, in the last window in use",
         SlidingWindow="yes",
         SlidingLog="yes",

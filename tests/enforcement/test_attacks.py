@@ -300,7 +300,7 @@ def test_who_falls_back_to_a_share_knows_the_others_before_its_first_call(redis_
 
 @pytest.mark.parametrize("where", ["node", "split"])
 def test_overrides_that_nobody_would_read_are_refused(where: str) -> None:
-    with pytest.raises(InvalidRule, match=f"overrides have no use with where: {where}"):
+    with pytest.raises(InvalidRule, match=f"overrides have no effect with where: {where}"):
         load.from_mapping({"rules": [{"name": "cap", "limit": "5/s", "where": where, "overrides": True}]})
 
 

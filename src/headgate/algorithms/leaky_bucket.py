@@ -147,7 +147,7 @@ class LeakyBucket(Limit):
             wait = f"up to {self.burst - self.delay:,} more wait in the queue, {in_words(unit_us)} each"
             yield (
                 "passes",
-                f"{self.delay + 1:,} at once; {wait if self.burst > self.delay else 'nobody waits'}",
+                f"{self.delay + 1:,} at once; {wait if self.burst > self.delay else 'none waits'}",
             )
         yield "at most", f"{fits} in any span of time, and what drains within it"
         yield "exact", f"to nginx's millisecond; as nginx rounds it, {self.rate / _UNIT:g} a second"

@@ -96,7 +96,7 @@ class Slots(Limit):
             "" if self.ttl_us == _DEFAULT_TTL_US else f" ttl {format_duration(self.ttl_us)}"
         )
         if amount > EXACT or self.ttl_us > HORIZON_US:
-            raise InvalidRule(f'"{self.text}" cannot be: a ttl is at most 366 days, an amount at most 2^53.')
+            raise InvalidRule(f'"{self.text}" is out of range: a ttl is at most 366 days, an amount at most 2^53.')
         self.args: tuple[int | float, ...] = (amount, self.ttl_us)
 
     @property
@@ -112,9 +112,9 @@ class Slots(Limit):
 
     def explain(self) -> Description:
         ttl = in_words(self.ttl_us)
-        yield "algorithm", "slots: how many may be at it at once, however long it takes"
+        yield "algorithm", "slots: how many calls may run at once, however long each takes"
         yield "passes", f"{self.amount:,} holders at a time, with acquire and release; waiters are served in order"
-        yield "crash", f"a holder that is not heard of for {ttl} loses its slot; renew keeps it"
+        yield "crash", f"a holder that does not renew for {ttl} loses its slot"
         yield "exact", "every lease has a fencing number that never repeats"
         yield "idle keys", f"are forgotten when the last lease has ended: {ttl} after its last renewal at most"
         yield "refused", "leaves no trace; retry_after is when a slot comes free at the latest"

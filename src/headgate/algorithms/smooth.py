@@ -114,7 +114,7 @@ class Smooth(Limit):
         "warmup_us",
     )
     algorithm = "smooth"
-    no_bucket = "a smooth limit makes callers wait for each other, and those decide without each other"
+    no_bucket = "a smooth limit makes callers wait for each other, and holders decide alone"
     args: _Args
     interval_us: float
     store: float

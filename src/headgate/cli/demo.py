@@ -23,12 +23,12 @@ def add(commands: Commands) -> None:
         commands,
         "demo",
         run,
-        "watch a flash sale: the same calls at seven gates",
+        "watch a flash sale: the same calls under seven algorithms",
         "headgate demo --seconds 10",
         "headgate demo --fast",
-        more="Live in a terminal, or as plain lines where there is none.",
+        more="It runs live in a terminal, and prints plain lines elsewhere.",
     )
-    parser.add_argument("--fast", action="store_true", help="do not wait: just the last picture")
+    parser.add_argument("--fast", action="store_true", help="print the last picture at once")
     parser.add_argument("--seconds", type=_seconds, help=f"how long it takes (default {SECONDS})")
     parser.add_argument("--no-color", action="store_true", help="no colours (NO_COLOR works too)")
 

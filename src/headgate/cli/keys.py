@@ -22,21 +22,20 @@ def add(commands: Commands) -> None:
         commands,
         "keys",
         run,
-        "the counters, busiest first",
+        "show the counters, busiest first",
         "headgate keys --engine redis://host:6379/0 --top 10",
         "headgate keys --rule login --rules rules.yaml --json",
-        more="Found by SCAN, a thousand keys at a time, so that no other client waits. Nothing is changed.",
+        more="It finds them by SCAN, a thousand keys at a time, so that no other client waits. It changes "
+        "nothing.",
     )
     parser.add_argument("--rule", metavar="RULE", help="only the counters of this rule, or of this name")
-    parser.add_argument(
-        "--top", type=whole_number(1), default=20, metavar="N", help="how many keys are shown (20)"
-    )
+    parser.add_argument("--top", type=whole_number(1), default=20, metavar="N", help="how many keys to show (20)")
     parser.add_argument(
         "--scan-limit",
         type=whole_number(1),
         default=SCAN_LIMIT,
         metavar="N",
-        help="stop after so many counters (100,000)",
+        help="stop after this many counters (100,000)",
     )
     add_rules_option(parser)
     add_engine(parser)

@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
         commands,
         "limit",
         run,
-        "what a limit means, and what its engine promises, in words",
+        "explain a limit, and what its engine guarantees",
         'headgate limit "100/s burst 200"',
         'headgate limit "10/s; 500/hour" --engine "redis://host/0?fallback=local" --nodes 4',
     )
@@ -26,13 +26,13 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--engine",
         metavar="URL",
-        help="also show what this engine promises: redis://host/0?fallback=local&prefetch=100ms",
+        help="also explain what this engine guarantees: redis://host/0?fallback=local&prefetch=100ms",
     )
     parser.add_argument(
         "--nodes",
         type=whole_number(1),
         metavar="N",
-        help="how many processes share the limit (unless given, nodes of the engine's URL, or 1)",
+        help="how many processes share the limit (default: nodes of the engine's URL, or 1)",
     )
 
 

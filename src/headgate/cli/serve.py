@@ -24,7 +24,7 @@ def add(commands: Commands) -> None:
         commands,
         "serve",
         _serve,
-        "answer gateways: over HTTP, and Envoy over gRPC",
+        "run the check service: gateways call it over HTTP, and Envoy over gRPC",
         "headgate serve",
         "headgate serve --rules rules.yaml --engine redis://localhost:6379/0 --workers 2",
         more="Without arguments it counts in memory, uses a sample rulebook and prints what to try. Everything "

@@ -28,23 +28,23 @@ def add(commands: Commands) -> None:
         commands,
         "take",
         _take,
-        "may a call pass? Charges it if so",
+        "decide a call on a key, and charge it if it passes",
         'headgate take ann --limit "10/minute"',
         "headgate take 'user=ann|sku=7' --rule items --rules rules.yaml --cost 3",
     )
     take_parser.add_argument(
-        "--cost", type=whole_number(1), default=1, metavar="N", help="units that it costs (1)"
+        "--cost", type=whole_number(1), default=1, metavar="N", help="units that the call costs (1)"
     )
     peek_parser = _verb(
         commands,
         "peek",
         _peek,
-        "would a call pass? Charges nothing",
+        "decide a call on a key, and charge nothing",
         'headgate peek ann --limit "10/minute"',
         "headgate peek address=203.0.113.9 --rule login --json",
     )
     peek_parser.add_argument(
-        "--cost", type=whole_number(1), default=1, metavar="N", help="units that it would cost (1)"
+        "--cost", type=whole_number(1), default=1, metavar="N", help="units that the call would cost (1)"
     )
     refund_parser = _verb(
         commands,
@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
         _refund,
         "give units back to a key",
         'headgate refund ann --limit "10/minute" --cost 5',
-        more="The newest first, and at most what is counted now.",
+        more="It gives back the newest units first, and at most those that are counted now.",
     )
     refund_parser.add_argument(
         "--cost", type=whole_number(1), default=1, metavar="N", help="units to give back (1)"

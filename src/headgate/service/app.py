@@ -105,7 +105,7 @@ class App:
             if path in self._info_handlers:
                 return None, self._info
             if not path.startswith("/auth/envoy/"):
-                raise HttpError(404, "See /openapi.json for what there is.")
+                raise HttpError(404, "See /openapi.json for all paths.")
             entry = self._handlers["/auth/envoy"]
         if self._self_limit is not None:
             self._limit_own_load(self._self_limit)

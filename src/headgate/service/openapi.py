@@ -58,7 +58,7 @@ VERBS: tuple[Verb, ...] = (
         "cancel",
         check_schema.ReceiptBody,
         check_schema.RefundResultBody,
-        "Give a place back, as far as nobody built on it. Works once.",
+        "Give back a place, as far as no later reservation depends on it. Works once.",
     ),
     Verb(
         "renew",

@@ -87,7 +87,7 @@ def open_listener(address: Address) -> socket.socket:
             listener.listen(_BACKLOG)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error  # without Python's prefix
-        raise InvalidSetting(f"{address} cannot be listened at: {reason}.") from None
+        raise InvalidSetting(f"The service cannot listen at {address}: {reason}.") from None
     listener.setblocking(False)
     return listener
 
@@ -109,7 +109,8 @@ def _check_certificates(settings: Settings) -> None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")  # do not prompt for one
     except (OSError, ValueError) as error:
         raise InvalidSetting(
-            f"tls_cert {settings.tls_cert} and tls_key {settings.tls_key} are no certificate chain in PEM and its "
+            f"tls_cert {settings.tls_cert} and tls_key {settings.tls_key} are not a certificate chain in "
+            "PEM and its "
             f"key without a password: {_reason(error)}."
         ) from None
     if settings.tls_client_ca is not None:

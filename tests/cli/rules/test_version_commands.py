@@ -72,7 +72,9 @@ def test_the_same_text_is_not_pushed_again(prompt: Prompt, write: Write, where: 
 def test_only_if_that_version_is_in_force(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
     assert push(prompt, write, ONE, *where, "--if-version", "0") == 0
     assert push(prompt, write, TWO, *where, "--if-version", "1") == 0
-    assert "somebody was faster" in prompt.told("rules", "push", write(ONE), *where, "--if-version", "1")
+    assert "somebody else published in between" in prompt.told(
+        "rules", "push", write(ONE), *where, "--if-version", "1"
+    )
 
 
 def test_what_is_no_rulebook_is_not_pushed(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:
@@ -161,7 +163,7 @@ def test_other_commands_go_by_what_was_pushed(prompt: Prompt, write: Write, wher
 
 
 def test_without_a_rulebook_a_rule_cannot_be_found(prompt: Prompt, where: tuple[str, ...]) -> None:
-    assert "give one with --rules FILE" in prompt.told("take", "all", "--rule", "a", *where)
+    assert "Give one with --rules FILE" in prompt.told("take", "all", "--rule", "a", *where)
 
 
 def test_toml_and_json_are_pushed_as_they_are(prompt: Prompt, write: Write, where: tuple[str, ...]) -> None:

@@ -59,7 +59,7 @@ async def test_the_same_awaited(server: RedisServer) -> None:
     assert (await versions.version(), await versions.current(), await versions.history()) == (0, None, [])
     one = await versions.push("# one", "{}", format="yaml", author="ana", expected=0)
     two = await versions.push("# two", "{}", format="toml", author="bo", note="more")
-    with pytest.raises(InvalidRule, match="somebody was faster"):
+    with pytest.raises(InvalidRule, match="somebody else published in between"):
         await versions.push("# three", "{}", format="yaml", author="ana", expected=1)
     three = await versions.rollback(author="bo")
     assert (three.version, three.text, three.rolled_back_to) == (3, "# one", 1)
@@ -149,8 +149,8 @@ def test_of_those_who_expect_the_same_one_wins(server: RedisServer) -> None:
     [won] = [one for one in found if isinstance(one, RulebookVersion)]
     assert won.version == 2
     assert {one for one in found if isinstance(one, str)} == {
-        f"The rulebook in force is version 2, by ana ({won.note}), not 1: somebody was faster. "
-        "Look at what it says, and push again."
+        f"The rulebook in force is version 2, by ana ({won.note}), not 1: somebody else "
+        "published in between. Compare with that version, then push again."
     }
     assert each[0].history()[0] == won
     assert len(each[0].history()) == 2

@@ -116,7 +116,7 @@ def test_a_server_without_memory_counts_anew_and_is_followed(caplog: pytest.LogC
         for _ in range(2):
             follower.watch.poll()
         assert follower.books == []
-        assert [record.getMessage().split(",")[0].split(" in ")[0] for record in caplog.records] == [
+        assert [record.getMessage().split(";")[0].split(" in ")[0] for record in caplog.records] == [
             "headgate: the rulebook's source is gone",
             "headgate: no rulebook is left",
             f"headgate: the rulebook's source is back: {versions.text}.",
@@ -139,7 +139,7 @@ def test_a_start_while_the_server_is_gone(tmp_path: Path, caplog: pytest.LogCapt
         own.kill()
         follower = Follower(own.url, keep)
         assert follower.watch.load_first() == "one"
-        assert "The book kept on disk is used: version 1 in Redis at" in caplog.text
+        assert "The rulebook cached on disk is used: version 1 in Redis at" in caplog.text
         with pytest.raises(EngineUnavailable):
             load_once(PushedSource(versions), load, DiskCache(own.url, tmp_path / "none"))
         own.start()

@@ -176,7 +176,7 @@ def test_a_relative_path_stays_where_it_was(book: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b"", "is empty. A book without rules is written rules: "),
+        (b"", "is empty. A rulebook without rules is written rules: "),
         (b" \n\n", "is empty"),
         (b"\xef\xbb\xbf", "is empty"),
         (b"a\nb\n\xff", "rules.yaml:3: this is not UTF-8"),

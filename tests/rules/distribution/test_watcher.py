@@ -87,7 +87,7 @@ def test_a_broken_one_is_refused_and_told_once(lines: Callable[[], list[str]]) -
         owner.watch.poll()
     assert owner.books == []
     assert (owner.watch.refused_changes, owner.watch.error) == (1, "version 2:1: !x is no limit.")
-    assert lines() == ["a new rulebook is refused, the one in force stays. version 2:1: !x is no limit."]
+    assert lines() == ["a new rulebook is refused; the current one stays in force. version 2:1: !x is no limit."]
     owner.look("!y")
     assert (owner.watch.refused_changes, owner.watch.error) == (2, "version 3:1: !y is no limit.")
     assert len(lines()) == 1
@@ -154,7 +154,7 @@ def test_a_source_that_is_gone_is_told_once_and_once_when_back(
     for _ in range(5):
         owner.watch.poll()
     assert owner.watch.source_unavailable
-    assert lines() == [f"the rulebook's source is gone, the book in force stays. {trouble}"]
+    assert lines() == [f"the rulebook's source is gone; the current rulebook stays in force. {trouble}"]
     owner.source.trouble = None
     owner.watch.poll()
     owner.watch.poll()
@@ -190,7 +190,7 @@ def test_a_server_that_lost_its_memory_changes_nothing(lines: Callable[[], list[
     for _ in range(3):
         owner.watch.poll()
     assert (owner.books, owner.watch.refused_changes, owner.watch.error) == ([], 0, None)
-    assert lines() == ["no rulebook is left in here; the one in force stays."]
+    assert lines() == ["no rulebook is left in here; the current one stays in force."]
     assert owner.look("two") == ["<two>"]
 
 
@@ -229,7 +229,7 @@ def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Ca
     books: list[str] = []
     watch = RulebookWatcher(source, load, books.append, disk_cache=keep, clock=clock)
     assert watch.load_first() == "<one>"
-    assert lines() == [f"{GONE} The book kept on disk is used: version 1, 3 hours old."]
+    assert lines() == [f"{GONE} The rulebook cached on disk is used: version 1, 3 hours old."]
     watch.poll()
     assert lines() == []
     source.trouble = None
@@ -296,7 +296,7 @@ def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], 
     keep.write(RulebookText("!x", "yaml", "version 1", 1))
     with pytest.raises(EngineUnavailable):
         load_once(source, load, keep)
-    assert [line.partition(" is of no use: ")[2] for line in lines()] == [
+    assert [line.partition(" cannot be used: ")[2] for line in lines()] == [
         "its digest does not match.",
         "version 1:1: !x is no limit.",
     ]

@@ -379,7 +379,7 @@ def test_a_rule_says_otherwise_than_the_defaults() -> None:
     assert first.unless == Test("plan", ("staff",))
     other = book("limit: 1/s", "lockout: off", "where: split", "mode: enforce", "key: []", head=head)
     assert (other.rules[0].lockout, other.rules[0].nodes, other.rules[0].mode) == (None, 4, Modes())
-    with pytest.raises(InvalidRule, match=r"^line 1: rule \"a\": prefetch cannot be with lockout"):
+    with pytest.raises(InvalidRule, match=r"^line 1: rule \"a\": prefetch cannot be combined with lockout"):
         book("limit: 1/s", "lockout: {after: 1, for: 1s}", head="defaults: {prefetch: 100ms}\n")
 
 

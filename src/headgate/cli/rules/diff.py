@@ -24,13 +24,13 @@ def add(verbs: Commands) -> None:
         verbs,
         "diff",
         run,
-        "what changes between two rulebooks, by what they mean",
+        "show what changes in meaning between two rulebooks",
         "headgate rules diff old.yaml new.yaml",
         "headgate rules diff pushed rules.yaml --engine redis://host:6379/0 --exit-code",
     )
     parser.add_argument("old", metavar="OLD", help="a file, or `pushed`: the version in force on the engine")
     parser.add_argument("new", metavar="NEW", help="the same")
-    parser.add_argument("--exit-code", action="store_true", help="end with 3 if there is a difference")
+    parser.add_argument("--exit-code", action="store_true", help="exit with 3 if there is a difference")
     add_engine(parser)
 
 

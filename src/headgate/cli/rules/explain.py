@@ -31,12 +31,12 @@ def add(verbs: Commands) -> None:
         verbs,
         "explain",
         run,
-        "which rules apply to a call, why the others do not, and what is decided",
+        "show which rules apply to a call, why the others do not, and the decision",
         "headgate rules explain rules.yaml --method POST --path /login --address 203.0.113.9",
         "headgate rules explain rules.yaml --url '/items/7?page=2' --user ann --header x-plan:pro",
     )
     parser.add_argument("file", metavar="FILE", help="the rulebook")
-    parser.add_argument("--method", help="GET, if there is a path and no method")
+    parser.add_argument("--method", help="the method (default: GET, if there is a path)")
     parser.add_argument(
         "--path", "--url", dest="target", metavar="TARGET", help="a path, with its query; or a URL"
     )
@@ -49,8 +49,10 @@ def add(verbs: Commands) -> None:
         "--attribute", type=name_value, action="append", default=[], metavar="NAME=VALUE", help="any other"
     )
     parser.add_argument("--cost", type=whole_number(0), metavar="N", help="the cost that the caller passes")
-    parser.add_argument("--engine", metavar="URL", help="peek there (unless given, as for the first call ever)")
-    parser.add_argument("--prefix", default="hg", help="what the engine's keys begin with (hg unless given)")
+    parser.add_argument(
+        "--engine", metavar="URL", help="use the counts there (default: decide as for the first call ever)"
+    )
+    parser.add_argument("--prefix", default="hg", help="the prefix of the engine's keys (default: hg)")
 
 
 def run(args: argparse.Namespace) -> Output:

@@ -20,7 +20,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "history",
         run,
-        "the published versions of the rulebook, newest first",
+        "list the published versions of the rulebook, newest first",
         "headgate rules history --engine redis://host:6379/0",
     )
     add_engine(parser)

@@ -19,7 +19,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "test",
         run,
-        "test a rulebook by tables of calls, without a server and without waiting",
+        "run tables of calls against a rulebook, without a server and without waiting",
         "headgate rules test limits_test.yaml",
     )
     parser.description = case_format.__doc__

@@ -20,7 +20,7 @@ def add(verbs: Commands) -> None:
         verbs,
         "validate",
         run,
-        "whether files are valid rulebooks, and every line that is wrong",
+        "check rulebooks, and report every wrong line",
         "headgate rules validate rules.yaml",
         "headgate rules validate config/*.toml --json",
     )
@@ -30,7 +30,9 @@ def add(verbs: Commands) -> None:
 
 def add_strict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--strict", action="store_true", help="warnings are errors, such as of attributes that look misspelled"
+        "--strict",
+        action="store_true",
+        help="treat warnings as errors, such as those about attributes that look misspelled",
     )
 
 

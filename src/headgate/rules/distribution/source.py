@@ -81,7 +81,7 @@ class FileSource:
             line = raw.count(b"\n", 0, error.start) + 1
             raise InvalidRule(f"{self.name}:{line}: this is not UTF-8. Save the file as UTF-8.") from None
         if not text.strip():
-            raise InvalidRule(f"{self.name} is empty. A book without rules is written rules: []")
+            raise InvalidRule(f"{self.name} is empty. A rulebook without rules is written rules: []")
         return RulebookText(text, _FORMATS.get(self.path.suffix.lower()), self.name)
 
     def _read_unchanged(self) -> bytes:

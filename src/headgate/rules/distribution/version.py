@@ -144,7 +144,7 @@ def one_line(what: str, text: str, longest: int) -> str:
     """Strips a text; raises InvalidRule if it is no short printable line."""
     text = text.strip()
     if not text and what == "author":
-        raise InvalidRule("Who publishes this? The author must not be empty.")
+        raise InvalidRule("The author must not be empty. Say who publishes the rulebook.")
     if len(text) > longest:
         raise InvalidRule(f"The {what} has {len(text)} characters; at most {longest} are kept.")
     if control := _control_characters.search(text):

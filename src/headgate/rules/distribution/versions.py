@@ -159,8 +159,8 @@ def _push(store: VersionStore, draft: str, expected: int | None) -> Flow[Ruleboo
     newer = yield from _get(store, version)
     published_by = f", by {newer.author}" + (f" ({newer.note})" if newer.note else "") if newer else ""
     raise VersionConflict(
-        f"The rulebook in force is version {version}{published_by}, not {expected}: somebody was faster. "
-        "Look at what it says, and push again."
+        f"The rulebook in force is version {version}{published_by}, not {expected}: somebody else "
+        "published in between. Compare with that version, then push again."
     )
 
 

@@ -166,7 +166,7 @@ class RulebookWatcher(Generic[Book]):
 
     def _apply(self, content: RulebookText | None) -> None:
         if content is None:
-            _log.warning("headgate: no rulebook is left in %s; the one in force stays.", self.source.name)
+            _log.warning("headgate: no rulebook is left in %s; the current one stays in force.", self.source.name)
         elif content == self.current_text:
             self.error = None
         else:
@@ -188,12 +188,14 @@ class RulebookWatcher(Generic[Book]):
         self._signature, self.error = signature, message
         self.refused_changes += 1
         unexpected = None if isinstance(error, HeadgateError) else error
-        _log.error("headgate: a new rulebook is refused, the one in force stays. %s", message, exc_info=unexpected)
+        _log.error(
+            "headgate: a new rulebook is refused; the current one stays in force. %s", message, exc_info=unexpected
+        )
 
     def _report_unavailable(self, error: Exception) -> None:
         if not self.source_unavailable:
             self.source_unavailable = True
-            _log.warning("headgate: the rulebook's source is gone, the book in force stays. %s", error)
+            _log.warning("headgate: the rulebook's source is gone; the current rulebook stays in force. %s", error)
 
     def _load_cached(self, cause: Exception) -> tuple[RulebookText, Book] | None:
         """Returns the cached text and its book, for a start without the source."""
@@ -205,10 +207,12 @@ class RulebookWatcher(Generic[Book]):
         try:
             book = self._load(cached.content)
         except HeadgateError as error:
-            _log.warning("headgate: the rulebook kept in %s is of no use: %s", self._disk_cache.path, error)
+            _log.warning("headgate: the rulebook cached in %s cannot be used: %s", self._disk_cache.path, error)
             return None
         age = _format_age(max(0, self._clock.now_us() - cached.at_us) // SECOND)
-        _log.warning("headgate: %s The book kept on disk is used: %s, %s old.", cause, cached.content.name, age)
+        _log.warning(
+            "headgate: %s The rulebook cached on disk is used: %s, %s old.", cause, cached.content.name, age
+        )
         return cached.content, book
 
 

@@ -50,7 +50,7 @@ _ODD_UNITS = {
 _UNTRANSLATED = {
     "detailed_metric": "is about metrics",
     "value_to_metric": "is about metrics",
-    "metadata": "is what the service adds to the dynamic metadata of its answers, which name the rules here",
+    "metadata": "only adds dynamic metadata to answers; here that names the rules",
 }
 _ROOT_KEYS = ("domain", "descriptors")
 _DESCRIPTOR_KEYS = ("key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "share_threshold")
@@ -211,7 +211,7 @@ class _EnvoyTranslator:
         unit = (optional_text(limit.get("unit"), "unit") or "").lower()
         if flag(limit.get("unlimited"), "unlimited"):
             if unit:
-                raise InvalidRule(f"line {line_of(limit)}: what is unlimited has no unit.")
+                raise InvalidRule(f"line {line_of(limit)}: an unlimited descriptor has no unit.")
             return "unlimited", None
         if unit not in _UNITS:
             raise InvalidRule(f'line {line_of(limit)}: "{unit}" is not a unit. Known are {", ".join(_UNITS)}.')
@@ -219,7 +219,7 @@ class _EnvoyTranslator:
         if unit in _ODD_UNITS and amount:
             self.draft.note(
                 line_of(limit.get("unit")),
-                f"{_ODD_UNITS[unit]}, and so are these. Those of the calendar are {amount}/{unit} fixed.",
+                f"{_ODD_UNITS[unit]}, and so are these. For those of the calendar, write {amount}/{unit} fixed.",
             )
         if amount:
             return f"{amount}/{_UNITS[unit]} fixed", None
@@ -242,12 +242,10 @@ class _EnvoyTranslator:
         graph: dict[str, set[str]] = {}
         for rule, node, limit_name in self.replacements:
             if limit_name not in self.rules_by_limit:
-                self.draft.note(
-                    line_of(node), f'no limit is called "{limit_name}": it is left out of what is replaced.'
-                )
+                self.draft.note(line_of(node), f'no limit is called "{limit_name}": it is left out of replaces.')
             if rule.get("mode") == "shadow":
                 self.draft.note(
-                    line_of(node), "a shadow replaces nothing: what it was to replace applies as well."
+                    line_of(node), "a shadow rule replaces nothing: the limits that it names apply as well."
                 )
             for replaced_name in self.rules_by_limit.get(limit_name, ()):
                 if rule["name"] == replaced_name or _reaches(graph, replaced_name, rule["name"]):

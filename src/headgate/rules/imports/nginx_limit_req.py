@@ -104,7 +104,9 @@ class _NginxTranslator:
         self.http = Directive(1, "http", [], [inner for block in blocks for inner in block.block])
         for block in top.all("stream"):
             if block.all("limit_conn", "limit_conn_zone"):
-                self.draft.note(block.line, "limits of streams are not of HTTP calls: they are left out.")
+                self.draft.note(
+                    block.line, "limits in a stream block do not apply to HTTP calls: they are left out."
+                )
         self.variables = Variables(self.draft, self.http.all("map", "geo", "split_clients"))
         self.zones = {(zone.name, zone.rate is None): zone for zone in map(self._zone, self._zone_directives())}
         self.use_lines: dict[_Use, int] = {}  # the line of each use's directive
@@ -307,7 +309,7 @@ class _NginxTranslator:
             return
         when = self._when(use, servers)
         if when == []:
-            self.draft.note(line, "no call can come to the location that has this limit: it is left out.")
+            self.draft.note(line, "no call can reach the location that has this limit: it is left out.")
             return
         self.draft.rule(
             name=self.draft.name(use.zone),
@@ -366,5 +368,5 @@ def _split_modifier(argument: str) -> tuple[str, str]:
 
 def _parse_number(directive: Directive, arguments: list[str]) -> int:
     if not arguments or not _number.fullmatch(arguments[0]):
-        raise InvalidRule(f"line {directive.line}: {directive.name} was to have a whole number.")
+        raise InvalidRule(f"line {directive.line}: {directive.name} needs a whole number.")
     return int(arguments[0])

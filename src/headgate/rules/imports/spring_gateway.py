@@ -290,14 +290,15 @@ class _SpringTranslator:
         hinted = next((attribute for attribute, hints in _RESOLVER_HINTS.items() if hints & set(words)), None)
         attribute = hinted or attribute_name("_".join(words) or bean, "key")
         self.draft.note(
-            line_of(node), f"what {bean} does is not seen here: its key was taken for {attribute}. Please check."
+            line_of(node),
+            f"the code of {bean} is not in this file: its key is assumed to be {attribute}. Please check.",
         )
         return attribute
 
     def _general(self) -> None:
-        self.draft.note(None, "Spring refills in whole seconds; here it is done all the time, at the same rate.")
+        self.draft.note(None, "Spring refills in whole seconds; a rule refills continuously, at the same rate.")
         if any(rule["missing"] == "deny" for rule in self.draft.rules):
-            self.draft.note(None, "Spring answers 403 to a call without a key; here it is refused like any other.")
+            self.draft.note(None, "Spring answers 403 to a call without a key; a rule refuses it like any other.")
 
 
 def _call(node: Node) -> tuple[str, MappingNode | list[ScalarNode]]:

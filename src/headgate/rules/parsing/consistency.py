@@ -36,21 +36,22 @@ def check_rule(rule_fields: Fields, supplied: Collection[str] | None) -> Iterato
     yield from _unknown_attributes(rule_fields, supplied, when.captures if when else frozenset())
     if "except" in rule_fields and excludes_all(when, rule_fields["except"].value):
         yield Fault(
-            rule_fields["except"].position, "The rule never applies: what is excepted is all that it is for."
+            rule_fields["except"].position, "The rule never applies: its except covers all calls of its when."
         )
     yield from _missing(rule_fields, always_captured(when))
     where = rule_fields["where"].value if "where" in rule_fields else "cluster"
     if "nodes" in rule_fields and where != "split" and rule_fields["nodes"].explicit:
         yield Fault(
             rule_fields["nodes"].position,
-            "nodes says into how many parts a limit is split.",
+            "nodes has an effect only on a split limit.",
             "Write where: split as well.",
         )
     yield from _prefetch(rule_fields, where)
     if where != "cluster" and _is_set(rule_fields, "overrides"):
         yield Fault(
             rule_fields["overrides"].position,
-            f"overrides have no use with where: {where}: they are stored on the server, which is not asked.",
+            f"overrides have no effect with where: {where}: they are stored on the server, which such a "
+            "rule does not ask.",
             "Write overrides: false.",
         )
     yield from _slots(rule_fields)
@@ -66,7 +67,7 @@ def _unknown_attributes(
         for name, position in field.uses:
             if name not in valid and not name.startswith(PREFIXES):
                 hint = fields.did_you_mean(name, sorted(valid))
-                yield Fault(position, f"{quote(name)} is none of the attributes that the book lists.", hint)
+                yield Fault(position, f"{quote(name)} is not one of the attributes that the rulebook lists.", hint)
 
 
 def _missing(rule_fields: Fields, captured: Collection[str]) -> Iterator[Fault]:
@@ -85,7 +86,7 @@ def _missing(rule_fields: Fields, captured: Collection[str]) -> Iterator[Fault]:
         if name not in _ALWAYS_PRESENT and name not in captured:
             yield Fault(
                 position,
-                f"{name} can be missing, and the rule does not say what then.",
+                f"{name} can be missing, and the rule does not say what happens then.",
                 "Write missing: skip (the rule does not apply), deny (it refuses) or one (counted together).",
             )
             return
@@ -98,20 +99,20 @@ def _prefetch(rule_fields: Fields, where: str) -> Iterator[Fault]:
     if where != "cluster":
         yield Fault(
             position,
-            f"prefetch has no use with where: {where}: there is no server to save calls to.",
+            f"prefetch has no effect with where: {where}: such a rule asks no server.",
             "Write prefetch: exact.",
         )
     for name in ("overrides", "lockout"):
         if _is_set(rule_fields, name):
             yield Fault(
                 position,
-                f"prefetch cannot be with {name}: prefetched units are given out unseen.",
+                f"prefetch cannot be combined with {name}: the server must see every call.",
                 "Write prefetch: exact.",
             )
     if "candidate" in rule_fields:
         yield Fault(
             position,
-            "prefetch has no use with a candidate: that asks the server at every call.",
+            "prefetch has no effect with a candidate, which asks the server for every call.",
             "Write prefetch: exact, or leave the candidate out.",
         )
 

@@ -200,4 +200,4 @@ def _check_possible(condition: Condition, position: Position) -> Condition:
 
 
 def _suggest_name(name: str, nodes: dict[str, Node]) -> str:
-    return fields.did_you_mean(name, nodes) if nodes else "The book has no conditions."
+    return fields.did_you_mean(name, nodes) if nodes else "The rulebook has no conditions."

@@ -77,7 +77,7 @@ def _unknown_field(key: ScalarNode, names: tuple[str, ...]) -> Fault:
 def _label(node: Node) -> str:
     label = fields.text(node, "label")
     if not label:
-        raise Fault(node.position, "label is empty.", "Leave it out to tell the name.")
+        raise Fault(node.position, "label is empty.", "Leave it out to use the rule's name.")
     return label
 
 
@@ -114,7 +114,9 @@ def _mode(node: Node) -> Modes:
     enforce, shadow = percentages.get("enforce", 0), percentages.get("shadow", 0)
     if enforce + shadow > 10_000:
         raise Fault(
-            node.position, "enforce and shadow are more than 100 % together.", "What is left of 100 is off."
+            node.position,
+            "enforce and shadow are more than 100 % together.",
+            "For the rest of its keys the rule is off.",
         )
     return Modes(enforce, shadow)
 
@@ -141,9 +143,7 @@ def _refuse(node: Node) -> Refusal:
     if redirect and (body or kind):
         raise Fault(node.position, "refuse has a redirect and a body.", "It is one or the other.")
     if kind and not body:
-        raise Fault(
-            node.position, "refuse has a type, but no body that is of it.", "Write body, or leave type out."
-        )
+        raise Fault(node.position, "refuse has a type, but no body.", "Write body, or leave type out.")
     least, most, status = (300, 399, 302) if redirect else (200, 599, 429)
     values = read_entries(
         table,

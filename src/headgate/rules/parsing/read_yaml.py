@@ -44,7 +44,10 @@ _MESSAGES = {  # PyYAML's common error messages, and ours for them
     ),
     "did not find expected node content": ("A value was expected here.", "Look for a bracket that is not closed."),
     "found unexpected end of stream": ("A text in quotes does not end.", "Close it with the quote it began with."),
-    "found unknown escape character": ("A backslash is followed by what it cannot be.", "Use 'single quotes'."),
+    "found unknown escape character": (
+        "A backslash is followed by a character that it cannot escape.",
+        "Use 'single quotes'.",
+    ),
 }
 _REPORTED_AT_START = ("found unexpected end of stream", "could not find expected ':'")
 _TAB_MESSAGE = ("A tab is used where blanks are expected.", "YAML is indented by blanks only.")

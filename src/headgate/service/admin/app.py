@@ -160,7 +160,7 @@ class Admin:
         if methods:
             allow = ", ".join(methods)
             raise HttpError(405, f"Ask by {' or '.join(methods)}.", [("allow", allow)])
-        raise HttpError(404, "See /openapi.json for what there is.")
+        raise HttpError(404, "See /openapi.json for all paths.")
 
     def _problem(
         self,

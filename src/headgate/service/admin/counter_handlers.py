@@ -176,7 +176,7 @@ class CounterHandlers:
     def _target(self, body: Any, *, all_limits: bool = False) -> Target:
         rule = self._rule(body.rule)
         if body.key is None:
-            raise InvalidCharge(f'Whose count? Beside "rule" give "key": {key_format(rule)}.')
+            raise InvalidCharge(f'The key is missing: beside "rule" give "key": {key_format(rule)}.')
         if self._counts_elsewhere(rule):
             check_counted_on_server(rule)
         if all_limits:
@@ -214,9 +214,9 @@ def _verdict(rule: str, verdict: Any) -> schema.AdminVerdict:
 
 def _attributes(body: Any) -> dict[str, Any]:
     if body.key is not None:
-        raise InvalidCharge('A key is of a rule: beside "key" give "rule".')
+        raise InvalidCharge('The rule is missing: beside "key" give "rule".')
     if body.attributes is None:
-        raise InvalidCharge('Whose counts? Give "attributes" of a call, or "rule" and "key".')
+        raise InvalidCharge('The counts are not named. Give "attributes" of a call, or "rule" and "key".')
     attributes: dict[str, Any] = body.attributes
     return attributes
 

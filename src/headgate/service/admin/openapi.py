@@ -91,7 +91,7 @@ def _parameters(route: AdminRoute) -> list[dict[str, Any]]:
         shape, about = QUERY_PARAMETERS[name]
         parameters.append({"name": name, "in": "query", "schema": shape, "description": about})
     if route.is_change:
-        about = "Who makes the change; what is not ASCII is percent-encoded."
+        about = "The author of the change, with non-ASCII characters percent-encoded."
         shape = {"type": "string", "minLength": 1, "maxLength": 300}
         parameters.append(
             {"name": "X-Headgate-Author", "in": "header", "required": True, "schema": shape, "description": about}

@@ -78,8 +78,8 @@ class _DenialCache:
     def guarantees(self, limit: Limit, nodes: int) -> Iterator[tuple[str, str]]:
         yield (
             "denial cache",
-            "a refusal is repeated here for at most min(retry_after, 1 s): never more is admitted, and what "
-            "another process has freed meanwhile is refused for as long",
+            "a refusal is repeated here for at most min(retry_after, 1 s): never more than the limit is "
+            "admitted, and units that another process frees meanwhile are refused for at most that long",
         )
 
     def set_deadline(self, seconds: float) -> None:

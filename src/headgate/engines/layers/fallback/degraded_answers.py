@@ -103,7 +103,7 @@ class DegradedAnswers(Settlement):
             "deny": "every call is refused while the engine gives no answer",
             "local": describe_share(limit, nodes, None if self.members.is_counted else self.members.count),
         }[mode]
-        lockout_note = "; meanwhile nobody is locked out" if options is not None and options.lockout else ""
+        lockout_note = "; meanwhile no key is locked out" if options is not None and options.lockout else ""
         yield "fallback", text + lockout_note
 
     def answer_without_engine(
@@ -117,8 +117,8 @@ class DegradedAnswers(Settlement):
         for meter, _, _ in charges:
             if meter.fallback is None:
                 raise error or EngineUnavailable(
-                    "The engine gave no answer lately and is not asked again before a short pause is over, and "
-                    f'"{meter.name}" has no fallback for that.'
+                    "The engine did not answer lately and is tried again only after a short pause, and "
+                    f'"{meter.name}" has no fallback.'
                 )
         answers = self._answers(charges, patience_us, commit)
         if commit and all_allowed(answers):
