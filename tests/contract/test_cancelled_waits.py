@@ -10,7 +10,7 @@ import pytest
 from headgate.clock import ManualClock
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 from tests.servers.waiting import until
 
@@ -37,7 +37,7 @@ def becomes(look: Callable[[], object], wanted: object) -> None:
 @orders
 @texts
 def test_reservations_that_are_cancelled_leave_nothing_behind(
-    text: str, order: Callable[[list[Any]], list[Any]], place: Place
+    text: str, order: Callable[[list[Any]], list[Any]], place: EngineHarness
 ) -> None:
     limiter = place.limiter(text)
     limiter.take("key", 10)
@@ -52,7 +52,7 @@ def test_reservations_that_are_cancelled_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("text", [EXAMPLES[name].text for name in ("SlidingWindow", "SlidingLog", "Smooth")])
-def test_reservations_of_any_cost_that_are_cancelled_leave_nothing_behind(text: str, place: Place) -> None:
+def test_reservations_of_any_cost_that_are_cancelled_leave_nothing_behind(text: str, place: EngineHarness) -> None:
     limiter = place.limiter(text)
     limiter.take("key", 10)
     before = stands(limiter)
@@ -63,7 +63,7 @@ def test_reservations_of_any_cost_that_are_cancelled_leave_nothing_behind(text: 
 
 
 @texts
-def test_places_before_one_that_stays_come_back_with_it(text: str, place: Place) -> None:
+def test_places_before_one_that_stays_come_back_with_it(text: str, place: EngineHarness) -> None:
     """Nobody takes the place of the one who stays, and when it leaves, too, nothing is left."""
     limiter = place.limiter(text)
     limiter.take("key", 10)
@@ -80,7 +80,9 @@ def test_places_before_one_that_stays_come_back_with_it(text: str, place: Place)
 
 
 @orders
-def test_places_of_a_rulebook_leave_nothing_behind(order: Callable[[list[Any]], list[Any]], place: Place) -> None:
+def test_places_of_a_rulebook_leave_nothing_behind(
+    order: Callable[[list[Any]], list[Any]], place: EngineHarness
+) -> None:
     rules = {
         "rules": [
             {"name": "all", "limit": "1/minute"},

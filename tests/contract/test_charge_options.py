@@ -20,13 +20,13 @@ from headgate.engines.port import Engine, Meter
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse, parse_all
 from headgate.testing.sync_adapter import SyncAdapter
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 
 THRICE = Lockout(after=3, within_us=10 * MINUTE, for_us=HOUR)
 
 
 @pytest.fixture
-def engine(place: Place) -> Iterator[Engine]:
+def engine(place: EngineHarness) -> Iterator[Engine]:
     if not place.awaited:
         yield place.engine
         return
@@ -80,7 +80,7 @@ def test_what_is_aside_is_in_nobodys_way_and_all_or_none_by_itself(engine: Engin
     assert (allowed(answer), left(answer)) == ([False, True, True], [0, 8, 3])
 
 
-def test_the_third_refusal_locks_and_is_told_so(engine: Engine, place: Place) -> None:
+def test_the_third_refusal_locks_and_is_told_so(engine: Engine, place: EngineHarness) -> None:
     (meter, *_), *_ = charges(engine, ChargeOptions("login", lockout=THRICE), "2/hour burst 1", "anna")
     assert meter.decide("anna", 1)[ALLOWED]
     assert [type(meter.decide("anna", 1)) for _ in range(2)] == [tuple, tuple]
@@ -123,7 +123,7 @@ def test_a_locked_rule_refuses_the_call_but_not_beside_it(engine: Engine) -> Non
     assert (allowed(refused), left(refused)) == ([True, False], [5, 0])
 
 
-def test_who_is_only_told_leaves_no_trace(engine: Engine, place: Place) -> None:
+def test_who_is_only_told_leaves_no_trace(engine: Engine, place: EngineHarness) -> None:
     strict = Lockout(1, SECOND, MINUTE)
     login = charges(engine, ChargeOptions("login", lockout=strict), "2/day", "anna", 2)
     shadow = charges(engine, ChargeOptions("shadow", aside=True), "3/day log", "anna")
@@ -142,7 +142,7 @@ def test_who_is_only_told_leaves_no_trace(engine: Engine, place: Place) -> None:
     assert place.kept() == kept
 
 
-def test_a_step_back_locks_nobody_for_longer(engine: Engine, place: Place) -> None:
+def test_a_step_back_locks_nobody_for_longer(engine: Engine, place: EngineHarness) -> None:
     (meter, *_), *_ = charges(engine, ChargeOptions("login", lockout=Lockout(2, MINUTE, MINUTE)), "1/s", "anna")
     assert [meter.decide("anna", 1)[ALLOWED] for _ in range(3)] == [True, False, False]
     place.advance(-1000)
@@ -237,7 +237,7 @@ def test_a_refusal_by_an_override_counts_for_the_lockout(engine: Engine) -> None
     ]
 
 
-def test_overrides_are_set_got_unset_and_listed(engine: Engine, place: Place) -> None:
+def test_overrides_are_set_got_unset_and_listed(engine: Engine, place: EngineHarness) -> None:
     ours = engine.overrides("api")
     assert (ours.get("anna"), ours.unset("anna"), list(ours.list())) == (None, False, [])
     assert ours.set("anna", "10 per second; 5/minute log")
@@ -257,7 +257,7 @@ def test_overrides_are_set_got_unset_and_listed(engine: Engine, place: Place) ->
 
 
 @pytest.mark.parametrize("text", ["10/minit", "", "5 slots", "10/s; 3 slots", 7])
-def test_what_is_no_limit_is_never_written(text: str, engine: Engine, place: Place) -> None:
+def test_what_is_no_limit_is_never_written(text: str, engine: Engine, place: EngineHarness) -> None:
     with pytest.raises(InvalidRule):
         engine.overrides("api").set("anna", text)
     with pytest.raises(InvalidRule, match="The life of an override must be"):

@@ -4,7 +4,7 @@ import pytest
 
 from headgate.algorithms.decision import Charge
 from headgate.errors import InvalidCharge
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 
 US = 1e-6
@@ -19,7 +19,7 @@ MIXED = [
 ]
 
 
-def test_mixed_algorithms_pass_together(place: Place) -> None:
+def test_mixed_algorithms_pass_together(place: EngineHarness) -> None:
     limiter = place.limiter("1/s")
     together = limiter.take_all(MIXED)
     assert together
@@ -31,7 +31,7 @@ def test_mixed_algorithms_pass_together(place: Place) -> None:
 
 
 @pytest.mark.parametrize("refuses", range(len(MIXED)))
-def test_one_refusal_leaves_no_trace_of_any(refuses: int, place: Place) -> None:
+def test_one_refusal_leaves_no_trace_of_any(refuses: int, place: EngineHarness) -> None:
     limiter = place.limiter("1/s")
     charges = list(MIXED)
     # A log of nine: two pass, eight are refused for now.
@@ -49,7 +49,7 @@ def test_one_refusal_leaves_no_trace_of_any(refuses: int, place: Place) -> None:
     ]
 
 
-def test_never_outlasts_every_other_refusal(place: Place) -> None:
+def test_never_outlasts_every_other_refusal(place: EngineHarness) -> None:
     limiter = place.limiter("1/s")
     limiter.take_all([("key", "1/minute")])
     refused = limiter.take_all([("key", "1/minute"), Charge("key", "2/s", 3)])
@@ -57,7 +57,7 @@ def test_never_outlasts_every_other_refusal(place: Place) -> None:
     assert [verdict.retry_after for verdict in refused.verdicts] == [60, None]
 
 
-def test_several_limits_on_one_key(place: Place) -> None:
+def test_several_limits_on_one_key(place: EngineHarness) -> None:
     limiter = place.limiter("10/s; 12/hour")
     assert [limiter.take("key", 5).remaining for _ in range(2)] == [5, 0]
     place.advance(1)
@@ -73,7 +73,7 @@ def test_several_limits_on_one_key(place: Place) -> None:
     assert limiter.take("key")
 
 
-def test_a_joint_decision_is_refunded_whole(place: Place) -> None:
+def test_a_joint_decision_is_refunded_whole(place: EngineHarness) -> None:
     limiter = place.limiter("10/s; 100/hour log")
     taken = limiter.take("key", 4)
     assert [verdict.remaining for verdict in taken.verdicts] == [6, 96]
@@ -84,7 +84,7 @@ def test_a_joint_decision_is_refunded_whole(place: Place) -> None:
     assert [verdict.remaining for verdict in limiter.peek("key").verdicts] == [10, 100]
 
 
-def test_charges_on_one_count_see_each_other(place: Place) -> None:
+def test_charges_on_one_count_see_each_other(place: EngineHarness) -> None:
     limiter = place.limiter("1/s")
     refused = limiter.take_all([Charge("key", "3/s", 2), Charge("key", "3/s", 2)])
     assert [verdict.allowed for verdict in refused.verdicts] == [False, False]
@@ -94,7 +94,7 @@ def test_charges_on_one_count_see_each_other(place: Place) -> None:
     assert limiter.take_all([Charge("key", "3/s", 3)])
 
 
-def test_charges_on_one_count_are_not_given_back_twice(place: Place) -> None:
+def test_charges_on_one_count_are_not_given_back_twice(place: EngineHarness) -> None:
     """Five were taken in two parts, three drained, others took three: only two of the five are still there."""
     limiter = place.limiter("5/s", "count")
     taken = limiter.take_all([Charge("key", None, 2), Charge("key", None, 3)])
@@ -104,7 +104,7 @@ def test_charges_on_one_count_are_not_given_back_twice(place: Place) -> None:
     assert limiter.peek("key").remaining == 2
 
 
-def test_limits_that_share_a_name_must_be_one(place: Place) -> None:
+def test_limits_that_share_a_name_must_be_one(place: EngineHarness) -> None:
     limiter = place.limiter("1/s")
     with pytest.raises(InvalidCharge, match='"mine" cannot be 3/s and 4/s at once'):
         limiter.take_all([Charge("key", "3/s", 1, "mine"), Charge("key", "4/s", 1, "mine")])
@@ -113,13 +113,13 @@ def test_limits_that_share_a_name_must_be_one(place: Place) -> None:
     assert limiter.take_all([Charge("key", "3/s", 2, "ours"), Charge("key", "3/s log", 2, "ours")])
 
 
-def test_there_must_be_something_to_decide(place: Place) -> None:
+def test_there_must_be_something_to_decide(place: EngineHarness) -> None:
     with pytest.raises(InvalidCharge, match="There is nothing to decide"):
         place.limiter("1/s").take_all([])
 
 
 @pytest.mark.parametrize("text", [example.text for example in EXAMPLES.values()], ids=list(EXAMPLES))
-def test_taking_three_is_taking_one_three_times(text: str, place: Place) -> None:
+def test_taking_three_is_taking_one_three_times(text: str, place: EngineHarness) -> None:
     if "smooth" in text:
         place.limiter(text).take("whole")
         place.limiter(text).take("parts")

@@ -5,10 +5,10 @@ import pytest
 from headgate.algorithms.decision import Decision
 from headgate.errors import EngineUnavailable, InvalidCharge, RateLimited
 from headgate.lease import Lease
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 
 
-def test_around_a_block(place: Place) -> None:
+def test_around_a_block(place: EngineHarness) -> None:
     limiter = place.limiter("2/s")
     with limiter.guard("key") as decision:
         assert decision.remaining == 1
@@ -20,14 +20,14 @@ def test_around_a_block(place: Place) -> None:
     assert str(refused.value) == "refused by 2/s: retry after 0.5 s"
 
 
-def test_what_the_block_raises_comes_out(place: Place) -> None:
+def test_what_the_block_raises_comes_out(place: EngineHarness) -> None:
     limiter = place.limiter("2/s")
     with pytest.raises(ZeroDivisionError), limiter.guard("key"):
         _ = 1 / 0
     assert limiter.peek("key").remaining == 1  # it passed, so it is charged
 
 
-def test_a_guard_serves_the_delay_of_a_queue(place: Place) -> None:
+def test_a_guard_serves_the_delay_of_a_queue(place: EngineHarness) -> None:
     limiter = place.limiter("10/s queue 5")
     with limiter.guard("key"):
         assert place.seconds() == 0
@@ -35,7 +35,7 @@ def test_a_guard_serves_the_delay_of_a_queue(place: Place) -> None:
         assert place.seconds() == 0.2
 
 
-def test_a_slot_is_held_while_the_block_lasts(place: Place) -> None:
+def test_a_slot_is_held_while_the_block_lasts(place: EngineHarness) -> None:
     limiter = place.limiter("1 slot")
     guard = limiter.guard("key")
     for _ in range(2):
@@ -50,7 +50,7 @@ def test_a_slot_is_held_while_the_block_lasts(place: Place) -> None:
     assert limiter.peek("key").remaining == 1
 
 
-def test_a_guard_waits_for_a_slot(place: Place) -> None:
+def test_a_guard_waits_for_a_slot(place: EngineHarness) -> None:
     limiter = place.limiter("1 slot ttl 2s")
     limiter.acquire("key")
     with limiter.guard("key", timeout=3):
@@ -62,12 +62,12 @@ def test_a_guard_waits_for_a_slot(place: Place) -> None:
     assert place.seconds() == pytest.approx(before + 1, abs=0.2)
 
 
-def test_a_function_as_key_needs_a_call(place: Place) -> None:
+def test_a_function_as_key_needs_a_call(place: EngineHarness) -> None:
     with pytest.raises(InvalidCharge, match="use guard as a decorator"), place.limiter("1/s").guard(lambda: "key"):
         pass
 
 
-def test_around_a_function(place: Place) -> None:
+def test_around_a_function(place: EngineHarness) -> None:
     if place.awaited:
         return place.run(_around_a_coroutine_function(place))
     limiter = place.limiter("2/s")
@@ -86,7 +86,7 @@ def test_around_a_function(place: Place) -> None:
     return None
 
 
-async def _around_a_coroutine_function(place: Place) -> None:
+async def _around_a_coroutine_function(place: EngineHarness) -> None:
     limiter = place.async_limiter("2/s")
 
     @limiter.guard(lambda user: user, cost=2)
@@ -106,7 +106,7 @@ async def _around_a_coroutine_function(place: Place) -> None:
     assert (await slots.peek("all")).remaining == 1
 
 
-def test_calls_of_one_decorated_function_do_not_meet(place: Place) -> None:
+def test_calls_of_one_decorated_function_do_not_meet(place: EngineHarness) -> None:
     """Each call has its own lease, also while another is under way."""
     if place.awaited:
         return
@@ -124,7 +124,7 @@ def test_calls_of_one_decorated_function_do_not_meet(place: Place) -> None:
     assert limiter.peek("key").remaining == 2
 
 
-def test_one_guard_can_be_entered_again_while_inside(place: Place) -> None:
+def test_one_guard_can_be_entered_again_while_inside(place: EngineHarness) -> None:
     limiter = place.limiter("2 slots")
     guard = limiter.guard("key")
     with guard:
@@ -134,7 +134,9 @@ def test_one_guard_can_be_entered_again_while_inside(place: Place) -> None:
     assert limiter.peek("key").remaining == 2
 
 
-def test_a_lost_slot_does_not_hide_what_the_block_raised(monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+def test_a_lost_slot_does_not_hide_what_the_block_raised(
+    monkeypatch: pytest.MonkeyPatch, place: EngineHarness
+) -> None:
     if place.awaited:
         return
     limiter = place.limiter("1 slot")

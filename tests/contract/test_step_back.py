@@ -5,7 +5,7 @@ The leaky bucket does as nginx does for two minutes: its queue stays full until 
 
 import pytest
 
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 
 HOUR = 3600
@@ -14,7 +14,7 @@ examples = pytest.mark.parametrize("name", OURS)
 
 
 @examples
-def test_a_step_back_mints_nothing(name: str, place: Place) -> None:
+def test_a_step_back_mints_nothing(name: str, place: EngineHarness) -> None:
     limiter = place.limiter(OURS[name].text)
     limiter.take("key", 10)
     place.advance(-HOUR)
@@ -23,7 +23,7 @@ def test_a_step_back_mints_nothing(name: str, place: Place) -> None:
 
 
 @examples
-def test_a_step_back_locks_nobody_out(name: str, place: Place) -> None:
+def test_a_step_back_locks_nobody_out(name: str, place: EngineHarness) -> None:
     """Whoever is refused after the step is told a time, and passes then: not an hour later."""
     limiter = place.limiter(OURS[name].text)
     limiter.take("key", 10)
@@ -36,7 +36,7 @@ def test_a_step_back_locks_nobody_out(name: str, place: Place) -> None:
 
 
 @examples
-def test_what_is_admitted_after_a_step_back_counts_from_there(name: str, place: Place) -> None:
+def test_what_is_admitted_after_a_step_back_counts_from_there(name: str, place: EngineHarness) -> None:
     limiter = place.limiter(OURS[name].text)
     limiter.take("key", 3)
     place.advance(-HOUR)
@@ -47,7 +47,7 @@ def test_what_is_admitted_after_a_step_back_counts_from_there(name: str, place: 
     assert limiter.take("key")
 
 
-def test_the_queue_of_nginx_waits_for_the_clock(place: Place) -> None:
+def test_the_queue_of_nginx_waits_for_the_clock(place: EngineHarness) -> None:
     limiter = place.limiter("10/s queue 9")
     limiter.take("key", 10)
     place.advance(-120)
@@ -59,7 +59,7 @@ def test_the_queue_of_nginx_waits_for_the_clock(place: Place) -> None:
     assert limiter.take("key")
 
 
-def test_nobody_waits_longer_than_two_minutes_for_the_clock_of_a_queue(place: Place) -> None:
+def test_nobody_waits_longer_than_two_minutes_for_the_clock_of_a_queue(place: EngineHarness) -> None:
     limiter = place.limiter("10/s queue 9")
     limiter.take("key", 10)
     place.advance(-HOUR)
@@ -71,7 +71,7 @@ def test_nobody_waits_longer_than_two_minutes_for_the_clock_of_a_queue(place: Pl
 
 
 @examples
-def test_a_clock_that_swings_frees_nothing(name: str, place: Place) -> None:
+def test_a_clock_that_swings_frees_nothing(name: str, place: EngineHarness) -> None:
     """Read a hundred times a millisecond apart, to and fro, as several workers do: as if time stood still."""
     limiter = place.limiter(OURS[name].text)
     first = limiter.take("key", 10)

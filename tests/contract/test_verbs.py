@@ -7,15 +7,15 @@ import pytest
 from headgate.algorithms.decision import Charge
 from headgate.errors import InvalidCharge, RateLimited
 from headgate.limiter import Limiter
-from tests.contract.engine_harness import Place
-from tests.contract.verb_table import ALGORITHMS, CELLS, EXAMPLES, SLOTS, TABLE, Example, markdown, supported
+from tests.contract.engine_harness import EngineHarness
+from tests.contract.verb_table import ALGORITHMS, CELLS, EXAMPLES, SLOTS, TABLE, VerbExample, markdown, supported
 from tests.repo_rules.repository import ROOT
 
 US = 1e-6
 
 
 @pytest.mark.parametrize(("verb", "algorithm"), CELLS)
-def test_cell(verb: str, algorithm: str, place: Place) -> None:
+def test_cell(verb: str, algorithm: str, place: EngineHarness) -> None:
     if not supported(verb, algorithm):
         _refuses(verb, algorithm, place)
     elif algorithm == "Slots":
@@ -34,7 +34,7 @@ def test_the_docs_show_the_table() -> None:
     assert markdown() in (ROOT / "docs" / "reference" / "verbs.md").read_text(encoding="utf-8")
 
 
-def _take(place: Place, limiter: Limiter, example: Example) -> None:
+def _take(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     first = limiter.take("key", 10)
     assert (first.allowed, first.delay, first.retry_after) == (True, example.delay, 0)
     kept = place.kept()
@@ -49,7 +49,7 @@ def _take(place: Place, limiter: Limiter, example: Example) -> None:
     assert limiter.take("other", 10)
 
 
-def _peek(place: Place, limiter: Limiter, example: Example) -> None:
+def _peek(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     kept = place.kept()
     before = limiter.peek("key")
     assert (before.allowed, before.remaining) == (True, example.fresh)
@@ -59,7 +59,7 @@ def _peek(place: Place, limiter: Limiter, example: Example) -> None:
     assert (after.allowed, after.remaining, after.retry_after) == (False, 0, example.retry)
 
 
-def _take_all(place: Place, limiter: Limiter, example: Example) -> None:
+def _take_all(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     both = [Charge("key", None, 10), Charge("other", "5/minute", 2)]
     taken = limiter.take_all(both)
     assert (taken.allowed, [verdict.key for verdict in taken.verdicts]) == (True, ["key", "other"])
@@ -71,7 +71,7 @@ def _take_all(place: Place, limiter: Limiter, example: Example) -> None:
     assert place.kept() == kept
 
 
-def _wait(place: Place, limiter: Limiter, example: Example) -> None:
+def _wait(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     kept = place.kept()
     too_short = limiter.wait("key", timeout=example.wait - US)
@@ -82,7 +82,7 @@ def _wait(place: Place, limiter: Limiter, example: Example) -> None:
     assert not limiter.wait("key", example.never)
 
 
-def _reserve(place: Place, limiter: Limiter, example: Example) -> None:
+def _reserve(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     kept = place.kept()
     assert not limiter.reserve("key", timeout=0)
@@ -94,7 +94,7 @@ def _reserve(place: Place, limiter: Limiter, example: Example) -> None:
     assert not limiter.take("key")
 
 
-def _cancel(place: Place, limiter: Limiter, example: Example) -> None:
+def _cancel(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     before = limiter.peek("key").verdicts[0]._replace(mark=0)
     first = limiter.reserve("key", 10)
@@ -110,7 +110,7 @@ def _cancel(place: Place, limiter: Limiter, example: Example) -> None:
     assert place.kept() == kept
 
 
-def _refund(place: Place, limiter: Limiter, example: Example) -> None:
+def _refund(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     before = limiter.peek("key").verdicts[0]._replace(mark=0)
     taken = limiter.take("key", 10)
     kept = place.kept()
@@ -127,12 +127,12 @@ def _refund(place: Place, limiter: Limiter, example: Example) -> None:
     assert place.kept() == kept
 
 
-def algorithm_keeps_its_end(example: Example) -> bool:
+def algorithm_keeps_its_end(example: VerbExample) -> bool:
     """In windows and logs all units of one charge end at once, so the last one ends with the first."""
     return "queue" not in example.text and " " in example.text and "smooth" not in example.text
 
 
-def _reset(place: Place, limiter: Limiter, example: Example) -> None:
+def _reset(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     limiter.take("other", 10)
     limiter.reset("key")
@@ -141,7 +141,7 @@ def _reset(place: Place, limiter: Limiter, example: Example) -> None:
     assert not limiter.take("other")
 
 
-def _set_limit(place: Place, limiter: Limiter, example: Example) -> None:
+def _set_limit(place: EngineHarness, limiter: Limiter, example: VerbExample) -> None:
     limiter.take("key", 10)
     limiter.set_limit(example.changed, "key")
     assert limiter.peek("key").remaining == example.changed_left
@@ -150,7 +150,7 @@ def _set_limit(place: Place, limiter: Limiter, example: Example) -> None:
     assert not limiter.take("key")
 
 
-_RATE_VERBS: dict[str, Callable[[Place, Limiter, Example], None]] = {
+_RATE_VERBS: dict[str, Callable[[EngineHarness, Limiter, VerbExample], None]] = {
     "take": _take,
     "peek": _peek,
     "take_all": _take_all,
@@ -163,7 +163,7 @@ _RATE_VERBS: dict[str, Callable[[Place, Limiter, Example], None]] = {
 }
 
 
-def _peek_slots(place: Place, limiter: Limiter) -> None:
+def _peek_slots(place: EngineHarness, limiter: Limiter) -> None:
     assert limiter.peek("key").remaining == 10
     leases = [limiter.acquire("key") for _ in range(10)]
     kept = place.kept()
@@ -173,7 +173,7 @@ def _peek_slots(place: Place, limiter: Limiter) -> None:
     assert all(lease.release() for lease in leases)
 
 
-def _reset_slots(place: Place, limiter: Limiter) -> None:
+def _reset_slots(place: EngineHarness, limiter: Limiter) -> None:
     lease = limiter.acquire("key")
     limiter.reset("key")
     assert limiter.peek("key").remaining == 10
@@ -182,7 +182,7 @@ def _reset_slots(place: Place, limiter: Limiter) -> None:
     assert limiter.acquire("key").fence > lease.fence
 
 
-def _set_slots(place: Place, limiter: Limiter) -> None:
+def _set_slots(place: EngineHarness, limiter: Limiter) -> None:
     leases = [limiter.acquire("key") for _ in range(3)]
     limiter.set_limit("2 slots", "key")
     with pytest.raises(RateLimited):
@@ -191,7 +191,7 @@ def _set_slots(place: Place, limiter: Limiter) -> None:
     assert limiter.peek("key").remaining == 2
 
 
-def _acquire(place: Place, limiter: Limiter) -> None:
+def _acquire(place: EngineHarness, limiter: Limiter) -> None:
     leases = [limiter.acquire("key") for _ in range(10)]
     assert len({lease.fence for lease in leases}) == 10
     kept = place.kept()
@@ -207,7 +207,7 @@ def _acquire(place: Place, limiter: Limiter) -> None:
     assert limiter.acquire("key")
 
 
-def _renew(place: Place, limiter: Limiter) -> None:
+def _renew(place: EngineHarness, limiter: Limiter) -> None:
     lease = limiter.acquire("key")
     place.advance(29)
     assert lease.renew()
@@ -219,14 +219,14 @@ def _renew(place: Place, limiter: Limiter) -> None:
     assert not lease
 
 
-def _release(place: Place, limiter: Limiter) -> None:
+def _release(place: EngineHarness, limiter: Limiter) -> None:
     lease = limiter.acquire("key")
     assert lease.release()
     assert not lease.release()
     assert limiter.peek("key").remaining == 10
 
 
-_SLOT_VERBS: dict[str, Callable[[Place, Limiter], None]] = {
+_SLOT_VERBS: dict[str, Callable[[EngineHarness, Limiter], None]] = {
     "peek": _peek_slots,
     "reset": _reset_slots,
     "set_limit": _set_slots,
@@ -236,7 +236,7 @@ _SLOT_VERBS: dict[str, Callable[[Place, Limiter], None]] = {
 }
 
 
-def _refuses(verb: str, algorithm: str, place: Place) -> None:
+def _refuses(verb: str, algorithm: str, place: EngineHarness) -> None:
     if algorithm != "Slots":
         # Whoever has no lease can neither renew nor release one.
         limiter = place.limiter(EXAMPLES[algorithm].text)

@@ -5,17 +5,17 @@ import asyncio
 import pytest
 
 from headgate.errors import RateLimited
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 from tests.contract.verb_table import EXAMPLES
 
 US = 1e-6
 texts = pytest.mark.parametrize("text", [example.text for example in EXAMPLES.values()], ids=list(EXAMPLES))
 
 
-class Gate:
+class HeldSleepClock:
     """A clock on which sleepers stay asleep until they are woken."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: EngineHarness) -> None:
         self.now_us = place.clock.now_us
         self.sleepers: list[tuple[int, asyncio.Future[None]]] = []
         self._asleep = asyncio.Event()
@@ -36,8 +36,8 @@ class Gate:
 
 
 @texts
-def test_waiters_are_served_in_the_order_of_asking(text: str, place: Place) -> None:
-    limiter, gate = place.async_limiter(text), Gate(place)
+def test_waiters_are_served_in_the_order_of_asking(text: str, place: EngineHarness) -> None:
+    limiter, gate = place.async_limiter(text), HeldSleepClock(place)
     limiter.clock = gate
 
     async def story() -> list[int]:
@@ -65,8 +65,8 @@ def test_waiters_are_served_in_the_order_of_asking(text: str, place: Place) -> N
 
 
 @texts
-def test_a_cancelled_wait_gives_its_place_back(text: str, place: Place) -> None:
-    limiter, gate = place.async_limiter(text), Gate(place)
+def test_a_cancelled_wait_gives_its_place_back(text: str, place: EngineHarness) -> None:
+    limiter, gate = place.async_limiter(text), HeldSleepClock(place)
     limiter.clock = gate
 
     async def story() -> None:
@@ -84,14 +84,14 @@ def test_a_cancelled_wait_gives_its_place_back(text: str, place: Place) -> None:
 
 
 @texts
-def test_an_interrupted_wait_gives_its_place_back(text: str, place: Place) -> None:
+def test_an_interrupted_wait_gives_its_place_back(text: str, place: EngineHarness) -> None:
     limiter = place.limiter(text)
     if place.awaited:
         return _interrupted_while_awaited(text, place)
     limiter.take("key", 10)
     delay = limiter.reserve("key", 10)
     delay.cancel()
-    calm, limiter.clock = limiter.clock, Gate(place)
+    calm, limiter.clock = limiter.clock, HeldSleepClock(place)
     with pytest.raises(KeyboardInterrupt):
         limiter.wait("key", 10)
     limiter.clock = calm
@@ -99,9 +99,9 @@ def test_an_interrupted_wait_gives_its_place_back(text: str, place: Place) -> No
     return None
 
 
-def _interrupted_while_awaited(text: str, place: Place) -> None:
+def _interrupted_while_awaited(text: str, place: EngineHarness) -> None:
     """An event loop lets a KeyboardInterrupt through its tasks; so may any error of a sleeper."""
-    limiter, gate = place.async_limiter(text), Gate(place)
+    limiter, gate = place.async_limiter(text), HeldSleepClock(place)
     limiter.clock = gate
 
     async def story() -> None:
@@ -117,12 +117,12 @@ def _interrupted_while_awaited(text: str, place: Place) -> None:
 
 
 @texts
-def test_waiting_with_nothing_in_the_way_does_not_sleep(text: str, place: Place) -> None:
+def test_waiting_with_nothing_in_the_way_does_not_sleep(text: str, place: EngineHarness) -> None:
     waited = place.limiter(text).wait("key")
     assert (waited.allowed, waited.delay, place.seconds()) == (True, 0, 0)
 
 
-def test_a_reservation_cancelled_late_gives_nothing_back(place: Place) -> None:
+def test_a_reservation_cancelled_late_gives_nothing_back(place: EngineHarness) -> None:
     limiter = place.limiter("10/s")
     limiter.take("key", 10)
     early, late = limiter.reserve("key", 5), limiter.reserve("key", 5)
@@ -133,7 +133,7 @@ def test_a_reservation_cancelled_late_gives_nothing_back(place: Place) -> None:
     assert limiter.take("key").allowed
 
 
-def test_several_limits_wait_for_the_slowest(place: Place) -> None:
+def test_several_limits_wait_for_the_slowest(place: EngineHarness) -> None:
     limiter = place.limiter("10/s; 15/hour")
     assert limiter.take("key", 10)
     assert limiter.wait("key", 5).delay == 0.5
@@ -145,7 +145,7 @@ def test_several_limits_wait_for_the_slowest(place: Place) -> None:
     assert (waited.delay, place.seconds()) == (239.5, 240)
 
 
-def test_an_interrupted_wait_on_several_limits_gives_all_back(place: Place) -> None:
+def test_an_interrupted_wait_on_several_limits_gives_all_back(place: EngineHarness) -> None:
     limiter = place.limiter("10/s; 15/hour")
     limiter.take("key", 10)
     before = [verdict[:4] for verdict in limiter.peek("key").verdicts]
@@ -155,7 +155,7 @@ def test_an_interrupted_wait_on_several_limits_gives_all_back(place: Place) -> N
     assert [verdict[:4] for verdict in limiter.peek("key").verdicts] == before
 
 
-def test_a_guard_with_a_timeout_waits(place: Place) -> None:
+def test_a_guard_with_a_timeout_waits(place: EngineHarness) -> None:
     limiter = place.limiter("10/s")
     limiter.take("key", 10)
     with limiter.guard("key", timeout=0.1) as decision:

@@ -1,16 +1,16 @@
 """Stories of slots in time, told to whoever keeps them: the table in memory, and the script in a server.
 
-A story is a function of a Room; `stories` lists them all. Times are seconds since the story began.
+A story is a function of a SlotHarness; `stories` lists them all. Times are seconds since the story began.
 """
 
 from collections.abc import Callable
 
 from headgate.algorithms.slots import TICKET_US, Slots
-from tests.engines.slot_harness import BASE_US, SECOND, Room
+from tests.engines.slot_harness import BASE_US, SECOND, SlotHarness
 
 TTL = 30.0
 
-Story = Callable[[Room], None]
+Story = Callable[[SlotHarness], None]
 stories: list[Story] = []
 
 
@@ -20,7 +20,7 @@ def story(tell: Story) -> Story:
 
 
 @story
-def as_many_as_there_are_slots(room: Room) -> None:
+def as_many_as_there_are_slots(room: SlotHarness) -> None:
     assert room.free() == 2
     room.gets(remaining=1)
     room.at(5)
@@ -31,7 +31,7 @@ def as_many_as_there_are_slots(room: Room) -> None:
 
 
 @story
-def a_released_slot_is_free_at_once(room: Room) -> None:
+def a_released_slot_is_free_at_once(room: SlotHarness) -> None:
     first, _ = room.gets(), room.gets()
     assert room.releases(first)
     room.gets(remaining=0)
@@ -39,7 +39,7 @@ def a_released_slot_is_free_at_once(room: Room) -> None:
 
 
 @story
-def a_crashed_holder_gives_its_slot_back_after_the_ttl(room: Room) -> None:
+def a_crashed_holder_gives_its_slot_back_after_the_ttl(room: SlotHarness) -> None:
     room.gets()
     room.at(10)
     room.gets()
@@ -51,7 +51,7 @@ def a_crashed_holder_gives_its_slot_back_after_the_ttl(room: Room) -> None:
 
 
 @story
-def renewing_keeps_a_slot_as_long_as_it_takes(room: Room) -> None:
+def renewing_keeps_a_slot_as_long_as_it_takes(room: SlotHarness) -> None:
     fence = room.gets()
     for turn in range(1, 11):
         room.at(turn * 20)
@@ -61,7 +61,7 @@ def renewing_keeps_a_slot_as_long_as_it_takes(room: Room) -> None:
 
 
 @story
-def releasing_again_frees_nobody_elses_slot(room: Room) -> None:
+def releasing_again_frees_nobody_elses_slot(room: SlotHarness) -> None:
     first, second = room.gets(), room.gets()
     assert room.releases(first)
     assert not room.releases(first)
@@ -74,7 +74,7 @@ def releasing_again_frees_nobody_elses_slot(room: Room) -> None:
 
 
 @story
-def an_expired_lease_can_be_neither_renewed_nor_released(room: Room) -> None:
+def an_expired_lease_can_be_neither_renewed_nor_released(room: SlotHarness) -> None:
     late, _ = room.gets(), room.gets()
     room.at(TTL)
     assert room.renews(late) is None
@@ -87,7 +87,7 @@ def an_expired_lease_can_be_neither_renewed_nor_released(room: Room) -> None:
 
 
 @story
-def a_ticket_is_not_a_lease(room: Room) -> None:
+def a_ticket_is_not_a_lease(room: SlotHarness) -> None:
     first, _ = room.gets(), room.gets()
     ticket = room.waits()
     assert room.renews(ticket) is None
@@ -98,14 +98,14 @@ def a_ticket_is_not_a_lease(room: Room) -> None:
 
 
 @story
-def what_never_was_cannot_be_released(room: Room) -> None:
+def what_never_was_cannot_be_released(room: SlotHarness) -> None:
     assert not room.releases(BASE_US)
     assert room.renews(BASE_US) is None
     assert not room.leaves(BASE_US)
 
 
 @story
-def fences_grow_within_one_microsecond_and_across_death(room: Room) -> None:
+def fences_grow_within_one_microsecond_and_across_death(room: SlotHarness) -> None:
     room.limit = Slots(5, ttl=1)
     fences = [room.gets() for _ in range(5)]
     for fence in fences:
@@ -123,7 +123,7 @@ def fences_grow_within_one_microsecond_and_across_death(room: Room) -> None:
 
 
 @story
-def nothing_is_kept_of_an_idle_key(room: Room) -> None:
+def nothing_is_kept_of_an_idle_key(room: SlotHarness) -> None:
     fence = room.gets()
     room.at(1)
     assert not room.keeper.forgotten()
@@ -132,14 +132,14 @@ def nothing_is_kept_of_an_idle_key(room: Room) -> None:
 
 
 @story
-def nothing_is_kept_of_a_crashed_one(room: Room) -> None:
+def nothing_is_kept_of_a_crashed_one(room: SlotHarness) -> None:
     room.gets()
     room.at(TTL + 0.102)
     assert room.keeper.forgotten()
 
 
 @story
-def a_denied_newcomer_leaves_no_trace(room: Room) -> None:
+def a_denied_newcomer_leaves_no_trace(room: SlotHarness) -> None:
     room.limit = Slots(1, ttl=10)
     room.gets()
     for tenth in range(1, 100):
@@ -150,7 +150,7 @@ def a_denied_newcomer_leaves_no_trace(room: Room) -> None:
 
 
 @story
-def waiters_are_served_in_order(room: Room) -> None:
+def waiters_are_served_in_order(room: SlotHarness) -> None:
     first, second = room.gets(), room.gets()
     room.at(1)
     a, b, c = room.waits(place=1), room.waits(place=2), room.waits(place=3)
@@ -167,7 +167,7 @@ def waiters_are_served_in_order(room: Room) -> None:
 
 
 @story
-def two_free_slots_serve_the_first_two(room: Room) -> None:
+def two_free_slots_serve_the_first_two(room: SlotHarness) -> None:
     first, second = room.gets(), room.gets()
     a, b, c = room.waits(), room.waits(), room.waits()
     assert room.releases(first)
@@ -179,7 +179,7 @@ def two_free_slots_serve_the_first_two(room: Room) -> None:
 
 
 @story
-def a_newcomer_passes_if_a_slot_is_left_for_all_in_line(room: Room) -> None:
+def a_newcomer_passes_if_a_slot_is_left_for_all_in_line(room: SlotHarness) -> None:
     room.limit = Slots(3)
     first, second, _ = room.gets(), room.gets(), room.gets()
     waiter = room.waits()
@@ -194,7 +194,7 @@ def a_newcomer_passes_if_a_slot_is_left_for_all_in_line(room: Room) -> None:
 
 
 @story
-def a_dead_waiter_drops_out(room: Room) -> None:
+def a_dead_waiter_drops_out(room: SlotHarness) -> None:
     first, _ = room.gets(), room.gets()
     dead, alive = room.waits(), room.waits()
     life = TICKET_US / SECOND
@@ -209,7 +209,7 @@ def a_dead_waiter_drops_out(room: Room) -> None:
 
 
 @story
-def a_dead_waiter_behind_makes_no_room(room: Room) -> None:
+def a_dead_waiter_behind_makes_no_room(room: SlotHarness) -> None:
     first, _ = room.gets(), room.gets()
     early = room.waits()
     room.waits()
@@ -222,7 +222,7 @@ def a_dead_waiter_behind_makes_no_room(room: Room) -> None:
 
 
 @story
-def a_late_waiter_starts_at_the_end(room: Room) -> None:
+def a_late_waiter_starts_at_the_end(room: SlotHarness) -> None:
     first, _ = room.gets(), room.gets()
     late = room.waits()
     room.at(0.5)
@@ -236,7 +236,7 @@ def a_late_waiter_starts_at_the_end(room: Room) -> None:
 
 
 @story
-def asking_again_keeps_a_place_for_ever(room: Room) -> None:
+def asking_again_keeps_a_place_for_ever(room: SlotHarness) -> None:
     room.limit = Slots(1, ttl=1000)
     room.gets()
     ticket = room.waits()
@@ -248,7 +248,7 @@ def asking_again_keeps_a_place_for_ever(room: Room) -> None:
 
 
 @story
-def who_leaves_lets_the_next_one_in(room: Room) -> None:
+def who_leaves_lets_the_next_one_in(room: SlotHarness) -> None:
     first, _ = room.gets(), room.gets()
     a, b = room.waits(), room.waits()
     assert room.releases(first)
@@ -259,7 +259,7 @@ def who_leaves_lets_the_next_one_in(room: Room) -> None:
 
 
 @story
-def the_last_question_gives_the_ticket_up(room: Room) -> None:
+def the_last_question_gives_the_ticket_up(room: SlotHarness) -> None:
     first, _ = room.gets(), room.gets()
     a, b = room.waits(), room.waits()
     facts, left = room.ask(a, wait=False)
@@ -270,7 +270,7 @@ def the_last_question_gives_the_ticket_up(room: Room) -> None:
 
 
 @story
-def a_newcomer_is_told_when_the_line_would_be_gone(room: Room) -> None:
+def a_newcomer_is_told_when_the_line_would_be_gone(room: SlotHarness) -> None:
     room.limit = Slots(2, ttl=0.5)
     room.gets()
     room.at(0.2)
@@ -287,7 +287,7 @@ def a_newcomer_is_told_when_the_line_would_be_gone(room: Room) -> None:
 
 
 @story
-def a_lowered_amount_waits_until_fewer_are_held(room: Room) -> None:
+def a_lowered_amount_waits_until_fewer_are_held(room: SlotHarness) -> None:
     room.limit = Slots(5)
     fences = []
     for second in range(5):
@@ -305,7 +305,7 @@ def a_lowered_amount_waits_until_fewer_are_held(room: Room) -> None:
 
 
 @story
-def a_raised_amount_counts_at_once(room: Room) -> None:
+def a_raised_amount_counts_at_once(room: SlotHarness) -> None:
     room.gets()
     room.gets(remaining=0)
     room.limit = Slots(4)
@@ -313,7 +313,7 @@ def a_raised_amount_counts_at_once(room: Room) -> None:
 
 
 @story
-def a_changed_ttl_applies_from_the_next_renewal(room: Room) -> None:
+def a_changed_ttl_applies_from_the_next_renewal(room: SlotHarness) -> None:
     fence, other = room.gets(), room.gets()
     room.limit = Slots(2, ttl=5)
     room.at(10)
@@ -326,7 +326,7 @@ def a_changed_ttl_applies_from_the_next_renewal(room: Room) -> None:
 
 
 @story
-def a_clock_that_steps_back_locks_nobody_out(room: Room) -> None:
+def a_clock_that_steps_back_locks_nobody_out(room: SlotHarness) -> None:
     hour = 3600
     room.at(hour)
     room.gets()
@@ -341,7 +341,7 @@ def a_clock_that_steps_back_locks_nobody_out(room: Room) -> None:
 
 
 @story
-def a_clock_that_steps_back_ends_no_lease_and_repeats_no_fence(room: Room) -> None:
+def a_clock_that_steps_back_ends_no_lease_and_repeats_no_fence(room: SlotHarness) -> None:
     room.at(3600)
     first = room.gets()
     room.at(0)
@@ -354,7 +354,7 @@ def a_clock_that_steps_back_ends_no_lease_and_repeats_no_fence(room: Room) -> No
 
 
 @story
-def a_clock_that_steps_back_keeps_the_line(room: Room) -> None:
+def a_clock_that_steps_back_keeps_the_line(room: SlotHarness) -> None:
     room.at(3600)
     first, _ = room.gets(), room.gets()
     a, b = room.waits(), room.waits()
@@ -370,7 +370,7 @@ def a_clock_that_steps_back_keeps_the_line(room: Room) -> None:
 
 
 @story
-def a_clock_that_steps_forward_is_time_that_passed(room: Room) -> None:
+def a_clock_that_steps_forward_is_time_that_passed(room: SlotHarness) -> None:
     fence = room.gets()
     room.at(3600)
     assert room.renews(fence) is None
@@ -378,7 +378,7 @@ def a_clock_that_steps_forward_is_time_that_passed(room: Room) -> None:
 
 
 @story
-def a_fence_does_not_come_again_when_the_clock_is_set_back_after_the_release(room: Room) -> None:
+def a_fence_does_not_come_again_when_the_clock_is_set_back_after_the_release(room: SlotHarness) -> None:
     room.at(3600)
     first = room.gets()
     assert room.releases(first)
@@ -391,7 +391,7 @@ def a_fence_does_not_come_again_when_the_clock_is_set_back_after_the_release(roo
 
 
 @story
-def a_waiter_that_gives_up_removes_nobody_else(room: Room) -> None:
+def a_waiter_that_gives_up_removes_nobody_else(room: SlotHarness) -> None:
     """What has expired is in line again if the clock is set back: nothing was given meanwhile."""
     for back_to in (0.999_999, 0.5):
         held = [room.gets(), room.gets()]
@@ -410,7 +410,7 @@ def a_waiter_that_gives_up_removes_nobody_else(room: Room) -> None:
 
 
 @story
-def a_clock_that_swings_shortens_no_lease(room: Room) -> None:
+def a_clock_that_swings_shortens_no_lease(room: SlotHarness) -> None:
     """Two processes read clocks that differ by a tenth of a second, a hundred times each."""
     room.limit = Slots(2, ttl=2)
     room.at(0.1)

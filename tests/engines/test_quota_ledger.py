@@ -21,7 +21,7 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.testing.sync_adapter import SyncAdapter
-from tests.engines.layers.faulty_engine import Settled, faulty
+from tests.engines.layers.faulty_engine import ImmediateFallback, faulty
 from tests.servers import BASE_US, RedisServer
 
 LIMIT = parse("100/s")
@@ -48,7 +48,7 @@ def old(clock: ManualClock) -> MemoryEngine:
     return engine
 
 
-class Memory:
+class MemoryLedgers:
     """The embedded engine under a clock, as a server would be asked."""
 
     def __init__(self, *, awaited: bool = False) -> None:
@@ -60,7 +60,7 @@ class Memory:
         self.clock.advance(seconds)
 
 
-class Server:
+class ServerLedgers:
     """A server under a driven clock."""
 
     def __init__(self, server: RedisServer, *, awaited: bool = False) -> None:
@@ -84,12 +84,12 @@ def world(
 ) -> Iterator[object]:
     awaited, kind = request.param.startswith("awaited"), request.param.split()[-1]
     servers = {"redis": driven_redis, "valkey": driven_valkey}
-    found = Server(servers[kind], awaited=awaited) if kind in servers else Memory(awaited=awaited)
+    found = ServerLedgers(servers[kind], awaited=awaited) if kind in servers else MemoryLedgers(awaited=awaited)
     yield found
     found.engine.close()
 
 
-def test_a_limit_is_divided_among_those_who_report(world: Memory | Server) -> None:
+def test_a_limit_is_divided_among_those_who_report(world: MemoryLedgers | ServerLedgers) -> None:
     ledger = ledger_of(world.engine)
     told = ledger.assign("key", "a", 400, 10 * SECOND)
     assert told == QuotaGrant(72_500_000, PERIOD_US, 72, TTL_US, ALL_GRANT_UNITS * 725 // 1000)
@@ -109,7 +109,7 @@ def test_a_limit_is_divided_among_those_who_report(world: Memory | Server) -> No
     assert ledger.name == "rule"
 
 
-def test_who_has_no_name_is_not_noted(world: Memory | Server) -> None:
+def test_who_has_no_name_is_not_noted(world: MemoryLedgers | ServerLedgers) -> None:
     ledger = ledger_of(world.engine)
     for key, holder in (("", "a"), ("key", "")):
         with pytest.raises(InvalidCharge, match="not empty"):
@@ -190,7 +190,7 @@ def test_a_key_lives_as_long_as_anything_may_be_in_use(driven_server: RedisServe
 def test_a_server_that_lost_a_ledger_listens_if_one_asks_who_knows(
     awaited: bool, driven_server: RedisServer
 ) -> None:
-    world = Server(driven_server, awaited=awaited)
+    world = ServerLedgers(driven_server, awaited=awaited)
     ledger_of(world.engine).assign("key", "a", 200, SECOND)
     world.advance(4)
     driven_server.flush()
@@ -219,7 +219,7 @@ def test_an_engine_that_does_not_answer_tells_nothing(instead: FallbackMode | No
     clock = ManualClock(BASE_US)
     wire = faulty(clock)
     wire.engine = old(clock)
-    engine = Settled(wire, fallback=instead, clock=clock)
+    engine = ImmediateFallback(wire, fallback=instead, clock=clock)
     ledger = ledger_of(engine)
     assert per_second(ledger.assign("key", "a", 200, SECOND)) == 100
     wire.down = True

@@ -16,7 +16,7 @@ from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
 from headgate.service.envoy import rlqs, rls
 from tests.fuzz import http2_frames
-from tests.fuzz.connections import Unanswered, exchanged
+from tests.fuzz.connections import NoReply, exchanged
 from tests.fuzz.mutate import TEXTS, spoilt
 from tests.fuzz.service_under_attack import SECONDS
 from tests.service.service_harness import Service
@@ -40,7 +40,7 @@ def _text(rng: Random) -> str:
     return rng.choice(_TEXTS)
 
 
-class Limits:
+class RateLimitMessages:
     """RLS."""
 
     def __init__(self, service: Service) -> None:
@@ -99,7 +99,7 @@ class Limits:
         return None
 
 
-class Quotas(Limits):
+class QuotaMessages(RateLimitMessages):
     """RLQS: a few reports, and then something else."""
 
     async def open(self) -> None:
@@ -169,7 +169,7 @@ def _framed(rng: Random, method: bytes, messages: list[bytes]) -> list[bytes]:
 async def _sent(port: int, made: list[bytes]) -> str | None:
     try:
         back = await exchanged("127.0.0.1", port, made)
-    except Unanswered as error:
+    except NoReply as error:
         return str(error)
     for found in _status.finditer(back):
         if (status := int(found[1] or found[2])) not in _FINE_FRAMED:

@@ -65,7 +65,7 @@ FIELDS = [
 WRONG = re.compile(rb"HTTP/1\.[01] (5\d\d) ")
 
 
-class Raw:
+class RawRequests:
     """Whatever comes to the port."""
 
     def __init__(self, service: Service) -> None:

@@ -27,14 +27,14 @@ from headgate.algorithms.decision import Decision
 from headgate.flow import Flow, arun, run
 from headgate.limiter import AsyncLimiter, Limiter
 from tests.linearizability.engines import async_engine, engine
-from tests.linearizability.history import History, Operation, Verb
+from tests.linearizability.history import CallHistory, Operation, Verb
 
 PROCESSES = 3
 VERBS: dict[Verb, int] = {"take": 70, "refund": 17, "peek": 10, "reset": 3}  # how often, of a hundred
 COSTS = (1, 1, 1, 1, 2, 3)
 
 
-class Scene(NamedTuple):
+class CallScenario(NamedTuple):
     """Who is let loose on what."""
 
     engine: str  # in words: see engines.py
@@ -53,11 +53,11 @@ class Recorder:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def record(self, scene: Scene) -> History:
+    def record(self, scene: CallScenario) -> CallHistory:
         """What all of them saw."""
         scene = scene._replace(epoch_ns=time_ns() - monotonic_ns())
         seen = self._pool.map(_play, [(process, scene) for process in range(PROCESSES)], chunksize=1)
-        return History(scene.limit, [operation for operations in seen for operation in operations])
+        return CallHistory(scene.limit, [operation for operations in seen for operation in operations])
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def recorder() -> Iterator[Recorder]:
         yield Recorder(pool)
 
 
-def play(process: int, scene: Scene, start: Barrier | None = None) -> list[Operation]:
+def play(process: int, scene: CallScenario, start: Barrier | None = None) -> list[Operation]:
     """The part of one process."""
     names = [f"{process}.{thread}" for thread in range(scene.threads)]
     with ThreadPoolExecutor(scene.threads) as pool:
@@ -82,7 +82,7 @@ def play(process: int, scene: Scene, start: Barrier | None = None) -> list[Opera
     return [operation for part in parts for operation in part]
 
 
-async def _tasks(limiter: AsyncLimiter, scene: Scene, who: str, end: ThreadBarrier) -> list[Operation]:
+async def _tasks(limiter: AsyncLimiter, scene: CallScenario, who: str, end: ThreadBarrier) -> list[Operation]:
     flows = [caller(limiter, scene, f"{who}.{task}") for task in range(scene.tasks)]
     try:
         parts = await asyncio.gather(*map(arun, flows))
@@ -92,7 +92,7 @@ async def _tasks(limiter: AsyncLimiter, scene: Scene, who: str, end: ThreadBarri
     return [operation for part in parts for operation in part]
 
 
-def caller(limiter: Limiter | AsyncLimiter, scene: Scene, who: str) -> Flow[list[Operation]]:
+def caller(limiter: Limiter | AsyncLimiter, scene: CallScenario, who: str) -> Flow[list[Operation]]:
     """One who calls, waits for the answer, and calls again."""
     rng = random.Random(f"{scene.seed} {who}")
     seen: list[Operation] = []
@@ -133,7 +133,7 @@ def _remember(start: Barrier) -> None:
     _start.append(start)
 
 
-def _play(part: tuple[int, Scene]) -> list[Operation]:
+def _play(part: tuple[int, CallScenario]) -> list[Operation]:
     # Everybody has one part each: whoever waits at the barrier keeps its process from taking a second one.
     return play(*part, _start[0])
 

@@ -12,10 +12,10 @@ from itertools import count
 
 import pytest
 
-from tests.linearizability.checker import Broken, Exact, Law, check
-from tests.linearizability.history import History
-from tests.linearizability.laws import Leased, Memo
-from tests.linearizability.record import PROCESSES, Recorder, Scene, play, recorder
+from tests.linearizability.checker import ExactLaw, Law, LawViolation, check
+from tests.linearizability.history import CallHistory
+from tests.linearizability.laws import DenialCacheLaw, PrefetchLaw
+from tests.linearizability.record import PROCESSES, CallScenario, Recorder, play, recorder
 from tests.servers import RedisServer
 
 LIMITS = [
@@ -34,14 +34,14 @@ AWAITING = {"threads": 2, "tasks": 8, "calls": 10}  # two event loops share one 
 LEASE = "lease?units=4&hold_us=20000"
 HELD = 4 * PROCESSES
 FORGIVING: list[tuple[str, str, Law]] = [
-    ("memo", "700/s burst 5", Memo()),
-    ("memo", "4/10ms fixed", Memo()),
-    ("memo", "4/10ms log", Memo()),
-    (LEASE, "700/s burst 20", Leased(HELD)),
-    (LEASE, "20/40ms fixed", Leased(HELD)),
-    (LEASE, "20/40ms sliding", Leased(HELD)),
-    (LEASE, "20/40ms log", Leased(HELD)),
-    (f"memo {LEASE}", "700/s burst 20", Leased(HELD)),
+    ("memo", "700/s burst 5", DenialCacheLaw()),
+    ("memo", "4/10ms fixed", DenialCacheLaw()),
+    ("memo", "4/10ms log", DenialCacheLaw()),
+    (LEASE, "700/s burst 20", PrefetchLaw(HELD)),
+    (LEASE, "20/40ms fixed", PrefetchLaw(HELD)),
+    (LEASE, "20/40ms sliding", PrefetchLaw(HELD)),
+    (LEASE, "20/40ms log", PrefetchLaw(HELD)),
+    (f"memo {LEASE}", "700/s burst 20", PrefetchLaw(HELD)),
 ]
 
 _numbers = count(1)
@@ -96,27 +96,29 @@ def test_a_race_is_seen(limit: str, processes: Recorder, redis_server: RedisServ
         for _ in range(20):
             check(processes.record(_scene(f"racing {redis_server.unix_url}", limit, keys=1, threads=2, calls=20)))
 
-    with pytest.raises(Broken, match="no order explains the answers"):
+    with pytest.raises(LawViolation, match="no order explains the answers"):
         race()
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_who_races_alone_is_right(limit: str, redis_server: RedisServer) -> None:
     scene = _scene(f"racing {redis_server.unix_url}", limit, keys=2, threads=1, calls=200)
-    check(History(limit, play(0, scene)))
+    check(CallHistory(limit, play(0, scene)))
 
 
 def _law_of(server: RedisServer) -> Law:
-    return Exact(swings=1 if server.kind == "valkey" else 0)
+    return ExactLaw(swings=1 if server.kind == "valkey" else 0)
 
 
-def _scene(engine: str, limit: str, *, keys: int, **crowd: int) -> Scene:
+def _scene(engine: str, limit: str, *, keys: int, **crowd: int) -> CallScenario:
     """Keys that nobody has used, and steps that nobody has taken."""
     number = next(_numbers)
-    return Scene(engine, limit, tuple(f"history {number} key {key}" for key in range(keys)), seed=number, **crowd)
+    return CallScenario(
+        engine, limit, tuple(f"history {number} key {key}" for key in range(keys)), seed=number, **crowd
+    )
 
 
-def _lively(processes: Recorder, scene: Scene) -> History:
+def _lively(processes: Recorder, scene: CallScenario) -> CallHistory:
     """A history in which everything happened: another one would show little. A slow machine gets several tries."""
     everything = {"take", "peek", "refund", "reset", "admitted", "denied"}
     happened: set[str] = set()
@@ -131,9 +133,9 @@ def _lively(processes: Recorder, scene: Scene) -> History:
     raise AssertionError(f"In no history did anybody see this: {', '.join(everything - happened)}.")
 
 
-def _exact(history: History) -> bool:
+def _exact(history: CallHistory) -> bool:
     try:
         check(history)
-    except Broken:
+    except LawViolation:
         return False
     return True

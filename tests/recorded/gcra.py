@@ -8,16 +8,25 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from headgate import Limiter, TokenBucket
-from tests.recorded.replay_engines import Place
-from tests.recorded.step_result import LIMIT_0, NEGATIVE, STEPPED_BACK, Outcome, compared, rest, rounded_up, same
+from tests.recorded.replay_engines import ReplayEngine
+from tests.recorded.step_result import (
+    LIMIT_0,
+    NEGATIVE,
+    STEPPED_BACK,
+    StepResult,
+    compared,
+    rest,
+    rounded_up,
+    same,
+)
 from tests.recorded.uncharged_costs import uncharged
-from tests.recorded.vectors import Case, Fields, Step
+from tests.recorded.vectors import RecordedFields, VectorCase, VectorStep
 from tests.servers import BASE_US
 
 _KEY = "key"
 
 
-def replay(case: Case, place: Place) -> Iterator[Outcome]:
+def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
     config = case.config
     burst = config.whole("max_burst") + 1
     if burst <= 0 or ("count" in config and config.number("count") <= 0):
@@ -38,13 +47,13 @@ def replay(case: Case, place: Place) -> Iterator[Outcome]:
                 return
 
 
-def _interval_ns(config: Fields) -> int:
+def _interval_ns(config: RecordedFields) -> int:
     if "emission_interval_ns" in config:
         return config.whole("emission_interval_ns")
     return config.whole("period_ns") // config.whole("count")
 
 
-def _take(step: Step, limiter: Limiter, burst: int) -> Outcome:
+def _take(step: VectorStep, limiter: Limiter, burst: int) -> StepResult:
     allowed = step.expect.flag("allowed")
     decision = limiter.take(_KEY, step.cost)
     facts = [same("allowed", allowed, decision.allowed)]

@@ -21,7 +21,7 @@ from headgate.service.envoy import rls
 from tests.fuzz import http2_frames
 from tests.servers import RedisServer
 from tests.servers.waiting import until
-from tests.service.background_clients import Load, descriptors, memory_mib, processor_seconds
+from tests.service.background_clients import BackgroundClients, descriptors, memory_mib, processor_seconds
 from tests.service.service_harness import Service, reply_of
 from tests.service.test_supervisor import BOOK, FORWARDED
 
@@ -312,7 +312,7 @@ def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
 
         meanwhile = {"local": "passed degraded", "allow": "passed degraded", "deny": "refused degraded"}
         without = meanwhile.get(fallback or "", "undecided")
-        with Load(ask) as load:
+        with BackgroundClients(ask) as load:
             load.more("passed")
             redis.kill()
             load.more(without)
@@ -334,7 +334,7 @@ def test_redis_is_killed_and_comes_back(fallback: str | None) -> None:
 
 def test_a_book_is_broken_and_mended_under_load() -> None:
     with Service(BOOK) as service:
-        with Load(lambda: str(service.check()["limit"])) as load:
+        with BackgroundClients(lambda: str(service.check()["limit"])) as load:
             load.more("1000000/day fixed")
             for broken in ("rules: [", "rules: [{name: all, limit: lots}]", "", "\0\xff", "[]"):
                 service.write(broken)

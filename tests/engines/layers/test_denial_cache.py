@@ -47,19 +47,19 @@ from tests.servers import RedisServer
 DRY = "1/s burst 5"
 
 
-class Asked(NamedTuple):
+class RecordedCharge(NamedTuple):
     at_us: int
     key: str
     cost: int
     facts: Outcome
 
 
-class Watched(MemoryEngine):
+class WatchedEngine(MemoryEngine):
     """The one engine behind all processes of a story; what a story wants to happen meanwhile, happens."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        self.asked: list[Asked] = []
+        self.asked: list[RecordedCharge] = []
         self.asked_together = 0
         self.spoken: Callable[[Outcome], Outcome] = lambda facts: facts
         self.meanwhile: Callable[[], object] = lambda: None
@@ -78,14 +78,14 @@ class Watched(MemoryEngine):
 
 
 class WatchedMeter:
-    def __init__(self, engine: Watched, meter: MemoryMeter) -> None:
+    def __init__(self, engine: WatchedEngine, meter: MemoryMeter) -> None:
         self.engine, self.meter = engine, meter
         self.limit, self.name, self.terms = meter.limit, meter.name, meter.terms
         self.retune, self.reset = meter.retune, meter.reset
 
     def decide(self, key: str, cost: int, patience_us: int | None = None) -> Outcome:
         facts = self.engine.spoken(self.meter.decide(key, cost, patience_us))
-        self.engine.asked.append(Asked(self.engine.clock.now_us(), key, cost, facts))
+        self.engine.asked.append(RecordedCharge(self.engine.clock.now_us(), key, cost, facts))
         self.engine.meanwhile()
         return facts
 
@@ -94,13 +94,13 @@ class WatchedMeter:
         return self.meter.refund(key, units, receipt, cancel)
 
 
-class Room:
+class DenialCacheHarness:
     """One engine, a clock, and as many processes as the story needs."""
 
     def __init__(self, awaited: bool = False) -> None:
         self.awaited = awaited
         self.clock = ManualClock()
-        self.engine = Watched(self.clock)
+        self.engine = WatchedEngine(self.clock)
         self.limiters: list[Limiter] = []
 
     def process(self, limit: str = DRY, name: str | None = None, entries: int = 10_000) -> Limiter:
@@ -118,8 +118,8 @@ class Room:
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(request.param)
+def room(request: pytest.FixtureRequest) -> Iterator[DenialCacheHarness]:
+    room = DenialCacheHarness(request.param)
     yield room
     for limiter in room.limiters:
         limiter.close()
@@ -158,7 +158,7 @@ def lost() -> None:
 # What is repeated.
 
 
-def test_a_refusal_is_repeated_and_grows_old(room: Room) -> None:
+def test_a_refusal_is_repeated_and_grows_old(room: DenialCacheHarness) -> None:
     limiter, start_us = room.process(), room.clock.now_us()
     assert limiter.take("key", 5)
     assert limiter.take("key").facts == (False, 0, 1_000_000, 5_000_000, 0, start_us, 0)
@@ -172,7 +172,7 @@ def test_a_refusal_is_repeated_and_grows_old(room: Room) -> None:
     assert limiter.take("key")
 
 
-def test_no_refusal_is_repeated_for_more_than_a_second(room: Room) -> None:
+def test_no_refusal_is_repeated_for_more_than_a_second(room: DenialCacheHarness) -> None:
     limiter = room.process("1/hour")
     limiter.take("key")
     assert limiter.take("key").retry_after == 3600
@@ -184,7 +184,7 @@ def test_no_refusal_is_repeated_for_more_than_a_second(room: Room) -> None:
     assert room.questions == 3
 
 
-def test_what_can_never_fit_is_refused_for_a_second_at_a_time(room: Room) -> None:
+def test_what_can_never_fit_is_refused_for_a_second_at_a_time(room: DenialCacheHarness) -> None:
     limiter = room.process()
     for _ in range(2):
         assert limiter.take("key", 6).retry_after is None
@@ -195,7 +195,7 @@ def test_what_can_never_fit_is_refused_for_a_second_at_a_time(room: Room) -> Non
     assert limiter.take("key", 5)
 
 
-def test_the_time_of_the_question_counts_not_that_of_the_answer(room: Room) -> None:
+def test_the_time_of_the_question_counts_not_that_of_the_answer(room: DenialCacheHarness) -> None:
     limiter = room.process()
     limiter.take("key", 5)
     room.engine.meanwhile = lambda: room.clock.advance(0.3)  # a slow answer
@@ -206,7 +206,7 @@ def test_the_time_of_the_question_counts_not_that_of_the_answer(room: Room) -> N
     assert limiter.take("key")
 
 
-def test_a_clock_that_steps_back_ends_it(room: Room) -> None:
+def test_a_clock_that_steps_back_ends_it(room: DenialCacheHarness) -> None:
     limiter = room.process()
     limiter.take("key", 5)
     limiter.take("key")
@@ -215,7 +215,7 @@ def test_a_clock_that_steps_back_ends_it(room: Room) -> None:
     assert room.questions == 3
 
 
-def test_a_larger_cost_is_refused_too_and_a_smaller_one_asked(room: Room) -> None:
+def test_a_larger_cost_is_refused_too_and_a_smaller_one_asked(room: DenialCacheHarness) -> None:
     limiter = room.process()
     limiter.take("key", 3)
     assert limiter.take("key", 3).retry_after == 1
@@ -225,7 +225,7 @@ def test_a_larger_cost_is_refused_too_and_a_smaller_one_asked(room: Room) -> Non
     assert room.questions == 3
 
 
-def test_another_key_and_another_name_are_asked(room: Room) -> None:
+def test_another_key_and_another_name_are_asked(room: DenialCacheHarness) -> None:
     limiter = room.process()
     limiter.take("key", 5)
     limiter.take("key")
@@ -240,7 +240,7 @@ def test_another_key_and_another_name_are_asked(room: Room) -> None:
 @pytest.mark.parametrize("text", ["5/s fixed", "5/s sliding", "5/s log", "5/s queue 3", "5/s smooth", "5/s"])
 def test_a_flood_asks_once_for_each_refusal_that_ended(text: str) -> None:
     """10,000 calls in ten seconds on a limit of 5/s; what passes is what passes without a memo."""
-    room = Room()
+    room = DenialCacheHarness()
     limiter, alone = room.process(text), Limiter(text, clock=room.clock)
     for _ in range(10_000):
         assert limiter.take("key").allowed == alone.take("key").allowed
@@ -250,7 +250,7 @@ def test_a_flood_asks_once_for_each_refusal_that_ended(text: str) -> None:
         assert before.facts[0] or after.at_us - before.at_us >= held_us(before.facts)
 
 
-def test_a_flood_on_a_dry_bucket_asks_once_a_second(room: Room) -> None:
+def test_a_flood_on_a_dry_bucket_asks_once_a_second(room: DenialCacheHarness) -> None:
     limiter = room.process("1/day")
     limiter.take("key")
     for _ in range(10_000):
@@ -262,7 +262,7 @@ def test_a_flood_on_a_dry_bucket_asks_once_a_second(room: Room) -> None:
 # What ends it.
 
 
-def test_what_this_process_gives_back_can_be_taken_at_once(room: Room) -> None:
+def test_what_this_process_gives_back_can_be_taken_at_once(room: DenialCacheHarness) -> None:
     limiter = room.process(name="api")
     taken = limiter.take("key", 4)
     place = limiter.reserve("key", 1)
@@ -283,7 +283,7 @@ def test_what_this_process_gives_back_can_be_taken_at_once(room: Room) -> None:
     assert memo_of(limiter).hits == 0
 
 
-def test_a_refund_that_failed_ends_it_for_it_may_have_been_done(room: Room) -> None:
+def test_a_refund_that_failed_ends_it_for_it_may_have_been_done(room: DenialCacheHarness) -> None:
     limiter = room.process()
     taken = limiter.take("key", 5)
     limiter.take("key")
@@ -296,7 +296,7 @@ def test_a_refund_that_failed_ends_it_for_it_may_have_been_done(room: Room) -> N
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_another_limit_under_the_same_name_ends_it(room: Room, more: str) -> None:
+def test_another_limit_under_the_same_name_ends_it(room: DenialCacheHarness, more: str) -> None:
     limiter = room.process(DRY + more, name="api")
     limiter.take("key", 5)
     assert not limiter.take("key")
@@ -308,7 +308,7 @@ def test_another_limit_under_the_same_name_ends_it(room: Room, more: str) -> Non
     assert room.questions == before + 1
 
 
-def test_what_another_process_freed_is_refused_until_the_refusal_ends(room: Room) -> None:
+def test_what_another_process_freed_is_refused_until_the_refusal_ends(room: DenialCacheHarness) -> None:
     ours, theirs = room.process("1/hour"), room.process("1/hour")
     ours.take("key")
     assert not ours.take("key")
@@ -321,7 +321,9 @@ def test_what_another_process_freed_is_refused_until_the_refusal_ends(room: Room
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_a_refusal_that_was_on_its_way_when_the_key_was_reset_is_not_kept(room: Room, more: str) -> None:
+def test_a_refusal_that_was_on_its_way_when_the_key_was_reset_is_not_kept(
+    room: DenialCacheHarness, more: str
+) -> None:
     limiter = room.process(DRY + more)
     limiter.take("key", 5)
 
@@ -331,7 +333,7 @@ def test_a_refusal_that_was_on_its_way_when_the_key_was_reset_is_not_kept(room: 
     assert limiter.take("key", 4)
 
 
-def test_a_refusal_that_came_while_a_refund_was_on_its_way_is_ended_by_it(room: Room) -> None:
+def test_a_refusal_that_came_while_a_refund_was_on_its_way_is_ended_by_it(room: DenialCacheHarness) -> None:
     limiter = room.process()
     taken = limiter.take("key", 5)
 
@@ -349,7 +351,7 @@ def test_a_refusal_that_came_while_a_refund_was_on_its_way_is_ended_by_it(room: 
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_peeks_and_reservations_are_always_asked(room: Room, more: str) -> None:
+def test_peeks_and_reservations_are_always_asked(room: DenialCacheHarness, more: str) -> None:
     limiter = room.process(DRY + more)
     limiter.take("key", 5)
     assert not limiter.peek("key")
@@ -364,7 +366,7 @@ def test_peeks_and_reservations_are_always_asked(room: Room, more: str) -> None:
 
 
 @pytest.mark.parametrize("more", ["", "; 9/hour"])
-def test_what_a_fallback_decided_is_not_remembered(room: Room, more: str) -> None:
+def test_what_a_fallback_decided_is_not_remembered(room: DenialCacheHarness, more: str) -> None:
     limiter = room.process(DRY + more)
     limiter.take("key", 5)
     room.engine.spoken = DegradedOutcome
@@ -374,7 +376,7 @@ def test_what_a_fallback_decided_is_not_remembered(room: Room, more: str) -> Non
     assert memo_of(limiter).hits == 0
 
 
-def test_a_refusal_that_ends_at_once_is_not_remembered(room: Room) -> None:
+def test_a_refusal_that_ends_at_once_is_not_remembered(room: DenialCacheHarness) -> None:
     limiter = room.process()
     limiter.take("key", 5)
     room.engine.spoken = lambda facts: (*facts[:2], 0, *facts[3:])
@@ -382,7 +384,7 @@ def test_a_refusal_that_ends_at_once_is_not_remembered(room: Room) -> None:
     assert len(memo_of(limiter).denials) == 0
 
 
-def test_a_failure_is_not_remembered(room: Room) -> None:
+def test_a_failure_is_not_remembered(room: DenialCacheHarness) -> None:
     limiter = room.process()
     limiter.take("key", 5)
     room.engine.meanwhile = lost
@@ -394,7 +396,7 @@ def test_a_failure_is_not_remembered(room: Room) -> None:
 # Charges decided together.
 
 
-def test_a_joint_refusal_is_repeated_as_a_whole(room: Room) -> None:
+def test_a_joint_refusal_is_repeated_as_a_whole(room: DenialCacheHarness) -> None:
     limiter = room.process("5/s; 6/hour; 100/s burst 1000")
     limiter.take("key", 5)
     refused = limiter.take("key", 2)
@@ -415,7 +417,7 @@ def test_a_joint_refusal_is_repeated_as_a_whole(room: Room) -> None:
     assert room.questions == 4
 
 
-def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(room: Room) -> None:
+def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(room: DenialCacheHarness) -> None:
     limiter = room.process()
     short, long, free = of_different_eras("short", "long", "free")
     charges = [Charge(short, "10/s"), Charge(long, "1/s"), Charge(free, "9/s")]
@@ -431,7 +433,7 @@ def test_the_longest_refusal_says_how_long_and_whose_refund_ends_it(room: Room) 
     assert limiter.take_all(charges)
 
 
-def test_what_can_never_fit_refuses_longest(room: Room) -> None:
+def test_what_can_never_fit_refuses_longest(room: DenialCacheHarness) -> None:
     limiter = room.process()
     key, other = of_different_eras("key", "other")
     limiter.take(key, 5)
@@ -441,7 +443,7 @@ def test_what_can_never_fit_refuses_longest(room: Room) -> None:
     assert memo_of(limiter).hits == 1
 
 
-def test_the_same_charges_only(room: Room) -> None:
+def test_the_same_charges_only(room: DenialCacheHarness) -> None:
     limiter = room.process()
 
     def take(**costs: int) -> bool:
@@ -461,7 +463,7 @@ def test_the_same_charges_only(room: Room) -> None:
     assert memo_of(limiter).hits == 1
 
 
-def test_one_count_shared_by_many_is_remembered_for_each(room: Room) -> None:
+def test_one_count_shared_by_many_is_remembered_for_each(room: DenialCacheHarness) -> None:
     limiter = room.process("2/hour")
     everybody, people = Charge("everybody"), [Charge(f"person {i}", DRY) for i in range(6)]
     for _ in range(3):
@@ -474,7 +476,7 @@ def test_one_count_shared_by_many_is_remembered_for_each(room: Room) -> None:
     assert (room.questions, memo_of(limiter).hits) == (14, 10)
 
 
-def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(room: Room) -> None:
+def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(room: DenialCacheHarness) -> None:
     limiter = room.process()
     limiter.take("dry", 5)
     assert not limiter.take("dry")
@@ -483,7 +485,7 @@ def test_what_is_known_of_one_alone_does_not_answer_for_all_nor_the_reverse(room
     assert limiter.take("key")  # it was only rolled back
 
 
-def test_a_joint_refusal_decided_apart_stays_apart(room: Room) -> None:
+def test_a_joint_refusal_decided_apart_stays_apart(room: DenialCacheHarness) -> None:
     limiter = room.process(f"{DRY}; 9/hour")
     room.engine.spoken = CrossSlotOutcome
     limiter.take("key", 5)
@@ -505,7 +507,7 @@ async def test_a_charge_of_another_engine_is_refused_with_a_sentence() -> None:
 # How much it holds.
 
 
-def test_it_holds_a_fixed_number_and_the_oldest_go_first(room: Room) -> None:
+def test_it_holds_a_fixed_number_and_the_oldest_go_first(room: DenialCacheHarness) -> None:
     limiter = room.process("1/hour", entries=100)
     keys = [f"key {i}" for i in range(250)]
     for key in keys:
@@ -520,7 +522,7 @@ def test_it_holds_a_fixed_number_and_the_oldest_go_first(room: Room) -> None:
     assert len(denials) == sum(map(len, denials._indexes.values())) == 100
 
 
-def test_the_dead_leave_as_new_ones_come(room: Room) -> None:
+def test_the_dead_leave_as_new_ones_come(room: DenialCacheHarness) -> None:
     limiter = room.process("1/hour")
     denials = memo_of(limiter).denials
     for i in range(200):
@@ -532,7 +534,7 @@ def test_the_dead_leave_as_new_ones_come(room: Room) -> None:
     assert sum(map(len, denials._indexes.values())) == 0
 
 
-def test_a_key_refused_again_and_again_takes_one_place(room: Room) -> None:
+def test_a_key_refused_again_and_again_takes_one_place(room: DenialCacheHarness) -> None:
     limiter = room.process("1/s")
     for _ in range(100):
         limiter.take("key")
@@ -543,7 +545,7 @@ def test_a_key_refused_again_and_again_takes_one_place(room: Room) -> None:
     assert len(memo_of(limiter).denials) == 1
 
 
-def test_a_refusal_that_has_ended_is_gone_when_it_is_met(room: Room) -> None:
+def test_a_refusal_that_has_ended_is_gone_when_it_is_met(room: DenialCacheHarness) -> None:
     limiter = room.process()
     limiter.take("key", 5)
     limiter.take("key")
@@ -567,7 +569,7 @@ def test_the_number_is_checked() -> None:
 # The law.
 
 
-class Event(NamedTuple):
+class DenialCacheEvent(NamedTuple):
     process: int
     verb: str
     key: str
@@ -589,7 +591,7 @@ TEXTS = (
 )
 
 event = st.builds(
-    Event,
+    DenialCacheEvent,
     st.integers(0, 1),
     st.sampled_from(VERBS),
     st.sampled_from("ab"),
@@ -605,13 +607,13 @@ def held_us(facts: Outcome) -> int:
 
 
 @given(walks, st.sampled_from(TEXTS))
-def test_the_law_on_random_walks_of_two_processes(walk: list[Event], text: str) -> None:
+def test_the_law_on_random_walks_of_two_processes(walk: list[DenialCacheEvent], text: str) -> None:
     """Whatever passed was passed by the engine; whatever was repeated was refused by the engine, for no more than
     was asked, no longer ago than it holds, and the same process has given nothing back since."""
-    room = Room()
+    room = DenialCacheHarness()
     processes = [room.process(text) for _ in range(2)]
     passed: list[list[Decision]] = [[], []]
-    refused: list[dict[tuple[str, ...], list[Asked]]] = [
+    refused: list[dict[tuple[str, ...], list[RecordedCharge]]] = [
         {},
         {},
     ]  # that the process did nothing to end
@@ -633,7 +635,7 @@ def test_the_law_on_random_walks_of_two_processes(walk: list[Event], text: str) 
             elif told:
                 passed[who].append(told)
             else:
-                known.setdefault(keys, []).append(Asked(now_us, told.key, cost, told.facts))
+                known.setdefault(keys, []).append(RecordedCharge(now_us, told.key, cost, told.facts))
         elif verb == "refund" and passed[who]:
             back = passed[who].pop()
             limiter.refund(back)
@@ -643,14 +645,14 @@ def test_the_law_on_random_walks_of_two_processes(walk: list[Event], text: str) 
             end(known, {key})
 
 
-def end(known: dict[tuple[str, ...], list[Asked]], given_back: set[str]) -> None:
+def end(known: dict[tuple[str, ...], list[RecordedCharge]], given_back: set[str]) -> None:
     for keys in known:
         known[keys] = [one for one in known[keys] if one.key not in given_back]
 
 
 @given(walks, st.sampled_from([*TEXTS, "3/s burst 5; 20/minute log"]))
-def test_a_process_alone_is_refused_nothing_that_would_pass(walk: list[Event], text: str) -> None:
-    room = Room()
+def test_a_process_alone_is_refused_nothing_that_would_pass(walk: list[DenialCacheEvent], text: str) -> None:
+    room = DenialCacheHarness()
     limiter, plain = room.process(text), Limiter(text, clock=room.clock)
     passed: list[tuple[Decision, Decision]] = []
     for _, verb, key, cost, after_us in walk:
@@ -673,7 +675,7 @@ def test_a_process_alone_is_refused_nothing_that_would_pass(walk: list[Event], t
 @pytest.mark.parametrize(
     "story", [story for story in engine_stories if story.__name__ != "every_answer_is_the_models"]
 )
-def test_it_keeps_the_promises_of_an_engine(room: Room, story: Story) -> None:
+def test_it_keeps_the_promises_of_an_engine(room: DenialCacheHarness, story: Story) -> None:
     story(room.process().engine, room.clock)
 
 
@@ -681,7 +683,7 @@ def test_it_keeps_the_promises_of_an_engine(room: Room, story: Story) -> None:
 
 
 def test_threads_are_admitted_exactly_and_counted_exactly() -> None:
-    room = Room()
+    room = DenialCacheHarness()
     limiter, start = room.process("50/hour", entries=20), threading.Barrier(4)
 
     def work() -> int:
@@ -699,7 +701,7 @@ def test_threads_are_admitted_exactly_and_counted_exactly() -> None:
 
 
 async def test_a_task_that_is_cancelled_while_it_resets_ends_it() -> None:
-    room = Room()
+    room = DenialCacheHarness()
     memo = AsyncDenialCacheEngine(AsyncMemoryEngine(room.engine), clock=room.clock)
     meter = memo.meter(parse(DRY), "api")
     await meter.decide("key", 5)
@@ -718,7 +720,7 @@ async def test_a_task_that_is_cancelled_while_it_resets_ends_it() -> None:
     assert (room.questions, memo.hits) == (3, 0)
 
 
-def test_a_forked_child_forgets_and_its_parent_does_not(room: Room) -> None:
+def test_a_forked_child_forgets_and_its_parent_does_not(room: DenialCacheHarness) -> None:
     single = room.process("1/hour")
     joint = Limiter(f"{DRY}; 9/hour", single.engine, clock=room.clock)
     both = (single, joint, single, joint)

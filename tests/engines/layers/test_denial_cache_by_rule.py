@@ -20,7 +20,7 @@ DRY = parse("1/minute fixed")
 LOCK = Lockout(3, 60_000_000, 600_000_000)
 
 
-class Room:
+class RuleDenialCacheHarness:
     def __init__(self, awaited: bool) -> None:
         self.clock = ManualClock()
         self.engine: Any = faulty(self.clock)
@@ -39,20 +39,20 @@ class Room:
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(request.param)
+def room(request: pytest.FixtureRequest) -> Iterator[RuleDenialCacheHarness]:
+    room = RuleDenialCacheHarness(request.param)
     yield room
     room.memo.close()
 
 
-def test_a_plain_rule_is_remembered(room: Room) -> None:
+def test_a_plain_rule_is_remembered(room: RuleDenialCacheHarness) -> None:
     meter = room.rule()
     assert [meter.decide("k", 1)[ALLOWED] for _ in range(5)] == [True, False, False, False, False]
     assert room.questions == 2
 
 
 def test_every_refusal_reaches_a_rule_that_counts_them_and_then_that_it_is_locked_out_is_repeated(
-    room: Room,
+    room: RuleDenialCacheHarness,
 ) -> None:
     meter = room.rule(lockout=LOCK)
     answers: list[Outcome] = [meter.decide("k", 1) for _ in range(8)]
@@ -72,7 +72,7 @@ def test_every_refusal_reaches_a_rule_that_counts_them_and_then_that_it_is_locke
     assert meter.decide("k", 1)[ALLOWED]
 
 
-def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(room: Room) -> None:
+def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(room: RuleDenialCacheHarness) -> None:
     plain, counts = room.rule(), room.rule(lockout=LOCK)
     plain.decide("k", 1)
     assert not plain.decide("k", 1)[ALLOWED]
@@ -84,14 +84,14 @@ def test_what_others_of_the_name_remember_is_not_repeated_to_one_who_counts(room
     assert not isinstance(plain.decide("k", 1), LockedOutcome)  # nor the other way round
 
 
-def test_what_is_aside_is_always_asked(room: Room) -> None:
+def test_what_is_aside_is_always_asked(room: RuleDenialCacheHarness) -> None:
     meter = room.rule(aside=True)
     assert [meter.decide("k", 1)[ALLOWED] for _ in range(5)] == [True, False, False, False, False]
     assert room.questions == 5
 
 
 @pytest.mark.parametrize("terms", [{"aside": True}, {"lockout": Lockout(100, 60_000_000, 1)}])
-def test_together_with_such_a_one_all_are_asked(room: Room, terms: dict[str, Any]) -> None:
+def test_together_with_such_a_one_all_are_asked(room: RuleDenialCacheHarness, terms: dict[str, Any]) -> None:
     plain, such = room.rule("plain"), room.rule("such", **terms)
     alone, both = [(plain, "a", 1), (plain, "b", 1)], [(plain, "k", 1), (such, "k", 1)]
     for _ in range(5):
@@ -102,7 +102,7 @@ def test_together_with_such_a_one_all_are_asked(room: Room, terms: dict[str, Any
     assert room.questions == 2 * (2 + 5)
 
 
-def test_a_question_that_commits_nothing_is_asked_and_not_remembered(room: Room) -> None:
+def test_a_question_that_commits_nothing_is_asked_and_not_remembered(room: RuleDenialCacheHarness) -> None:
     meter = room.rule()
     meter.decide("k", 1)
     for _ in range(3):
@@ -113,7 +113,7 @@ def test_a_question_that_commits_nothing_is_asked_and_not_remembered(room: Room)
     assert room.questions == 1 + 2 * 4
 
 
-def test_an_override_that_is_changed_here_ends_what_is_remembered(room: Room) -> None:
+def test_an_override_that_is_changed_here_ends_what_is_remembered(room: RuleDenialCacheHarness) -> None:
     meter, overrides = room.rule(overrides=True), room.memo.overrides("n")
     for _ in range(3):
         meter.decide("k", 1)

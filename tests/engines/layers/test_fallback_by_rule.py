@@ -14,17 +14,17 @@ from headgate.engines.layers.fallback.breaker import OPEN, SETTLING
 from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
-from tests.engines.layers.fallback_harness import DAY, Room, fails, told
+from tests.engines.layers.fallback_harness import DAY, FallbackHarness, fails, told
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(awaited=request.param)
+def room(request: pytest.FixtureRequest) -> Iterator[FallbackHarness]:
+    room = FallbackHarness(awaited=request.param)
     yield room
     room.engine.close()
 
 
-def test_each_rule_alone_by_its_own(room: Room) -> None:
+def test_each_rule_alone_by_its_own(room: FallbackHarness) -> None:
     allow, deny, local, none = [room.rule(str(word), word) for word in ("allow", "deny", "local", None)]
     assert all(meter.decide("k", 1)[:2] == (True, 9) for meter in (allow, deny, local, none))
     room.outage()
@@ -37,7 +37,7 @@ def test_each_rule_alone_by_its_own(room: Room) -> None:
 
 @pytest.mark.parametrize("own", ["allow", "deny", "local", None])
 def test_what_a_rule_does_not_say_the_engine_does(own: FallbackMode | None) -> None:
-    room = Room(own)
+    room = FallbackHarness(own)
     silent, bare = room.rule("silent"), room.engine.meter(DAY, "bare")
     spoken = room.rule("spoken", "deny")
     room.outage()
@@ -50,7 +50,7 @@ def test_what_a_rule_does_not_say_the_engine_does(own: FallbackMode | None) -> N
     assert told(spoken.decide("k", 1)) == (False, 0)
 
 
-def test_without_any_it_is_as_if_it_were_not_there(room: Room) -> None:
+def test_without_any_it_is_as_if_it_were_not_there(room: FallbackHarness) -> None:
     meter, slots = room.rule("none"), room.engine.slots(parse_slots(), "s")
     receipt = Receipt.of(meter.decide("k", 1), 1)
     room.outage()
@@ -75,7 +75,7 @@ def parse_slots() -> Slots:
     return found
 
 
-def test_together_each_by_its_own_and_a_share_that_refuses_refuses_for_all(room: Room) -> None:
+def test_together_each_by_its_own_and_a_share_that_refuses_refuses_for_all(room: FallbackHarness) -> None:
     allow, one, two = room.rule("allow", "allow"), room.rule("one", "local"), room.rule("two", "local")
     room.outage()
     assert list(map(told, room.together((allow, "k", 9), (one, "k", 2), (two, "k", 3)))) == [
@@ -97,7 +97,7 @@ def test_together_each_by_its_own_and_a_share_that_refuses_refuses_for_all(room:
     assert engine.meter(DAY, "allow").decide("k", 0)[REMAINING] == 10 - 1  # nobody keeps account of it
 
 
-def test_one_that_is_denied_refuses_for_all_and_no_share_is_charged(room: Room) -> None:
+def test_one_that_is_denied_refuses_for_all_and_no_share_is_charged(room: FallbackHarness) -> None:
     deny, local, empty = room.rule("deny", "deny"), room.rule("local", "local"), room.rule("empty", "local")
     room.outage()
     empty.decide("k", 5)
@@ -110,7 +110,7 @@ def test_one_that_is_denied_refuses_for_all_and_no_share_is_charged(room: Room) 
     }  # the empty one's
 
 
-def test_one_without_a_fallback_fails_for_all(room: Room) -> None:
+def test_one_without_a_fallback_fails_for_all(room: FallbackHarness) -> None:
     none, local, allow = room.rule("none"), room.rule("local", "local"), room.rule("allow", "allow")
     room.outage()
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_one_without_a_fallback_fails_for_all(room: Room) -> None:
     assert not room.inside.shards[0].unsettled
 
 
-def test_what_is_aside_stands_in_nobodys_way(room: Room) -> None:
+def test_what_is_aside_stands_in_nobodys_way(room: FallbackHarness) -> None:
     aside, local = room.rule("aside", "deny", aside=True), room.rule("local", "local")
     silent, none = room.rule("silent", aside=True), room.rule("none")
     assert [facts[ALLOWED] for facts in room.together((aside, "k", 11), (local, "k", 1), (silent, "k", 11))] == [
@@ -148,7 +148,7 @@ def test_what_is_aside_stands_in_nobodys_way(room: Room) -> None:
 
 
 def test_what_is_aside_owes_nothing_even_under_the_same_name() -> None:
-    room = Room()
+    room = FallbackHarness()
     local = room.rule("n", "local")
     shadow, free = room.rule("n", "local", aside=True), room.rule("n", "allow")
     room.outage()
@@ -159,7 +159,7 @@ def test_what_is_aside_owes_nothing_even_under_the_same_name() -> None:
     assert [count.unsettled_units for count in room.inside.shards[0].unsettled.values()] == [2]
 
 
-def test_a_question_that_commits_nothing_charges_nothing(room: Room) -> None:
+def test_a_question_that_commits_nothing_charges_nothing(room: FallbackHarness) -> None:
     local, allow, deny, none = [room.rule(str(word), word) for word in ("local", "allow", "deny", None)]
     room.together((local, "k", 1), (none, "k", 1))
     assert [f[:2] for f in room.together((local, "k", 3), (none, "k", 3), commit=False)] == [(True, 9)] * 2
@@ -190,7 +190,7 @@ def test_a_question_that_commits_nothing_charges_nothing(room: Room) -> None:
 
 
 def test_what_is_told_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    room = Room()
+    room = FallbackHarness()
     engine = room.inside
     words = dict(engine.laws(DAY, 2, ChargeOptions("a", fallback="local", lockout=Lockout(1, 1, 1))))["fallback"]
     assert "goes on with 5/day fixed" in words
@@ -207,7 +207,7 @@ def test_what_is_told_of_it(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_parts_fail_apart_for_rules_too() -> None:
-    room = Room(parts=True)
+    room = FallbackHarness(parts=True)
     local, none = room.rule("local", "local"), room.rule("none")
     room.wire.down_parts = {"b"}
     for _ in range(4):

@@ -17,21 +17,21 @@ from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.flow import run
 from headgate.limit_syntax import parse
 from headgate.limiter import Limiter
-from tests.engines.layers.prefetch_harness import Kiosk
+from tests.engines.layers.prefetch_harness import PrefetchHarness
 
 LEASED = ["1000/100s", "1000/day fixed", "1000/day sliding", "1000/day log", "1000/month fixed in Asia/Tokyo"]
 
 
 @pytest.fixture
-def kiosk() -> Iterator[Kiosk]:
-    opened = Kiosk()
+def kiosk() -> Iterator[PrefetchHarness]:
+    opened = PrefetchHarness()
     yield opened
     opened.engine.close()
 
 
 @pytest.mark.parametrize("text", LEASED)
 def test_what_is_demanded_is_fetched_ahead_in_one_charge(text: str) -> None:
-    kiosk = Kiosk(text)
+    kiosk = PrefetchHarness(text)
     kiosk.takes(40)
     assert kiosk.warehouse.costs[:4] == [1, 1, 1, 1 + 4]  # the fourth call makes the key hot
     assert kiosk.warehouse.costs[4] == 1 + 9  # nine calls were made by then
@@ -40,7 +40,7 @@ def test_what_is_demanded_is_fetched_ahead_in_one_charge(text: str) -> None:
     kiosk.engine.close()
 
 
-def test_a_cold_key_leases_nothing(kiosk: Kiosk) -> None:
+def test_a_cold_key_leases_nothing(kiosk: PrefetchHarness) -> None:
     for _ in range(50):
         kiosk.takes(1)
         kiosk.clock.advance(0.034)
@@ -48,7 +48,7 @@ def test_a_cold_key_leases_nothing(kiosk: Kiosk) -> None:
     assert kiosk.engine.prefetched == 0
 
 
-def test_a_key_that_was_hot_is_cold_after_a_hold_time(kiosk: Kiosk) -> None:
+def test_a_key_that_was_hot_is_cold_after_a_hold_time(kiosk: PrefetchHarness) -> None:
     kiosk.takes(100)
     kiosk.clock.advance(0.201)
     kiosk.engine.give_back_expired()
@@ -59,20 +59,20 @@ def test_a_key_that_was_hot_is_cold_after_a_hold_time(kiosk: Kiosk) -> None:
 
 def test_no_more_is_held_than_the_bound() -> None:
     for units, most in ((None, 100), (7, 7)):
-        kiosk = Kiosk(units=units)
+        kiosk = PrefetchHarness(units=units)
         kiosk.takes(300)
         assert max(kiosk.warehouse.costs) == 1 + most == 1 + max_prefetch(parse("1000/day fixed"), units)
         kiosk.engine.close()
 
 
-def test_near_the_edge_every_call_is_a_single_take(kiosk: Kiosk) -> None:
+def test_near_the_edge_every_call_is_a_single_take(kiosk: PrefetchHarness) -> None:
     passed = [decision.allowed for decision in kiosk.takes(1010)]
     assert passed == [True] * 1000 + [False] * 10
     assert kiosk.warehouse.costs[-11:] == [1] * 11
     assert kiosk.limiter.take("k").retry_after is not None
 
 
-def test_a_lease_is_at_most_half_of_what_the_last_answer_left(kiosk: Kiosk) -> None:
+def test_a_lease_is_at_most_half_of_what_the_last_answer_left(kiosk: PrefetchHarness) -> None:
     kiosk.plain.take("k", 900)
     kiosk.takes(100)
     costs = kiosk.warehouse.costs[1:]
@@ -80,7 +80,7 @@ def test_a_lease_is_at_most_half_of_what_the_last_answer_left(kiosk: Kiosk) -> N
         assert cost - 1 <= (100 - sum(costs[:number])) // 2
 
 
-def test_a_refused_lease_is_asked_again_for_the_call_alone(kiosk: Kiosk) -> None:
+def test_a_refused_lease_is_asked_again_for_the_call_alone(kiosk: PrefetchHarness) -> None:
     kiosk.takes(7)  # and one is left in stock
     assert kiosk.plain.take("k", 1000 - kiosk.counted() - 1)
     kiosk.warehouse.costs.clear()
@@ -90,7 +90,7 @@ def test_a_refused_lease_is_asked_again_for_the_call_alone(kiosk: Kiosk) -> None
 
 @pytest.mark.parametrize("text", LEASED)
 def test_what_is_left_is_given_back_when_its_time_is_over(text: str) -> None:
-    kiosk = Kiosk(text)
+    kiosk = PrefetchHarness(text)
     kiosk.takes(50)
     assert kiosk.counted() > 50
     kiosk.clock.advance(0.0999)
@@ -102,7 +102,7 @@ def test_what_is_left_is_given_back_when_its_time_is_over(text: str) -> None:
     kiosk.engine.close()
 
 
-def test_what_is_left_is_given_back_on_close(kiosk: Kiosk) -> None:
+def test_what_is_left_is_given_back_on_close(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     kiosk.takes(20, "other")
     kiosk.engine.close()
@@ -113,7 +113,7 @@ def test_what_is_left_is_given_back_on_close(kiosk: Kiosk) -> None:
 
 
 def test_a_lease_does_not_outlive_its_window() -> None:
-    kiosk = Kiosk("1000/s fixed")
+    kiosk = PrefetchHarness("1000/s fixed")
     kiosk.clock.set_us(1_700_000_000_950_000)
     kiosk.takes(50)
     kiosk.clock.advance(0.05)
@@ -122,7 +122,7 @@ def test_a_lease_does_not_outlive_its_window() -> None:
     kiosk.engine.close()
 
 
-def test_a_call_that_wants_more_than_is_left_gives_the_rest_back_first(kiosk: Kiosk) -> None:
+def test_a_call_that_wants_more_than_is_left_gives_the_rest_back_first(kiosk: PrefetchHarness) -> None:
     kiosk.takes(7)
     assert kiosk.counted() == 8
     kiosk.limiter.take("k", 500)
@@ -131,14 +131,14 @@ def test_a_call_that_wants_more_than_is_left_gives_the_rest_back_first(kiosk: Ki
 
 
 def test_what_a_bucket_has_not_drained_is_given_back_on_close() -> None:
-    kiosk = Kiosk("1000/s")
+    kiosk = PrefetchHarness("1000/s")
     kiosk.takes(50)
     kiosk.clock.advance(0.01)  # the lease lasts until its own water has drained, which is less than a hold time
     kiosk.engine.close()
     assert kiosk.counted() == 40
 
 
-def test_calls_of_one_cost_leave_nothing_behind(kiosk: Kiosk) -> None:
+def test_calls_of_one_cost_leave_nothing_behind(kiosk: PrefetchHarness) -> None:
     kiosk.takes(60, cost=7)
     assert kiosk.warehouse.returned == []
     assert all(cost % 7 == 0 for cost in kiosk.warehouse.costs)
@@ -146,7 +146,7 @@ def test_calls_of_one_cost_leave_nothing_behind(kiosk: Kiosk) -> None:
 
 @pytest.mark.parametrize("text", ["1000/100s", "700/s burst 1000", "1000/day fixed", "1000/day log"])
 def test_a_leased_decision_says_what_single_takes_at_that_instant_would(text: str) -> None:
-    kiosk, twin = Kiosk(text), Limiter(text, MemoryEngine(ManualClock()), name="n")
+    kiosk, twin = PrefetchHarness(text), Limiter(text, MemoryEngine(ManualClock()), name="n")
     for decision in kiosk.takes(40):
         single = twin.take("k")
         assert (decision.allowed, decision.remaining, decision.retry_after, decision.delay) == (
@@ -156,7 +156,7 @@ def test_a_leased_decision_says_what_single_takes_at_that_instant_would(text: st
     kiosk.engine.close()
 
 
-def test_a_peek_shows_what_is_held_here_as_well(kiosk: Kiosk) -> None:
+def test_a_peek_shows_what_is_held_here_as_well(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     assert kiosk.plain.peek("k").remaining < 950
     assert kiosk.limiter.peek("k").remaining == 950
@@ -166,7 +166,7 @@ def test_a_peek_shows_what_is_held_here_as_well(kiosk: Kiosk) -> None:
     assert kiosk.limiter.take("k").allowed
 
 
-def test_a_refund_goes_into_the_stock_it_came_from(kiosk: Kiosk) -> None:
+def test_a_refund_goes_into_the_stock_it_came_from(kiosk: PrefetchHarness) -> None:
     decision = kiosk.takes(8)[-1]
     counted, remaining = kiosk.counted(), decision.remaining
     kiosk.limiter.refund(decision)
@@ -175,7 +175,7 @@ def test_a_refund_goes_into_the_stock_it_came_from(kiosk: Kiosk) -> None:
     assert kiosk.limiter.take("k").remaining == remaining
 
 
-def test_a_refund_of_another_charge_goes_into_the_count(kiosk: Kiosk) -> None:
+def test_a_refund_of_another_charge_goes_into_the_count(kiosk: PrefetchHarness) -> None:
     single = kiosk.takes(1)[0]
     kiosk.clock.advance(0.001)
     kiosk.takes(5)
@@ -183,7 +183,7 @@ def test_a_refund_of_another_charge_goes_into_the_count(kiosk: Kiosk) -> None:
     assert kiosk.warehouse.returned == [1]
 
 
-def test_a_refund_after_its_lease_goes_into_the_count(kiosk: Kiosk) -> None:
+def test_a_refund_after_its_lease_goes_into_the_count(kiosk: PrefetchHarness) -> None:
     decisions = kiosk.takes(8)
     kiosk.clock.advance(0.1)
     for decision in decisions:
@@ -192,7 +192,7 @@ def test_a_refund_after_its_lease_goes_into_the_count(kiosk: Kiosk) -> None:
     assert kiosk.counted() == 0
 
 
-def test_no_more_returns_into_a_stock_than_was_taken_from_it(kiosk: Kiosk) -> None:
+def test_no_more_returns_into_a_stock_than_was_taken_from_it(kiosk: PrefetchHarness) -> None:
     decision = kiosk.takes(5)[-1]
     meter: Any = decision.source
     for _ in range(20):  # a caller that forgets what it gave back
@@ -201,7 +201,7 @@ def test_no_more_returns_into_a_stock_than_was_taken_from_it(kiosk: Kiosk) -> No
     assert (batch.unready, batch.receipt.cost) == (5, 5)  # the rest went to the inner engine, to judge
 
 
-def test_a_reset_forgets_what_is_held(kiosk: Kiosk) -> None:
+def test_a_reset_forgets_what_is_held(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     kiosk.limiter.reset("k")
     assert kiosk.counted() == 0
@@ -210,7 +210,7 @@ def test_a_reset_forgets_what_is_held(kiosk: Kiosk) -> None:
     assert (kiosk.counted(), kiosk.warehouse.returned) == (1, [])
 
 
-def test_a_lease_that_arrives_after_a_reset_is_forgotten(kiosk: Kiosk) -> None:
+def test_a_lease_that_arrives_after_a_reset_is_forgotten(kiosk: PrefetchHarness) -> None:
     kiosk.warehouse.meanwhile = lambda: kiosk.limiter.reset("k")
     kiosk.takes(4)
     assert (kiosk.engine.lost_units, kiosk.counted()) == (4, 0)
@@ -219,13 +219,13 @@ def test_a_lease_that_arrives_after_a_reset_is_forgotten(kiosk: Kiosk) -> None:
     assert kiosk.warehouse.costs == [1]
 
 
-def test_one_lease_at_a_time_is_on_its_way(kiosk: Kiosk) -> None:
+def test_one_lease_at_a_time_is_on_its_way(kiosk: PrefetchHarness) -> None:
     kiosk.warehouse.meanwhile = lambda: kiosk.takes(3)
     kiosk.takes(4)
     assert kiosk.warehouse.costs == [1, 1, 1, 1 + 4, 1, 1, 1]
 
 
-def test_no_lease_is_asked_for_while_another_is_on_its_way_back(kiosk: Kiosk) -> None:
+def test_no_lease_is_asked_for_while_another_is_on_its_way_back(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     batch = kiosk.engine._hot_keys.remove_expired(kiosk.clock.now_us(), closing=True)[0]
     kiosk.warehouse.costs.clear()
@@ -236,7 +236,7 @@ def test_no_lease_is_asked_for_while_another_is_on_its_way_back(kiosk: Kiosk) ->
     assert kiosk.warehouse.costs[-1] > 1
 
 
-def test_a_failed_question_leaves_the_next_one_free_to_lease(kiosk: Kiosk) -> None:
+def test_a_failed_question_leaves_the_next_one_free_to_lease(kiosk: PrefetchHarness) -> None:
     def fail() -> None:
         raise EngineUnavailable("nobody is there")
 
@@ -247,7 +247,7 @@ def test_a_failed_question_leaves_the_next_one_free_to_lease(kiosk: Kiosk) -> No
     assert kiosk.warehouse.costs[-1] == 1 + 5
 
 
-def test_a_changed_limit_gives_back_what_the_old_one_leased(kiosk: Kiosk) -> None:
+def test_a_changed_limit_gives_back_what_the_old_one_leased(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     kiosk.limiter.set_limit("500/day fixed", "k")
     assert kiosk.counted() == 50
@@ -259,13 +259,13 @@ def test_a_changed_limit_gives_back_what_the_old_one_leased(kiosk: Kiosk) -> Non
 
 def test_what_paces_its_calls_is_passed_through() -> None:
     for text in ("100/s queue 900 nodelay", "1000/s smooth"):
-        kiosk = Kiosk(text)
+        kiosk = PrefetchHarness(text)
         kiosk.takes(20)
         assert kiosk.warehouse.costs == [1] * 20
         assert guarantee(parse(text), nodes=3).endswith("decided by the engine itself.")
 
 
-def test_reservations_and_several_limits_are_decided_inside(kiosk: Kiosk) -> None:
+def test_reservations_and_several_limits_are_decided_inside(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     counted = kiosk.counted()
     kiosk.limiter.reserve("k", 2)
@@ -278,7 +278,7 @@ def test_reservations_and_several_limits_are_decided_inside(kiosk: Kiosk) -> Non
         assert lease
 
 
-def test_units_that_cannot_be_given_back_are_counted_and_raise_nothing(kiosk: Kiosk) -> None:
+def test_units_that_cannot_be_given_back_are_counted_and_raise_nothing(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     held = kiosk.counted() - 50
     kiosk.warehouse.reachable = False
@@ -287,7 +287,7 @@ def test_units_that_cannot_be_given_back_are_counted_and_raise_nothing(kiosk: Ki
     assert kiosk.engine.lost_units == held > 0
 
 
-def test_a_forked_child_forgets_without_giving_back(kiosk: Kiosk) -> None:
+def test_a_forked_child_forgets_without_giving_back(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     counted = kiosk.counted()
     kiosk.engine.reset_after_fork()
@@ -295,14 +295,14 @@ def test_a_forked_child_forgets_without_giving_back(kiosk: Kiosk) -> None:
     assert (kiosk.counted(), kiosk.engine.prefetched) == (counted, 0)
 
 
-def test_a_clock_that_steps_back_ends_what_is_held(kiosk: Kiosk) -> None:
+def test_a_clock_that_steps_back_ends_what_is_held(kiosk: PrefetchHarness) -> None:
     kiosk.takes(50)
     kiosk.clock.advance(-3600)
     kiosk.engine.give_back_expired()
     assert kiosk.counted() == 50
 
 
-def test_demand_is_remembered_for_some_thousands_of_keys(kiosk: Kiosk) -> None:
+def test_demand_is_remembered_for_some_thousands_of_keys(kiosk: PrefetchHarness) -> None:
     kiosk.takes(5, "held")
     meter: Any = kiosk.engine.meter(parse("1000/day fixed"), "n")
     table: PrefetchTable = meter.table

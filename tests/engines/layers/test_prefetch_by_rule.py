@@ -16,16 +16,16 @@ from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.errors import InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.testing import SyncAdapter
-from tests.engines.layers.prefetch_harness import Warehouse
+from tests.engines.layers.prefetch_harness import RecordingEngine
 
 DAY = parse("1000/day fixed")
 LOCK = Lockout(3, 1_000_000, 1_000_000)
 
 
-class Room:
+class RulePrefetchHarness:
     def __init__(self, awaited: bool, hold_us: int | None = None) -> None:
         self.clock = ManualClock()
-        self.warehouse = Warehouse(self.clock)
+        self.warehouse = RecordingEngine(self.clock)
         self.engine: Any = PrefetchEngine(self.warehouse, hold_us=hold_us, clock=self.clock)
         if awaited:
             inner = AsyncMemoryEngine(self.warehouse)
@@ -46,8 +46,8 @@ class Room:
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(request.param)
+def room(request: pytest.FixtureRequest) -> Iterator[RulePrefetchHarness]:
+    room = RulePrefetchHarness(request.param)
     yield room
     room.engine.close()
 
@@ -61,12 +61,12 @@ EXACTLY = [
 
 
 @pytest.mark.parametrize("terms", EXACTLY)
-def test_who_does_not_say_so_is_not_leased(room: Room, terms: ChargeOptions | None) -> None:
+def test_who_does_not_say_so_is_not_leased(room: RulePrefetchHarness, terms: ChargeOptions | None) -> None:
     assert room.lends(terms) == [1] * 50
     assert room.inside.prefetched == 0
 
 
-def test_who_says_so_is_leased_on_its_own_terms(room: Room) -> None:
+def test_who_says_so_is_leased_on_its_own_terms(room: RulePrefetchHarness) -> None:
     costs = room.lends(ChargeOptions("hot", prefetch=(100_000, None)))
     assert len(costs) < 20
     assert 1 < max(costs) <= 101  # a tenth, and the call's own
@@ -78,7 +78,7 @@ def test_who_says_so_is_leased_on_its_own_terms(room: Room) -> None:
 
 def test_units_are_held_for_as_long_as_the_rule_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReturnThread, "run", lambda self: None)  # it would give back by real time
-    room = Room(False)
+    room = RulePrefetchHarness(False)
     short = room.engine.meter(DAY, "short", ChargeOptions("short", prefetch=(50_000, None)))
     long = room.engine.meter(DAY, "long", ChargeOptions("long", prefetch=(400_000, None)))
     for meter in (long, short, long, short):
@@ -94,14 +94,14 @@ def test_units_are_held_for_as_long_as_the_rule_says(monkeypatch: pytest.MonkeyP
     room.engine.close()
 
 
-def test_the_engines_own_is_for_those_who_have_no_terms(room: Room) -> None:
-    own = Room(room.awaited, hold_us=100_000)
+def test_the_engines_own_is_for_those_who_have_no_terms(room: RulePrefetchHarness) -> None:
+    own = RulePrefetchHarness(room.awaited, hold_us=100_000)
     assert len(own.lends(None)) < 20
     assert own.lends(ChargeOptions("silent"), "silent") == [1] * 50
     own.engine.close()
 
 
-def test_new_terms_take_over_what_is_held(room: Room) -> None:
+def test_new_terms_take_over_what_is_held(room: RulePrefetchHarness) -> None:
     """A rule that was changed: what the old one holds goes back, once somebody asks by the new one."""
     old, new = ChargeOptions("r", prefetch=(100_000, None)), ChargeOptions("r", prefetch=(200_000, 5))
     room.lends(old)
@@ -119,7 +119,7 @@ def test_new_terms_take_over_what_is_held(room: Room) -> None:
 
 
 def test_what_is_not_leased_goes_straight_through() -> None:
-    warehouse = Warehouse(ManualClock())
+    warehouse = RecordingEngine(ManualClock())
     engine = PrefetchEngine(warehouse, hold_us=None)
     meter = engine.meter(DAY, "n", ChargeOptions("r"))
     assert isinstance(meter, ExactMeter)
@@ -136,7 +136,7 @@ def test_what_is_not_leased_goes_straight_through() -> None:
 
 
 def test_each_is_told_its_own_law() -> None:
-    off, on = PrefetchEngine(Warehouse(), hold_us=None), PrefetchEngine(Warehouse())
+    off, on = PrefetchEngine(RecordingEngine(), hold_us=None), PrefetchEngine(RecordingEngine())
     assert (
         list(off.laws(DAY, 4))
         == list(off.laws(DAY, 4, ChargeOptions("r")))
@@ -156,4 +156,4 @@ def test_each_is_told_its_own_law() -> None:
 def test_terms_that_cannot_be() -> None:
     for prefetch in ((0, None), (1000, 0)):
         with pytest.raises(InvalidRule):
-            PrefetchEngine(Warehouse()).meter(DAY, "n", ChargeOptions("r", prefetch=prefetch))
+            PrefetchEngine(RecordingEngine()).meter(DAY, "n", ChargeOptions("r", prefetch=prefetch))

@@ -15,7 +15,7 @@ from headgate.clock import ManualClock
 from headgate.engines.layers.prefetch.engines import PrefetchEngine
 from headgate.engines.memory.engine import MemoryEngine
 from headgate.limiter import Limiter
-from tests.engines.layers.prefetch_harness import Kiosk
+from tests.engines.layers.prefetch_harness import PrefetchHarness
 
 SLOW = ["1000/365d", "1000/365d fixed", "1000/365d sliding", "1000/365d log"]
 NODES, UNITS = 3, 4
@@ -126,7 +126,7 @@ def test_law_of_the_fixed_window(steps: list[tuple[str, int, int]]) -> None:
 @pytest.mark.parametrize("text", SLOW)
 @given(steps=WALKS, refunded=st.sets(st.integers(0, 100)))
 def test_nothing_is_lost(text: str, steps: list[tuple[str, int, int]], refunded: set[int]) -> None:
-    kiosk = Kiosk(text, units=50)
+    kiosk = PrefetchHarness(text, units=50)
     decisions: list[Decision] = []
     for step, which, what in steps:
         if step in ("take", "warm"):

@@ -15,20 +15,20 @@ from headgate.engines.layers.fallback import AsyncFallbackEngine, FallbackEngine
 from headgate.engines.layers.fallback.breaker import CLOSED, SETTLING
 from headgate.engines.layers.fallback.membership import AsyncMembership, Membership
 from headgate.engines.memory.async_engine import AsyncMemoryEngine
-from tests.engines.layers.fallback_harness import DAY, Room, fails, told
-from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
+from tests.engines.layers.fallback_harness import DAY, FallbackHarness, fails, told
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
 
 
 @pytest.fixture(params=[False, True], ids=["blocking", "awaited"])
-def room(request: pytest.FixtureRequest) -> Iterator[Room]:
-    room = Room(awaited=request.param)
+def room(request: pytest.FixtureRequest) -> Iterator[FallbackHarness]:
+    room = FallbackHarness(awaited=request.param)
     yield room
     room.engine.close()
 
 
 def test_what_a_share_let_pass_is_given_back_if_another_fails_or_is_denied() -> None:
     for word, failing in (("deny", False), (None, True)):
-        room = Room()
+        room = FallbackHarness()
         local, other = room.rule("local", "local"), room.rule("other", word)  # type: ignore[arg-type]
         room.outage()
         for _ in range(3):
@@ -47,7 +47,7 @@ def test_what_a_share_let_pass_is_given_back_if_another_fails_or_is_denied() -> 
 
 
 def test_when_accounts_are_settled_a_refusal_aside_gives_nothing_back() -> None:
-    room = Room()
+    room = FallbackHarness()
     aside, local = room.rule("aside", aside=True), room.rule("local", "local")
     room.outage()
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_when_accounts_are_settled_a_refusal_aside_gives_nothing_back() -> None:
 
 
 def test_settling_is_for_those_who_share() -> None:
-    room = Room()
+    room = FallbackHarness()
     local, allow, none = room.rule("local", "local"), room.rule("allow", "allow"), room.rule("none")
     room.outage()
     for _ in range(5):
@@ -88,15 +88,15 @@ def test_settling_is_for_those_who_share() -> None:
 def test_a_rule_without_a_fallback_waits_while_accounts_are_settled() -> None:
     """In a hurry a call leaves the telling to the background; not if nothing else can answer it."""
 
-    class Slow(Faulty):
+    class SlowEngine(FaultyEngine):
         def ask(self, key: str, verb: Callable[..., Any], *words: Any) -> Any:
             clock.advance(0.02)
             return super().ask(key, verb, *words)
 
-    room = Room()
+    room = FallbackHarness()
     clock = room.clock
-    room.engine = room.inside = Settled(
-        Slow(room.wire.engine), fallback=None, clock=clock, members=room.inside.members, deadline=1.0
+    room.engine = room.inside = ImmediateFallback(
+        SlowEngine(room.wire.engine), fallback=None, clock=clock, members=room.inside.members, deadline=1.0
     )
     patient, hurried = room.rule("p", "local"), room.rule("h", "local", deadline=0.05)
     none = room.rule("none", deadline=0.05)
@@ -170,7 +170,7 @@ async def test_they_beat_where_the_engine_is_used_whichever_rule_is_asked() -> N
     await engine.close()
 
 
-def test_a_share_is_one_of_the_limit_that_decided_last(room: Room) -> None:
+def test_a_share_is_one_of_the_limit_that_decided_last(room: FallbackHarness) -> None:
     local = room.rule("own", "local", overrides=True)
     room.engine.overrides("own").set("vip", "100/day fixed")
     assert local.decide("vip", 10)[:2] == (True, 90)
@@ -182,7 +182,7 @@ def test_a_share_is_one_of_the_limit_that_decided_last(room: Room) -> None:
 
 
 def test_nobody_is_locked_out_meanwhile_and_telling_counts_no_refusal() -> None:
-    room = Room()
+    room = FallbackHarness()
     lock = Lockout(1, 60_000_000, 60_000_000)
     local = room.rule("login", "local", lockout=lock)
     other = room.wire.engine.meter(DAY, "login")

@@ -43,7 +43,7 @@ class Opener:
 
 
 @dataclass
-class World:
+class PoolSnapshot:
     """Everything at one instant. Connections are numbers: each has one of its own."""
 
     state: PoolState
@@ -54,7 +54,7 @@ class World:
     failures: int = 0  # of connections, likewise
     ticks: int = 0  # times that somebody looked because it was not woken
 
-    def copy(self) -> World:
+    def copy(self) -> PoolSnapshot:
         old, new = self.state, PoolState(0)
         entries = {id(entry): PoolEntry() for entry in old.entries}
         callers = {id(caller): Caller(caller.number, caller.deadline_at) for caller in self.callers}
@@ -103,12 +103,12 @@ class World:
             (self.interrupts, self.failures, self.ticks > 0),
         )
 
-    def steps(self) -> Iterator[World]:
+    def steps(self) -> Iterator[PoolSnapshot]:
         """What may happen next: one world for each."""
         for number, caller in enumerate(self.callers):
             for kind in self._kinds(caller):
                 world = self.copy()
-                Step(world, world.callers[number]).take(kind)
+                CallerStep(world, world.callers[number]).take(kind)
                 yield world
         for number in range(len(self.openers)):
             for fails in (False, True)[: 1 + (self.failures > 0)]:
@@ -122,15 +122,15 @@ class World:
             caller.at == "ended" or (caller.at == "sleeps" and not caller.woken) for caller in self.callers
         )
 
-    def after_a_look(self) -> Iterator[World]:
+    def after_a_look(self) -> Iterator[PoolSnapshot]:
         """One who sleeps looks by itself."""
         for number, caller in enumerate(self.callers):
             if caller.at == "sleeps":
                 world = self.copy()
                 world.ticks += 1
                 looks = world.callers[number]
-                Step(world, looks).take("goes on")
-                Step(world, looks).take("goes on")
+                CallerStep(world, looks).take("goes on")
+                CallerStep(world, looks).take("goes on")
                 if looks.at == "sleeps" and world.state.is_orphaned(looks):
                     answer(looks, TROUBLE)
                 yield world
@@ -178,10 +178,10 @@ def answer(caller: Caller, reply: str) -> None:
     caller.woken = True
 
 
-class Step:
+class CallerStep:
     """One step of one caller, as ConnectionPool takes it."""
 
-    def __init__(self, world: World, caller: Caller) -> None:
+    def __init__(self, world: PoolSnapshot, caller: Caller) -> None:
         self.world, self.caller, self.state = world, caller, world.state
 
     def take(self, kind: str) -> None:
@@ -288,7 +288,7 @@ class Step:
             caller.reply, caller.at = TROUBLE, "leaves"
 
 
-def explore(worlds: list[World]) -> tuple[int, int]:
+def explore(worlds: list[PoolSnapshot]) -> tuple[int, int]:
     """Run every schedule; how many states there were, and in how many of them somebody was not woken in time."""
     met, ticked, todo = {world.key() for world in worlds}, 0, worlds
     while todo:
@@ -312,7 +312,7 @@ def explore(worlds: list[World]) -> tuple[int, int]:
     return len(met), ticked
 
 
-def holds(world: World) -> None:
+def holds(world: PoolSnapshot) -> None:
     """What is true at every instant."""
     users = [entry.user for entry in world.state.entries if entry.user is not None]
     assert len(users) == len(set(map(id, users)))
@@ -323,7 +323,7 @@ def holds(world: World) -> None:
     assert len(world.openers) <= len(world.state.entries)
 
 
-def at_rest(world: World) -> None:
+def at_rest(world: PoolSnapshot) -> None:
     """What is true when nothing more happens."""
     assert [caller.at for caller in world.callers] == ["ended"] * len(world.callers), world
     assert all(caller.reply != NOTHING for caller in world.callers)
@@ -334,12 +334,12 @@ def at_rest(world: World) -> None:
 
 def world(
     callers: int, entries: int, *, interrupts: int = 0, failures: int = 0, hurried: bool = False, idle: int = 0
-) -> World:
+) -> PoolSnapshot:
     state = PoolState(entries)
     for entry in state.entries[:idle]:
         entry.connection = -1 - state.entries.index(entry)
     made = [Caller(number, 1.0 if hurried and number == 0 else 9.0) for number in range(callers)]
-    return World(state, made, interrupts=interrupts, failures=failures)
+    return PoolSnapshot(state, made, interrupts=interrupts, failures=failures)
 
 
 @pytest.mark.parametrize("hurried", [False, True])
@@ -372,13 +372,13 @@ def test_a_caller_that_is_interrupted_anywhere(callers: int, entries: int, hurri
 
 
 def test_what_is_never_released_is_taken_back_after_its_users_deadline() -> None:
-    class Connection:
+    class StubConnection:
         ended = False
 
         def hang_up(self) -> None:
             self.ended = True
 
-    state, connection, lost, next_one = PoolState(1), Connection(), Caller(0, 5.0), Caller(1, 9.0)
+    state, connection, lost, next_one = PoolState(1), StubConnection(), Caller(0, 5.0), Caller(1, 9.0)
     (entry,) = state.entries
     entry.connection = connection
     assert state.claim(lost, 5.0)
@@ -388,7 +388,7 @@ def test_what_is_never_released_is_taken_back_after_its_users_deadline() -> None
     assert healed is state.entries[0]
     assert healed is not entry
     assert connection.ended
-    assert state.opened(healed, Connection())
+    assert state.opened(healed, StubConnection())
     assert state.claim(next_one, 9.0)
     entry.user = None  # the lost one comes to its end after all
     assert state.entries[0].user is next_one

@@ -12,7 +12,7 @@ from headgate.algorithms.slots import TICKET_US, Slots
 from headgate.engines.redis.protocol import parse_outcome
 from headgate.engines.redis.script_assembly import standalone_script
 from headgate.limiter import Limiter
-from tests.engines.slot_harness import BASE_US, SECOND, Room
+from tests.engines.slot_harness import BASE_US, SECOND, SlotHarness
 from tests.engines.slot_stories import Story, stories
 from tests.servers import RedisServer
 from tests.servers.resp import Reply, ask
@@ -78,12 +78,12 @@ class ServerKeeper:
 
 @pytest.mark.parametrize("tell", stories, ids=lambda tell: tell.__name__)
 def test_story(tell: Story, driven_server: RedisServer) -> None:
-    tell(Room(ServerKeeper(driven_server)))
+    tell(SlotHarness(ServerKeeper(driven_server)))
 
 
 def test_a_denied_newcomer_and_a_look_write_nothing(driven_server: RedisServer) -> None:
     keeper = ServerKeeper(driven_server)
-    room = Room(keeper)
+    room = SlotHarness(keeper)
     first, _ = room.gets(), room.gets()
     room.at(1)
     room.waits()
@@ -99,7 +99,7 @@ def test_a_denied_newcomer_and_a_look_write_nothing(driven_server: RedisServer) 
 
 def test_the_first_question_after_a_step_back_writes_it_down_once(driven_server: RedisServer) -> None:
     keeper = ServerKeeper(driven_server)
-    room = Room(keeper)
+    room = SlotHarness(keeper)
     room.gets(), room.gets()
     room.at(-3600)
     before = keeper.writes()
@@ -112,7 +112,7 @@ def test_the_first_question_after_a_step_back_writes_it_down_once(driven_server:
 
 
 def test_a_key_lives_as_long_as_its_last_lease_or_ticket_or_fence(driven_server: RedisServer) -> None:
-    room = Room(ServerKeeper(driven_server))
+    room = SlotHarness(ServerKeeper(driven_server))
     ends_at_ms = BASE_US // 1000
 
     def dies_after_ms() -> int:
@@ -137,7 +137,7 @@ def test_a_key_lives_as_long_as_its_last_lease_or_ticket_or_fence(driven_server:
 
 
 def test_everything_dead_is_removed_when_somebody_writes(driven_server: RedisServer) -> None:
-    room = Room(ServerKeeper(driven_server))
+    room = SlotHarness(ServerKeeper(driven_server))
     room.limit = Slots(1, ttl=60)
     room.gets()
     for _ in range(50):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.nginx.engines.redis.redis_harness import Engine, Gate
+from tests.nginx.engines.redis.redis_harness import NginxRedisEngine, RedisDriverNginx
 from tests.nginx.flood import asked_of
 from tests.servers import RedisServer
 
@@ -37,18 +37,18 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def gate() -> Iterator[Gate]:
-    with Gate(LINES) as running:
+def gate() -> Iterator[RedisDriverNginx]:
+    with RedisDriverNginx(LINES) as running:
         yield running
 
 
-class Room:
+class NginxDenialCacheHarness:
     """An engine with a memo, and how often Redis was asked since the last look."""
 
-    def __init__(self, gate: Gate, server: RedisServer, limits: dict[str, str], **terms: Any) -> None:
+    def __init__(self, gate: RedisDriverNginx, server: RedisServer, limits: dict[str, str], **terms: Any) -> None:
         server.flush()
         self.server = server
-        self.engine = Engine(gate, server.url, limits, terms, {})
+        self.engine = NginxRedisEngine(gate, server.url, limits, terms, {})
         for name in limits:
             self.engine.decide((name, "warm", 1))  # scripts are loaded
         self.kept("forget")
@@ -74,8 +74,8 @@ class Room:
         return self._asked - before
 
 
-def test_a_refusal_is_repeated_and_aged(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "2/minute"})
+def test_a_refusal_is_repeated_and_aged(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "2/minute"})
     assert [room.take("a")[0] for _ in range(2)] == [1, 1]
     first = room.take("a")
     assert (first[0], room.asked) == (0, 3)
@@ -92,8 +92,8 @@ def test_a_refusal_is_repeated_and_aged(gate: Gate, server: RedisServer) -> None
     assert room.asked == 1
 
 
-def test_less_than_what_was_refused_is_asked(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "5/minute"})
+def test_less_than_what_was_refused_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "5/minute"})
     assert room.take("a", 3)[0] == 1
     assert room.take("a", 3)[0] == 0
     assert room.asked == 2
@@ -103,8 +103,8 @@ def test_less_than_what_was_refused_is_asked(gate: Gate, server: RedisServer) ->
     assert room.asked == 1
 
 
-def test_it_ends_with_its_retry_after(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "5/s burst 1"})
+def test_it_ends_with_its_retry_after(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "5/s burst 1"})
     room.take("a")
     wait_us = room.take("a")[2]
     assert 0 < wait_us <= 200_000
@@ -112,8 +112,8 @@ def test_it_ends_with_its_retry_after(gate: Gate, server: RedisServer) -> None:
     assert room.take("a")[0] == 1
 
 
-def test_it_ends_after_a_second_at_the_latest(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/day"})
+def test_it_ends_after_a_second_at_the_latest(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "1/day"})
     room.take("a")
     assert room.take("a")[0] == 0
     assert room.take("a", 2)[2] > 0  # never, which memory does not know
@@ -123,14 +123,14 @@ def test_it_ends_after_a_second_at_the_latest(gate: Gate, server: RedisServer) -
     assert room.asked == 1
 
 
-def test_what_never_fits_is_repeated_as_never(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "5/minute"})
+def test_what_never_fits_is_repeated_as_never(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "5/minute"})
     assert [room.take("a", 6)[:3:2] for _ in range(3)] == [[0, -1]] * 3
     assert room.asked == 1
 
 
-def test_own_refunds_end_it(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute fixed"})
+def test_own_refunds_end_it(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "1/minute fixed"})
     taken = room.take("a")
     assert [room.take("a")[0] for _ in range(3)] == [0, 0, 0]
     assert room.asked == 2
@@ -142,8 +142,8 @@ def test_own_refunds_end_it(gate: Gate, server: RedisServer) -> None:
     assert room.asked == 0
 
 
-def test_one_refusal_refuses_all_and_the_others_are_not_told(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute", "all": "10/minute"})
+def test_one_refusal_refuses_all_and_the_others_are_not_told(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "1/minute", "all": "10/minute"})
     both = ("all", "x", 1), ("sale", "a", 1)
     assert [facts[0] for facts in room.decide(*both)] == [1, 1]
     assert [facts[0] for facts in room.decide(*both)] == [1, 0]
@@ -159,15 +159,15 @@ def test_one_refusal_refuses_all_and_the_others_are_not_told(gate: Gate, server:
     assert other is None
 
 
-def test_what_was_rolled_back_is_not_remembered(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute", "all": "10/minute"})
+def test_what_was_rolled_back_is_not_remembered(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "1/minute", "all": "10/minute"})
     room.take("a")
     room.decide(("all", "x", 1), ("sale", "a", 1))
     assert room.take("x", name="all")[0] == 1
 
 
-def test_a_question_that_commits_nothing_is_asked(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute"})
+def test_a_question_that_commits_nothing_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "1/minute"})
     room.take("a")
     room.take("a")
     assert room.asked == 2
@@ -176,8 +176,10 @@ def test_a_question_that_commits_nothing_is_asked(gate: Gate, server: RedisServe
     assert room.asked == 3
 
 
-def test_with_something_aside_all_is_asked(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute", "beside": "100/minute"}, beside={"aside": True})
+def test_with_something_aside_all_is_asked(gate: RedisDriverNginx, server: RedisServer) -> None:
+    room = NginxDenialCacheHarness(
+        gate, server, {"sale": "1/minute", "beside": "100/minute"}, beside={"aside": True}
+    )
     for _ in range(2):
         room.take("a")
     assert room.asked == 2
@@ -186,9 +188,11 @@ def test_with_something_aside_all_is_asked(gate: Gate, server: RedisServer) -> N
     assert room.asked == 3
 
 
-def test_a_lockout_counts_every_refusal_and_is_repeated(gate: Gate, server: RedisServer) -> None:
+def test_a_lockout_counts_every_refusal_and_is_repeated(gate: RedisDriverNginx, server: RedisServer) -> None:
     terms = {"lockout": LOCKOUT}
-    room = Room(gate, server, {"sale": "1/minute", "other": "1/minute"}, sale=terms, other=terms)
+    room = NginxDenialCacheHarness(
+        gate, server, {"sale": "1/minute", "other": "1/minute"}, sale=terms, other=terms
+    )
     room.take("a")
     verdicts = [room.take("a")[0] for _ in range(4)]
     assert verdicts[0] == 0
@@ -202,8 +206,10 @@ def test_a_lockout_counts_every_refusal_and_is_repeated(gate: Gate, server: Redi
     assert counted[-1] == -3  # its refusals were counted beside one that is locked out
 
 
-def test_a_key_that_passes_costs_nothing_and_a_full_dict_is_no_trouble(gate: Gate, server: RedisServer) -> None:
-    room = Room(gate, server, {"sale": "1/minute"})
+def test_a_key_that_passes_costs_nothing_and_a_full_dict_is_no_trouble(
+    gate: RedisDriverNginx, server: RedisServer
+) -> None:
+    room = NginxDenialCacheHarness(gate, server, {"sale": "1/minute"})
     room.take("quiet")
     assert room.kept() == []
     room.take("quiet")

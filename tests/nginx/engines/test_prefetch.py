@@ -15,17 +15,26 @@ import pytest
 
 from headgate.engines.redis.sync_engine import RedisEngine
 from headgate.limit_syntax import parse
-from tests.nginx.engines.prefetch_harness import HOLD_US, Crowd, Kiosk, Rule, gone, kiosks, questions, settled
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.engines.prefetch_harness import (
+    HOLD_US,
+    PrefetchFlood,
+    PrefetchNginx,
+    PrefetchRule,
+    gone,
+    kiosks,
+    questions,
+    settled,
+)
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Proxy, RedisServer
 
 SLOW = {
-    "bucket": Rule("20000/year burst 20000"),
-    "fixed": Rule("20000/year fixed"),
-    "sliding": Rule("20000/year sliding"),
-    "log": Rule("20000/year log"),
+    "bucket": PrefetchRule("20000/year burst 20000"),
+    "fixed": PrefetchRule("20000/year fixed"),
+    "sliding": PrefetchRule("20000/year sliding"),
+    "log": PrefetchRule("20000/year log"),
 }
-CELLS = {"cells": Rule("20000/10s sliding")}  # of a second each
+CELLS = {"cells": PrefetchRule("20000/10s sliding")}  # of a second each
 
 
 @pytest.mark.parametrize("rule", SLOW)
@@ -33,7 +42,7 @@ def test_what_is_gone_is_what_was_admitted(redis_server: RedisServer, rule: str)
     """Two nginx, four workers, one key; far fewer questions than calls; and nothing is lost or made on the way."""
     with kiosks(redis_server, SLOW) as both:
         before = questions(redis_server)
-        with Crowd(both, rule) as crowd:
+        with PrefetchFlood(both, rule) as crowd:
             told = crowd.end()
         asked = questions(redis_server) - before
         assert told.troubles == told.refused == 0
@@ -47,7 +56,9 @@ def test_what_is_gone_is_what_was_admitted(redis_server: RedisServer, rule: str)
 def test_who_gives_back(redis_server: RedisServer, rule: str) -> None:
     """Every third call gives its unit back, half of them when the stock that it came from has ended."""
     with kiosks(redis_server, SLOW | CELLS) as both:
-        with Crowd(both, rule, each=24, seconds=1.5, refund_every=3, refund_after=HOLD_US / 1e6 * 1.2) as crowd:
+        with PrefetchFlood(
+            both, rule, each=24, seconds=1.5, refund_every=3, refund_after=HOLD_US / 1e6 * 1.2
+        ) as crowd:
             told = crowd.end()
         assert told.returned > 40
         assert told.admitted + told.returned == told.calls
@@ -58,7 +69,7 @@ def test_who_gives_back(redis_server: RedisServer, rule: str) -> None:
 
 def test_calls_of_all_sizes(redis_server: RedisServer) -> None:
     with kiosks(redis_server, SLOW) as both:
-        with Crowd(both, "bucket", costs=[1, 1, 5, 2, 1, 3000, 3]) as crowd:
+        with PrefetchFlood(both, "bucket", costs=[1, 1, 5, 2, 1, 3000, 3]) as crowd:
             told = crowd.end()
         found = settled(redis_server, "bucket", SLOW["bucket"].limit, told.admitted)
         assert told.admitted <= 20_000
@@ -69,9 +80,9 @@ def test_calls_of_all_sizes(redis_server: RedisServer) -> None:
 
 BURST, RATE = 3000, 200
 EDGE = {
-    "edge": Rule(f"{RATE}/s burst {BURST}"),
-    "window": Rule("1500/s fixed"),
-    "wide": Rule("30000/s fixed"),
+    "edge": PrefetchRule(f"{RATE}/s burst {BURST}"),
+    "window": PrefetchRule("1500/s fixed"),
+    "wide": PrefetchRule("30000/s fixed"),
 }
 
 
@@ -79,7 +90,7 @@ def test_at_most_n_times_u_more(redis_server: RedisServer) -> None:
     """More is asked for than there is. All that can pass does, and hardly more: N * U is what may."""
     with kiosks(redis_server, EDGE) as both:
         began = time.monotonic()
-        with Crowd(both, "edge", seconds=2.5) as crowd:
+        with PrefetchFlood(both, "edge", seconds=2.5) as crowd:
             told = crowd.end()
         span = time.monotonic() - began
         assert told.leased > BURST / 3
@@ -91,14 +102,14 @@ def test_at_most_n_times_u_more(redis_server: RedisServer) -> None:
 def test_at_most_u_are_kept_from_others(redis_server: RedisServer, callers: int) -> None:
     """On a slow link: what was charged and not admitted, on its way out and back included, at any moment."""
     units = 300
-    rules = {"slow": Rule("500000/year burst 500000", hold_us=1_000_000, units=units)}
+    rules = {"slow": PrefetchRule("500000/year burst 500000", hold_us=1_000_000, units=units)}
     engine = RedisEngine(redis_server.url)
     meter = engine.meter(parse(rules["slow"].limit), "slow")
     with Proxy(redis_server) as link:
         link.delay(20)
-        with Kiosk(link.url, rules) as kiosk:
+        with PrefetchNginx(link.url, rules) as kiosk:
             held = []
-            with Crowd([kiosk], "slow", each=callers, seconds=2.5, pause=0.0015 * callers) as crowd:
+            with PrefetchFlood([kiosk], "slow", each=callers, seconds=2.5, pause=0.0015 * callers) as crowd:
                 ends = time.monotonic() + 2.4
                 while time.monotonic() < ends:
                     charged = 500_000 - meter.decide("ada", 0)[1]
@@ -110,7 +121,7 @@ def test_at_most_u_are_kept_from_others(redis_server: RedisServer, callers: int)
 
 
 def test_not_one_more_in_a_fixed_window(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, EDGE) as both, Crowd(both, "window", seconds=3.2) as crowd:
+    with kiosks(redis_server, EDGE) as both, PrefetchFlood(both, "window", seconds=3.2) as crowd:
         windows = crowd.marks()
         told = crowd.end()
     assert told.leased > 500
@@ -122,7 +133,7 @@ def test_not_one_more_in_a_fixed_window(redis_server: RedisServer) -> None:
 
 def test_a_stock_ends_with_its_window(redis_server: RedisServer) -> None:
     """Windows end while there is something in stock."""
-    with kiosks(redis_server, EDGE) as both, Crowd(both, "wide", seconds=3.2) as crowd:
+    with kiosks(redis_server, EDGE) as both, PrefetchFlood(both, "wide", seconds=3.2) as crowd:
         assert len(crowd.marks()) >= 3
         told = crowd.end()
     assert told.leased > told.calls / 2
@@ -130,7 +141,7 @@ def test_a_stock_ends_with_its_window(redis_server: RedisServer) -> None:
     assert told.late == 0
 
 
-HELD = {"slow": Rule("20000/year burst 20000", hold_us=30_000_000)}
+HELD = {"slow": PrefetchRule("20000/year burst 20000", hold_us=30_000_000)}
 
 
 def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
@@ -204,12 +215,12 @@ def test_a_call_that_wants_more_than_is_left(redis_server: RedisServer) -> None:
 
 
 NEVER = {
-    "leaky": Rule("100000/s queue 100000"),
-    "smooth": Rule("100000/s smooth"),
-    "locked": Rule("100000/s", terms={"lockout": [5, 60_000_000, 60_000_000]}),
-    "overrides": Rule("100000/s", terms={"overrides": True}),
-    "aside": Rule("100000/s", terms={"aside": True}),
-    "large": Rule("100000/s", units=2),
+    "leaky": PrefetchRule("100000/s queue 100000"),
+    "smooth": PrefetchRule("100000/s smooth"),
+    "locked": PrefetchRule("100000/s", terms={"lockout": [5, 60_000_000, 60_000_000]}),
+    "overrides": PrefetchRule("100000/s", terms={"overrides": True}),
+    "aside": PrefetchRule("100000/s", terms={"aside": True}),
+    "large": PrefetchRule("100000/s", units=2),
 }
 
 
@@ -236,7 +247,7 @@ def test_a_reload(redis_server: RedisServer) -> None:
     """Workers that end give back what they ordered; nobody is refused, and nothing is lost."""
     with kiosks(redis_server, HELD, count=1) as (kiosk,):
         for _ in range(3):
-            with Crowd([kiosk], "slow", seconds=10, pause=0.004) as crowd:
+            with PrefetchFlood([kiosk], "slow", seconds=10, pause=0.004) as crowd:
                 time.sleep(0.3)
                 kiosk.reload()
                 crowd.marks()
@@ -251,7 +262,7 @@ def test_a_worker_is_killed(redis_server: RedisServer) -> None:
     """Whatever it was about: nobody gets a unit that was not charged, and the others go on."""
     with kiosks(redis_server, SLOW, count=1) as (kiosk,):
         for _ in range(3):
-            with Crowd([kiosk], "bucket", seconds=0.6, deadline=0.5) as crowd:
+            with PrefetchFlood([kiosk], "bucket", seconds=0.6, deadline=0.5) as crowd:
                 time.sleep(0.3)
                 os.kill(kiosk.worker_pids[0], signal.SIGKILL)
                 with contextlib.suppress(http.client.HTTPException, ConnectionError):
@@ -260,7 +271,7 @@ def test_a_worker_is_killed(redis_server: RedisServer) -> None:
         killed = kiosk.told()
         before = gone(redis_server, "bucket", SLOW["bucket"].limit)
         assert 500 < killed.admitted <= before
-        with Crowd([kiosk], "bucket") as crowd:
+        with PrefetchFlood([kiosk], "bucket") as crowd:
             told = crowd.end()
         assert told.leased > told.calls / 2
         assert (
@@ -272,7 +283,7 @@ def test_a_full_dict_leases_nothing(redis_server: RedisServer) -> None:
     """And throws nothing out."""
     with kiosks(redis_server, SLOW, count=1, room="32k") as (kiosk,):
         count = kiosk.do("fill")["count"]
-        with Crowd([kiosk], "bucket") as crowd:
+        with PrefetchFlood([kiosk], "bucket") as crowd:
             told = crowd.end()
         assert kiosk.do("filled", count=count)["count"] == count > 20
         assert told.admitted == told.calls
@@ -301,7 +312,7 @@ def test_another_rule_refuses(redis_server: RedisServer) -> None:
         {"name": "hot", "key": "address", "limit": SLOW["bucket"].limit, "prefetch": "200ms"},
         {"name": "strict", "key": "address", "limit": "25/day"},
     ]
-    with Gateway({"name": "two", "rules": rules}, redis=f"{redis_server.url}?deadline=5s", workers=2) as gate:
+    with NginxGateway({"name": "two", "rules": rules}, redis=f"{redis_server.url}?deadline=5s", workers=2) as gate:
         statuses = Counter(gate.get("/").status for _ in range(150))
         assert statuses == {200: 25, 429: 125}
         assert gate.get("/").status == 429

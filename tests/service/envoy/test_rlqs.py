@@ -42,22 +42,22 @@ ALLOW, DENY = 0, 1
 LIVE = 10  # seconds in which a part has run out, at reports every 5
 
 
-class World:
+class RlqsHarness:
     """A service in this process, whose time the test turns."""
 
     def __init__(self, limiter: AsyncRuleLimiter, clock: ManualClock, address: str) -> None:
         self.limiter, self.clock, self.address = limiter, clock, address
         self.channels: list[grpc.aio.Channel] = []
 
-    def envoy(self, name: str | None = None) -> "Holder":
+    def envoy(self, name: str | None = None) -> "RlqsStream":
         channel = grpc.aio.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.channels.append(channel)
         stub = rlqs_pb2_grpc.RateLimitQuotaServiceStub(channel)
         metadata = None if name is None else ((rlqs.HOLDER_HEADER, name),)
-        return Holder(stub.StreamRateLimitQuotas(metadata=metadata))
+        return RlqsStream(stub.StreamRateLimitQuotas(metadata=metadata))
 
 
-class Holder:
+class RlqsStream:
     def __init__(self, call: Any) -> None:
         self.call = call
         self.reported = False
@@ -105,7 +105,9 @@ def rate_of(action: Any) -> float:
 
 
 @asynccontextmanager
-async def world(engine: str = "memory://", book: Json = BOOK, *, listens: bool = False) -> AsyncIterator[World]:
+async def world(
+    engine: str = "memory://", book: Json = BOOK, *, listens: bool = False
+) -> AsyncIterator[RlqsHarness]:
     clock = ManualClock()
     async with AsyncRuleLimiter(book, engine, clock=clock) as limiter:
         quotas = rlqs.QuotaService(limiter, now=lambda: clock.now_us() / 1_000_000)
@@ -114,7 +116,7 @@ async def world(engine: str = "memory://", book: Json = BOOK, *, listens: bool =
         address = f"127.0.0.1:{free_port()}"
         server.add_insecure_port(address)
         await server.start()
-        made = World(limiter, clock, address)
+        made = RlqsHarness(limiter, clock, address)
         if not listens:
             clock.advance(LIVE + 1)  # as an engine does that has just begun
         try:

@@ -8,7 +8,7 @@ import pytest
 from headgate.algorithms.limit import SECOND
 from headgate.algorithms.slots import Slots
 from headgate.limit_syntax import parse
-from tests.nginx.engines.shared.shared_harness import Hand, Place, Trouble
+from tests.nginx.engines.shared.shared_harness import SharedDictError, SharedDictMeter, SharedDictNginx
 from tests.servers import BASE_US
 
 PERIOD_S = 1.0
@@ -16,15 +16,15 @@ BUSY_S = 1.2  # the cached clock is so far behind that an entry's life by it wou
 
 
 @pytest.fixture(scope="module")
-def real_place() -> Iterator[Place]:
-    with Place() as place:
+def real_place() -> Iterator[SharedDictNginx]:
+    with SharedDictNginx() as place:
         yield place
 
 
 @pytest.mark.parametrize("text", ["1/s", "2/s burst 1", "3/2s burst 1", "1/s queue 0", "1/s sliding", "1/s log"])
-def test_a_unit_that_a_busy_worker_took_is_gone(text: str, real_place: Place) -> None:
+def test_a_unit_that_a_busy_worker_took_is_gone(text: str, real_place: SharedDictNginx) -> None:
     """nginx counts an entry's life from the cached clock, so the count would have been dead at once."""
-    hand = Hand(parse(text), "busy")
+    hand = SharedDictMeter(parse(text), "busy")
     assert real_place.decide([(hand, text, 1)], busy=BUSY_S)[0].allowed == 1
     taken_at = time.monotonic()
     again = real_place.take(hand, text)
@@ -32,8 +32,8 @@ def test_a_unit_that_a_busy_worker_took_is_gone(text: str, real_place: Place) ->
         assert (again.allowed, again.remaining) == (0, 0)
 
 
-def test_a_slot_that_a_busy_worker_gave_is_held(real_place: Place) -> None:
-    hand = Hand(Slots(1, PERIOD_S), "busy")
+def test_a_slot_that_a_busy_worker_gave_is_held(real_place: SharedDictNginx) -> None:
+    hand = SharedDictMeter(Slots(1, PERIOD_S), "busy")
     assert real_place.acquire(hand, busy=BUSY_S).allowed == 1
     given_at = time.monotonic()
     again = real_place.acquire(hand)
@@ -41,22 +41,22 @@ def test_a_slot_that_a_busy_worker_gave_is_held(real_place: Place) -> None:
         assert again.allowed == 0
 
 
-def test_facts_are_of_the_real_time(real_place: Place) -> None:
+def test_facts_are_of_the_real_time(real_place: SharedDictNginx) -> None:
     before_us = time.time_ns() // 1000
-    facts = real_place.decide([(Hand(parse("1/s"), "at"), "key", 1)], busy=0.05)[0]
+    facts = real_place.decide([(SharedDictMeter(parse("1/s"), "at"), "key", 1)], busy=0.05)[0]
     assert before_us + 50_000 <= facts.at_us <= time.time_ns() // 1000
 
 
-def test_a_stepped_clock_takes_no_lock_from_its_holder(place: Place) -> None:
+def test_a_stepped_clock_takes_no_lock_from_its_holder(place: SharedDictNginx) -> None:
     """A lock is taken for dead half a second after somebody first waited for it, by a clock that never steps."""
-    hand = Hand(parse("5/day"), "held")
+    hand = SharedDictMeter(parse("5/day"), "held")
     place.ask("hold", key="held")
     waited_since = time.monotonic()
     for step_us in (0, 3600 * SECOND, -3600 * SECOND):
         place.at(BASE_US + step_us)
         try:
             place.decide([(hand, "held", 1)], deadline=0.02)
-        except Trouble:
+        except SharedDictError:
             continue
         assert time.monotonic() - waited_since >= 0.5
     time.sleep(0.6)

@@ -15,7 +15,7 @@ from headgate.algorithms.leaky_bucket import LeakyBucket
 from headgate.algorithms.limit import Limit
 from headgate.algorithms.token_bucket import TokenBucket
 from headgate.limit_syntax import parse
-from tests.nginx.engines.shared.shared_harness import Hand, Place, Trouble
+from tests.nginx.engines.shared.shared_harness import SharedDictError, SharedDictMeter, SharedDictNginx
 from tests.servers.waiting import until
 
 DAY_S = 86_400
@@ -38,7 +38,10 @@ def test_two_workers_admit_exactly_the_limit(name: str) -> None:
     """A worker may happen to do it all by itself; then it is tried again with other keys."""
     limit, keys, wanted = LIMITS[name]
     batches, times = 40, max(keys, wanted // 20)  # at least twice as many charges as may pass
-    with Place(workers=2, hit=Hand(limit, "hammered")) as place, ThreadPoolExecutor(8) as pool:
+    with (
+        SharedDictNginx(workers=2, hit=SharedDictMeter(limit, "hammered")) as place,
+        ThreadPoolExecutor(8) as pool,
+    ):
         for tried in range(10):
 
             def hammer(_: int, tried: int = tried) -> tuple[str, int]:
@@ -56,8 +59,8 @@ def test_two_workers_admit_exactly_the_limit(name: str) -> None:
 
 def test_two_workers_charge_two_keys_or_none() -> None:
     """Two of three keys each time: the one that they share passes 3000 times, and so do the others together."""
-    hand = Hand(TokenBucket(1, DAY_S, 3000), "pairs")
-    with Place(workers=2, hit=hand) as place, ThreadPoolExecutor(8) as pool:
+    hand = SharedDictMeter(TokenBucket(1, DAY_S, 3000), "pairs")
+    with SharedDictNginx(workers=2, hit=hand) as place, ThreadPoolExecutor(8) as pool:
         for tried in range(10):
 
             def hammer(_: int, tried: int = tried) -> tuple[str, int]:
@@ -68,7 +71,8 @@ def test_two_workers_charge_two_keys_or_none() -> None:
             passed = list(pool.map(hammer, range(20)))
             assert sum(count for _, count in passed) == 3000
             left = [
-                place.take(Hand(TokenBucket(1, DAY_S, 3000), "pairs"), f"{tried}k{one}", 0) for one in range(2)
+                place.take(SharedDictMeter(TokenBucket(1, DAY_S, 3000), "pairs"), f"{tried}k{one}", 0)
+                for one in range(2)
             ]
             assert sum(facts.remaining for facts in left) == 3000
             if len({worker for worker, count in passed if count}) == 2:
@@ -76,16 +80,16 @@ def test_two_workers_charge_two_keys_or_none() -> None:
     pytest.fail("one worker did it all: nothing was shown")
 
 
-class Load:
+class TwoWorkerLoad:
     """Takes by several connections, each one after the other, until it is told to end."""
 
-    def __init__(self, place: Place, connections: int = 8) -> None:
+    def __init__(self, place: SharedDictNginx, connections: int = 8) -> None:
         self.place, self.connections = place, connections
         self.answers: Counter[int] = Counter()  # by status; 0: the connection ended before there was one
         self._lock, self._over = threading.Lock(), threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(connections)]
 
-    def __enter__(self) -> "Load":
+    def __enter__(self) -> "TwoWorkerLoad":
         for thread in self._threads:
             thread.start()
         return self
@@ -119,8 +123,8 @@ class Load:
 def test_a_killed_worker_takes_no_count_along() -> None:
     """Who was in the killed worker got no answer, and may have been charged: one for each connection and kill."""
     kills = 4
-    with Place(workers=2, hit=Hand(TokenBucket(1, DAY_S, 4000), "killed")) as place:
-        with Load(place) as load:
+    with SharedDictNginx(workers=2, hit=SharedDictMeter(TokenBucket(1, DAY_S, 4000), "killed")) as place:
+        with TwoWorkerLoad(place) as load:
             for _ in range(kills):
                 load.seen(400)
                 os.kill(place.nginx.worker_pids[0], signal.SIGKILL)
@@ -133,7 +137,10 @@ def test_a_killed_worker_takes_no_count_along() -> None:
 
 
 def test_a_reload_under_load_loses_no_count() -> None:
-    with Place(workers=2, hit=Hand(TokenBucket(1, DAY_S, 5000), "reloaded")) as place, Load(place) as load:
+    with (
+        SharedDictNginx(workers=2, hit=SharedDictMeter(TokenBucket(1, DAY_S, 5000), "reloaded")) as place,
+        TwoWorkerLoad(place) as load,
+    ):
         for _ in range(3):
             load.seen(500)
             place.nginx.reload()
@@ -144,8 +151,8 @@ def test_a_reload_under_load_loses_no_count() -> None:
 
 def test_a_lock_whose_holder_died_is_freed() -> None:
     """The worker dies with the lock. Its key waits for half a second; others do not; and nothing is lost."""
-    hand = Hand(TokenBucket(1, DAY_S, 5), "left")
-    with Place(workers=2, hit=hand) as place:
+    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(workers=2, hit=hand) as place:
         assert place.take(hand, "hot").remaining == 4
         with pytest.raises((OSError, http.client.HTTPException)):
             place.ask("die", hand=hand.said, key="hot")
@@ -161,8 +168,8 @@ def test_a_lock_whose_holder_died_is_freed() -> None:
 
 def test_who_cannot_wait_that_long_is_told_so() -> None:
     """Deadlines shorter than a dead lock's life: each is kept, and together they find out that it is dead."""
-    hand = Hand(TokenBucket(1, DAY_S, 5), "left")
-    with Place(hit=hand) as place:
+    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(hit=hand) as place:
         with pytest.raises((OSError, http.client.HTTPException)):
             place.ask("die", hand=hand.said, key="hot")
         started, troubles = time.monotonic(), []
@@ -170,7 +177,7 @@ def test_who_cannot_wait_that_long_is_told_so() -> None:
             try:
                 place.decide([(hand, "hot", 1)], deadline=0.02)
                 break
-            except Trouble as trouble:
+            except SharedDictError as trouble:
                 troubles.append(str(trouble))
         assert len(troubles) >= 2
         assert all(one.startswith("timeout Other workers held the lock") for one in troubles)
@@ -178,8 +185,8 @@ def test_who_cannot_wait_that_long_is_told_so() -> None:
 
 
 def test_where_nobody_may_sleep_one_waits_for_milliseconds() -> None:
-    hand = Hand(TokenBucket(1, DAY_S, 5), "left")
-    with Place(hit=hand) as place:
+    hand = SharedDictMeter(TokenBucket(1, DAY_S, 5), "left")
+    with SharedDictNginx(hit=hand) as place:
         with pytest.raises((OSError, http.client.HTTPException)):
             place.ask("die", hand=hand.said, key="hot")
         place.nginx.get("/logged?key=hot")
