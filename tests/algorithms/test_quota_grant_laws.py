@@ -144,24 +144,24 @@ BACK = st.builds(GrantStep, st.just("clock"), st.just(0), BACKWARDS, PAUSES)
 @settings(max_examples=100)
 @given(st.lists(REPORTS, min_size=20, max_size=40))
 def test_no_more_than_the_limit_is_ever_out(story: list[GrantStep]) -> None:
-    world, heard_us = GrantSimulation(), dict[str, int]()
+    simulation, heard_us = GrantSimulation(), dict[str, int]()
     for step in story:
-        world.play(step)
-        assert max(world.judge()) <= 1
-        heard_us[world.name(step.holder)] = world.true_us
-        living = {name for name, at_us in heard_us.items() if at_us + LIVE_US > world.true_us}
-        assert world.state is not None
-        assert {holder.name for holder in world.state.holders} == living
-        assert dead_at_us(world.state) == world.true_us + LIVE_US
+        simulation.play(step)
+        assert max(simulation.judge()) <= 1
+        heard_us[simulation.name(step.holder)] = simulation.true_us
+        living = {name for name, at_us in heard_us.items() if at_us + LIVE_US > simulation.true_us}
+        assert simulation.state is not None
+        assert {holder.name for holder in simulation.state.holders} == living
+        assert dead_at_us(simulation.state) == simulation.true_us + LIVE_US
 
 
 @settings(max_examples=150)
 @given(st.lists(st.one_of(REPORTS, REPORTS, REPORTS, REPORTS, OTHERS, BACK, LOSSES), min_size=20, max_size=40))
 def test_nor_when_limits_change_clocks_step_back_and_ledgers_are_lost(story: list[GrantStep]) -> None:
-    world = GrantSimulation()
+    simulation = GrantSimulation()
     for step in story:
-        world.play(step)
-        assert max(world.judge()) <= 1
+        simulation.play(step)
+        assert max(simulation.judge()) <= 1
 
 
 @settings(max_examples=100)
@@ -173,12 +173,12 @@ def test_nor_when_limits_change_clocks_step_back_and_ledgers_are_lost(story: lis
 def test_a_clock_that_jumps_ahead_puts_the_limit_out_once_more(
     before: list[GrantStep], jump_us: int, after: list[GrantStep]
 ) -> None:
-    world = GrantSimulation()
+    simulation = GrantSimulation()
     for step in [*before, GrantStep("clock", 0, jump_us, 0), *after]:
-        world.play(step)
-        assert max(world.judge()) <= 2
-    world.play(GrantStep("report", 0, ALL_GRANT_UNITS, LIVE_US))
-    assert max(world.judge()) <= 1
+        simulation.play(step)
+        assert max(simulation.judge()) <= 2
+    simulation.play(GrantStep("report", 0, ALL_GRANT_UNITS, LIVE_US))
+    assert max(simulation.judge()) <= 1
 
 
 # ----- fairness, by a judge who sorts -----

@@ -1,4 +1,4 @@
-"""Every place that a limiter can live in."""
+"""Runs every contract test on every engine."""
 
 from collections.abc import Iterator
 
@@ -10,9 +10,9 @@ _PLACES = [pytest.param(name, marks=pytest.mark.servers if "memory" not in name 
 
 
 @pytest.fixture(params=_PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[EngineHarness]:
+def harness(request: pytest.FixtureRequest) -> Iterator[EngineHarness]:
     kind = request.param.partition(" ")[0]
     server = None if kind == "memory" else request.getfixturevalue(f"driven_{kind}")
-    place = EngineHarness(request.param, server)
-    yield place
-    place.close()
+    harness = EngineHarness(request.param, server)
+    yield harness
+    harness.close()

@@ -17,11 +17,11 @@ stories = pytest.mark.parametrize("story", engine_stories, ids=lambda story: sto
 
 
 @stories
-def test_our_engines_keep_their_promises(story: Story, place: EngineHarness) -> None:
-    if not place.awaited:
-        return story(place.engine, place.clock)
-    engine = SyncAdapter(place.async_engine)
-    story(engine, place.clock)
+def test_our_engines_keep_their_promises(story: Story, harness: EngineHarness) -> None:
+    if not harness.awaited:
+        return story(harness.engine, harness.clock)
+    engine = SyncAdapter(harness.async_engine)
+    story(engine, harness.clock)
     return engine.close()
 
 

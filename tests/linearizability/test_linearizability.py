@@ -68,8 +68,8 @@ def test_tasks_of_several_event_loops(limit: str, processes: Recorder, server: R
 @pytest.mark.parametrize("keys", [1, 3])
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_crowd_of_tasks(limit: str, keys: int, processes: Recorder, redis_server: RedisServer) -> None:
-    scene = _scene(redis_server.unix_url, limit, keys=keys, threads=1, tasks=64, calls=4)
-    check(_lively(processes, scene))
+    scenario = _scene(redis_server.unix_url, limit, keys=keys, threads=1, tasks=64, calls=4)
+    check(_lively(processes, scenario))
 
 
 @pytest.mark.parametrize("crowd", [BLOCKING, AWAITING], ids=["threads", "tasks"])
@@ -78,7 +78,7 @@ def test_what_forgives_something_forgives_no_more(
     engine: str, limit: str, law: Law, crowd: dict[str, int], processes: Recorder, redis_server: RedisServer
 ) -> None:
     scenes = [_scene(f"{engine} {redis_server.unix_url}", limit, keys=2, **crowd) for _ in range(3)]
-    histories = [_lively(processes, scene) for scene in scenes]
+    histories = [_lively(processes, scenario) for scenario in scenes]
     for history in histories:
         check(history, law)
     assert not all(map(_exact, histories)), "nothing had to be forgiven: was the wrapper asked at all?"
@@ -86,8 +86,8 @@ def test_what_forgives_something_forgives_no_more(
 
 @pytest.mark.parametrize("crowd", [BLOCKING, AWAITING], ids=["threads", "tasks"])
 def test_a_pace_is_not_leased(crowd: dict[str, int], processes: Recorder, redis_server: RedisServer) -> None:
-    scene = _scene(f"{LEASE} {redis_server.unix_url}", "500/s queue 4 nodelay", keys=2, **crowd)
-    check(_lively(processes, scene))
+    scenario = _scene(f"{LEASE} {redis_server.unix_url}", "500/s queue 4 nodelay", keys=2, **crowd)
+    check(_lively(processes, scenario))
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -102,8 +102,8 @@ def test_a_race_is_seen(limit: str, processes: Recorder, redis_server: RedisServ
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_who_races_alone_is_right(limit: str, redis_server: RedisServer) -> None:
-    scene = _scene(f"racing {redis_server.unix_url}", limit, keys=2, threads=1, calls=200)
-    check(CallHistory(limit, play(0, scene)))
+    scenario = _scene(f"racing {redis_server.unix_url}", limit, keys=2, threads=1, calls=200)
+    check(CallHistory(limit, play(0, scenario)))
 
 
 def _law_of(server: RedisServer) -> Law:
@@ -118,13 +118,13 @@ def _scene(engine: str, limit: str, *, keys: int, **crowd: int) -> CallScenario:
     )
 
 
-def _lively(processes: Recorder, scene: CallScenario) -> CallHistory:
+def _lively(processes: Recorder, scenario: CallScenario) -> CallHistory:
     """A history in which everything happened: another one would show little. A slow machine gets several tries."""
     everything = {"take", "peek", "refund", "reset", "admitted", "denied"}
     happened: set[str] = set()
     for attempt in range(5):
-        keys = tuple(f"{key} attempt {attempt}" for key in scene.keys)
-        history = processes.record(scene._replace(keys=keys, seed=scene.seed + 1000 * attempt))
+        keys = tuple(f"{key} attempt {attempt}" for key in scenario.keys)
+        history = processes.record(scenario._replace(keys=keys, seed=scenario.seed + 1000 * attempt))
         happened = {operation.verb for operation in history.operations}
         happened |= {"admitted" for operation in history.operations if operation.admitted}
         happened |= {"denied" for operation in history.operations if operation.denied}

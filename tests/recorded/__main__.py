@@ -24,11 +24,11 @@ def main(arguments: list[str]) -> int:
 
 def conform(paths: list[Path], places: list[ReplayEngine]) -> ReplayReport:
     """Replay these files on these places, and print what was found."""
-    report = ReplayReport([place.name for place in places])
+    report = ReplayReport([engine.name for engine in places])
     _print(report.head())
     for path in paths:
         file = sort(path)
-        _print(report.enter(file, [replay(file, place) for place in places]))
+        _print(report.enter(file, [replay(file, engine) for engine in places]))
     _print(report.summary())
     return report
 

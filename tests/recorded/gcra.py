@@ -26,20 +26,20 @@ from tests.servers import BASE_US
 _KEY = "key"
 
 
-def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     config = case.config
     burst = config.whole("max_burst") + 1
     if burst <= 0 or ("count" in config and config.number("count") <= 0):
         yield from rest(LIMIT_0, case.steps)
         return
-    with place.limiter(TokenBucket(1000, _interval_ns(config) / 1_000_000, burst)) as limiter:
+    with engine.limiter(TokenBucket(1000, _interval_ns(config) / 1_000_000, burst)) as limiter:
         latest = case.steps[0].at_ns if case.steps else Fraction(0)
         for index, step in enumerate(case.steps):
             if step.at_ns < latest:
                 yield from rest(STEPPED_BACK, case.steps[index:])
                 return
             latest = step.at_ns
-            place.at(BASE_US + step.at_us)
+            engine.at(BASE_US + step.at_us)
             outcome = uncharged(limiter, _KEY, step.cost)
             yield outcome or _take(step, limiter, burst)
             if outcome is not None and outcome.apart == NEGATIVE:

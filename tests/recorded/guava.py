@@ -22,12 +22,12 @@ from tests.servers import BASE_US
 _KEY = "key"
 
 
-def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
-    with place.limiter(_limit(case.config, case.config.number("rate"))) as limiter:
-        place.at(BASE_US)
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
+    with engine.limiter(_limit(case.config, case.config.number("rate"))) as limiter:
+        engine.at(BASE_US)
         limiter.set_limit(_limit(case.config, case.config.number("rate")), _KEY)
         for index, step in enumerate(case.steps):
-            place.at(BASE_US + step.at_us)
+            engine.at(BASE_US + step.at_us)
             if step.text("op", "acquire") == "set_rate":
                 limiter.set_limit(_limit(case.config, step.number("rate")), _KEY)
                 yield compared(*_standing(step, limiter))

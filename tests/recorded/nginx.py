@@ -37,12 +37,12 @@ class _ZoneAnswer(NamedTuple):
 _NOT_LIMITED = _ZoneAnswer("PASSED", 0, 0)
 
 
-def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     several = "limits" in case.config
-    zones = [_zone(place.fresh_name(), one) for one in (_limits(case.config) if several else [case.config])]
-    with place.limiter(zones[0].limit) as limiter:
+    zones = [_zone(engine.fresh_name(), one) for one in (_limits(case.config) if several else [case.config])]
+    with engine.limiter(zones[0].limit) as limiter:
         for index, step in enumerate(case.steps):
-            place.at(BASE_US + step.at_us)
+            engine.at(BASE_US + step.at_us)
             outcome = uncharged(limiter, _KEY, step.cost)
             yield outcome or _compare(step, _ask(limiter, zones, step, several))
             if outcome is not None and outcome.apart == NEGATIVE:

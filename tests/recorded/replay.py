@@ -1,4 +1,4 @@
-"""Every case of a file on one place, tallied."""
+"""Replays every case of a file on one engine and counts the results."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ class StepMismatch(NamedTuple):
 
 @dataclass
 class ReplayTally:
-    """One file on one place. Every step is compared or apart."""
+    """One file on one engine. Every step is compared or apart."""
 
     cases: int = 0
     steps: int = 0
@@ -90,18 +90,18 @@ def _replay_of(case: VectorCase) -> Replay | None:
     return next((replay for start, replay in _SUBJECTS.items() if subject.startswith(start)), None)
 
 
-def replay(file: VectorFile, place: ReplayEngine) -> ReplayTally:
+def replay(file: VectorFile, engine: ReplayEngine) -> ReplayTally:
     tally = ReplayTally()
     for case, replay_case in file.cases:
         tally.cases += 1
         tally.steps += len(case.steps)
         done = 0
         try:
-            for outcome in replay_case(case, place):
+            for outcome in replay_case(case, engine):
                 done += 1
                 _enter(tally, case, done, outcome)
         except (UnreadableVector, HeadgateError) as why:
-            tally.troubles.append(f"{file.name}: {case.name}, on {place.name}, after {done} steps: {why}")
+            tally.troubles.append(f"{file.name}: {case.name}, on {engine.name}, after {done} steps: {why}")
         tally.apart += Counter({_LOST: len(case.steps) - done})
     return tally
 

@@ -13,7 +13,7 @@ _KEY = "key"
 _THIS_CENTURY_MS = 10**12
 
 
-def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     config = case.config
     amount, interval_ms = config.whole("limit"), config.whole("interval_ms")
     if amount <= 0:
@@ -23,9 +23,9 @@ def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
     # The recorder's times are absolute; small ones, if any, are moved by whole intervals.
     absolute = all(step.at_ns >= _THIS_CENTURY_MS * 1_000_000 for step in case.steps)
     start_us = 0 if absolute else -(-BASE_US // (interval_ms * 1000)) * interval_ms * 1000
-    with place.limiter(limit) as limiter:
+    with engine.limiter(limit) as limiter:
         for index, step in enumerate(case.steps):
-            place.at(start_us + step.at_us)
+            engine.at(start_us + step.at_us)
             outcome = uncharged(limiter, _KEY, step.cost)
             yield outcome or _take(step, limiter, amount)
             if outcome is not None and outcome.apart == NEGATIVE:

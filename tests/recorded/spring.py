@@ -26,7 +26,7 @@ _KEY = "key"
 _SECOND = 1_000_000
 
 
-def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     rate, burst = case.config.whole("replenishRate"), case.config.whole("burstCapacity")
     if rate <= 0 or burst <= 0:
         yield from rest(LIMIT_0, case.steps)
@@ -34,14 +34,14 @@ def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
     if 2 * burst < rate:
         yield from rest(NEVER_LIMITS, case.steps)
         return
-    with place.limiter(TokenBucket(rate, 1, burst)) as limiter:
+    with engine.limiter(TokenBucket(rate, 1, burst)) as limiter:
         latest = _second(case.steps[0]) if case.steps else 0
         for index, step in enumerate(case.steps):
             if _second(step) < latest:
                 yield from rest(STEPPED_BACK, case.steps[index:])
                 return
             latest = _second(step)
-            place.at(latest * _SECOND)
+            engine.at(latest * _SECOND)
             outcome = uncharged(limiter, _KEY, step.cost)
             yield outcome or _take(step, limiter)
             if outcome is not None and outcome.apart == NEGATIVE:

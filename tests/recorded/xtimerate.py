@@ -47,13 +47,13 @@ class _HeldReservation(NamedTuple):
     theirs_ns: Fraction
 
 
-def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
+def replay(case: VectorCase, engine: ReplayEngine) -> Iterator[StepResult]:
     rate, burst = case.config.number("limit_per_s"), case.config.whole("burst")
     if rate <= 0 or burst <= 0:
         yield from rest(LIMIT_0, case.steps)
         return
-    with place.limiter(bucket(rate, burst)) as limiter:
-        replayed = _ReplayedLimiter(place, limiter, rate, burst)
+    with engine.limiter(bucket(rate, burst)) as limiter:
+        replayed = _ReplayedLimiter(engine, limiter, rate, burst)
         latest = case.steps[0].at_ns if case.steps else Fraction(0)
         for index, step in enumerate(case.steps):
             op = step.text("op", "allow")
@@ -64,7 +64,7 @@ def replay(case: VectorCase, place: ReplayEngine) -> Iterator[StepResult]:
                 yield from rest(STEPPED_BACK, case.steps[index:])
                 return
             latest = step.at_ns
-            place.at(BASE_US + step.at_us)
+            engine.at(BASE_US + step.at_us)
             outcome = None if op == "cancel" else uncharged(limiter, _KEY, step.cost)
             yield outcome or replayed.step(op, step)
             if outcome is not None and outcome.apart == NEGATIVE:
@@ -87,8 +87,8 @@ def bucket(rate: Fraction, burst: int) -> TokenBucket:
 class _ReplayedLimiter:
     """One limiter, and the reservations that it holds."""
 
-    def __init__(self, place: ReplayEngine, limiter: Limiter, rate: Fraction, burst: int) -> None:
-        self._place = place
+    def __init__(self, engine: ReplayEngine, limiter: Limiter, rate: Fraction, burst: int) -> None:
+        self._place = engine
         self._limiter = limiter
         self._rate = rate
         self._burst = burst

@@ -1,4 +1,4 @@
-"""Leases to tell stories with: a kiosk on a clock that is turned, and processes that hammer one key."""
+"""Harness of prefetch tests: a prefetching limiter on a manual clock, and processes that call one key."""
 
 import multiprocessing
 import time
@@ -56,7 +56,7 @@ class RecordingEngine(MemoryEngine):
 
 
 class PrefetchHarness:
-    """One process in front of a warehouse, on a clock of its own."""
+    """One process with a prefetching engine over a RecordingEngine, on a clock of its own."""
 
     def __init__(self, text: str = "1000/day fixed", **options: Any) -> None:
         self.clock = ManualClock()
@@ -69,7 +69,7 @@ class PrefetchHarness:
         return [self.limiter.take(key, cost) for _ in range(times)]
 
     def counted(self, key: str = "k") -> int:
-        """Units that the warehouse has charged."""
+        """Units that the inner engine has charged."""
         return 1000 - self.plain.peek(key).remaining
 
 

@@ -98,7 +98,7 @@ class PrefetchFlood:
         self._kiosks = kiosks
         self._pool = ThreadPoolExecutor(each * len(kiosks))
         self._calls: list[Future[Any]] = [
-            self._pool.submit(kiosk.do, "flood", **asked) for kiosk in kiosks for _ in range(each)
+            self._pool.submit(nginx.do, "flood", **asked) for nginx in kiosks for _ in range(each)
         ]
 
     def __enter__(self) -> Self:
@@ -119,7 +119,7 @@ class PrefetchFlood:
 
     def end(self) -> PrefetchFloodResult:
         self.marks()
-        each = [kiosk.told() for kiosk in self._kiosks]
+        each = [nginx.told() for nginx in self._kiosks]
         return PrefetchFloodResult(*map(sum, zip(*each, strict=True)))
 
 

@@ -107,13 +107,13 @@ def test_at_most_u_are_kept_from_others(redis_server: RedisServer, callers: int)
     meter = engine.meter(parse(rules["slow"].limit), "slow")
     with Proxy(redis_server) as link:
         link.delay(20)
-        with PrefetchNginx(link.url, rules) as kiosk:
+        with PrefetchNginx(link.url, rules) as nginx:
             held = []
-            with PrefetchFlood([kiosk], "slow", each=callers, seconds=2.5, pause=0.0015 * callers) as crowd:
+            with PrefetchFlood([nginx], "slow", each=callers, seconds=2.5, pause=0.0015 * callers) as crowd:
                 ends = time.monotonic() + 2.4
                 while time.monotonic() < ends:
                     charged = 500_000 - meter.decide("ada", 0)[1]
-                    held.append(charged - kiosk.do("admitted")["units"])
+                    held.append(charged - nginx.do("admitted")["units"])
                 told = crowd.end()
     engine.close()
     assert told.leased > units
@@ -145,11 +145,11 @@ HELD = {"slow": PrefetchRule("20000/year burst 20000", hold_us=30_000_000)}
 
 
 def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, SLOW, count=1) as (kiosk,):
-        assert kiosk.take("bucket")["facts"][:2] == [1, 19_999]
+    with kiosks(redis_server, SLOW, count=1) as (nginx,):
+        assert nginx.take("bucket")["facts"][:2] == [1, 19_999]
         before = questions(redis_server)
         for _ in range(6):
-            assert not kiosk.take("bucket")["leased"]
+            assert not nginx.take("bucket")["leased"]
             time.sleep(HOLD_US / 1e6 / 2)
         assert questions(redis_server) - before == 6
 
@@ -157,8 +157,8 @@ def test_a_cold_key_asks_itself(redis_server: RedisServer) -> None:
 def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
     """Call for call, as if each had been asked of Redis. A stock knows nothing of what was asked of Redis after it
     was ordered, nor of another stock that it meets."""
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
-        found = [kiosk.take("slow") for _ in range(60)]
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
+        found = [nginx.take("slow") for _ in range(60)]
         stocks = [one["stock"] for one in found if one["leased"]]
         assert len(stocks) > 30
         assert Counter(stocks).most_common(1)[0][1] > 10
@@ -178,13 +178,13 @@ def test_facts_tell_what_is_left(redis_server: RedisServer) -> None:
 
 
 def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
-            kiosk.take("slow")
+            nginx.take("slow")
         time.sleep(0.5)  # an order that is on its way has come
         charged = gone(redis_server, "slow", HELD["slow"].limit)
         before = questions(redis_server)
-        told = [kiosk.take("slow", refund=True) for _ in range(20)]
+        told = [nginx.take("slow", refund=True) for _ in range(20)]
         assert all(one["leased"] for one in told)
         assert {one["facts"][1] for one in told} == {told[0]["facts"][1]}
         assert all(one["after"][1] == one["facts"][1] + 1 for one in told)
@@ -194,23 +194,23 @@ def test_a_unit_goes_back_into_its_stock(redis_server: RedisServer) -> None:
 
 def test_a_unit_that_comes_back_while_its_stock_ends(redis_server: RedisServer) -> None:
     """Whoever ends the stock gives it back with the rest: it does not go back twice."""
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
-            kiosk.take("slow")
+            nginx.take("slow")
         time.sleep(0.5)
-        left = kiosk.do("take_and_meet_an_end", rule="slow", key="ada")["left"]
+        left = nginx.do("take_and_meet_an_end", rule="slow", key="ada")["left"]
         assert left > 1
         assert settled(redis_server, "slow", HELD["slow"].limit, 8) == 8
 
 
 def test_a_call_that_wants_more_than_is_left(redis_server: RedisServer) -> None:
     """It ends the stock; what is left goes back, and the call is asked for by itself."""
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
-            kiosk.take("slow")
+            nginx.take("slow")
         time.sleep(0.5)
         assert gone(redis_server, "slow", HELD["slow"].limit) > 8
-        assert not kiosk.take("slow", cost=1000)["leased"]
+        assert not nginx.take("slow", cost=1000)["leased"]
         assert settled(redis_server, "slow", HELD["slow"].limit, 1008) == 1008
 
 
@@ -227,51 +227,51 @@ NEVER = {
 @pytest.mark.parametrize("rule", NEVER)
 def test_what_is_never_leased(redis_server: RedisServer, rule: str) -> None:
     cost = 3 if rule == "large" else 1
-    with kiosks(redis_server, NEVER, count=1) as (kiosk,):
-        kiosk.take(rule, cost=cost)
+    with kiosks(redis_server, NEVER, count=1) as (nginx,):
+        nginx.take(rule, cost=cost)
         before = questions(redis_server)
-        assert not any(kiosk.take(rule, cost=cost)["leased"] for _ in range(30))
+        assert not any(nginx.take(rule, cost=cost)["leased"] for _ in range(30))
         assert questions(redis_server) - before == 30
 
 
 def test_peeks_ask(redis_server: RedisServer) -> None:
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(8):
-            kiosk.take("slow")
+            nginx.take("slow")
         before = questions(redis_server)
-        assert not any(kiosk.take("slow", commit=0)["leased"] for _ in range(5))
+        assert not any(nginx.take("slow", commit=0)["leased"] for _ in range(5))
         assert questions(redis_server) - before == 5
 
 
 def test_a_reload(redis_server: RedisServer) -> None:
     """Workers that end give back what they ordered; nobody is refused, and nothing is lost."""
-    with kiosks(redis_server, HELD, count=1) as (kiosk,):
+    with kiosks(redis_server, HELD, count=1) as (nginx,):
         for _ in range(3):
-            with PrefetchFlood([kiosk], "slow", seconds=10, pause=0.004) as crowd:
+            with PrefetchFlood([nginx], "slow", seconds=10, pause=0.004) as crowd:
                 time.sleep(0.3)
-                kiosk.reload()
+                nginx.reload()
                 crowd.marks()
-        told = kiosk.told()
+        told = nginx.told()
         assert told.leased > 50
         # Once more, so that the last workers end as well.
-        kiosk.reload()
+        nginx.reload()
         assert settled(redis_server, "slow", HELD["slow"].limit, told.admitted) == told.admitted
 
 
 def test_a_worker_is_killed(redis_server: RedisServer) -> None:
     """Whatever it was about: nobody gets a unit that was not charged, and the others go on."""
-    with kiosks(redis_server, SLOW, count=1) as (kiosk,):
+    with kiosks(redis_server, SLOW, count=1) as (nginx,):
         for _ in range(3):
-            with PrefetchFlood([kiosk], "bucket", seconds=0.6, deadline=0.5) as crowd:
+            with PrefetchFlood([nginx], "bucket", seconds=0.6, deadline=0.5) as crowd:
                 time.sleep(0.3)
-                os.kill(kiosk.worker_pids[0], signal.SIGKILL)
+                os.kill(nginx.worker_pids[0], signal.SIGKILL)
                 with contextlib.suppress(http.client.HTTPException, ConnectionError):
                     crowd.marks()
         time.sleep(2.5)  # a flag that was left is gone by then
-        killed = kiosk.told()
+        killed = nginx.told()
         before = gone(redis_server, "bucket", SLOW["bucket"].limit)
         assert 500 < killed.admitted <= before
-        with PrefetchFlood([kiosk], "bucket") as crowd:
+        with PrefetchFlood([nginx], "bucket") as crowd:
             told = crowd.end()
         assert told.leased > told.calls / 2
         assert (
@@ -281,29 +281,29 @@ def test_a_worker_is_killed(redis_server: RedisServer) -> None:
 
 def test_a_full_dict_leases_nothing(redis_server: RedisServer) -> None:
     """And throws nothing out."""
-    with kiosks(redis_server, SLOW, count=1, room="32k") as (kiosk,):
-        count = kiosk.do("fill")["count"]
-        with PrefetchFlood([kiosk], "bucket") as crowd:
+    with kiosks(redis_server, SLOW, count=1, room="32k") as (nginx,):
+        count = nginx.do("fill")["count"]
+        with PrefetchFlood([nginx], "bucket") as crowd:
             told = crowd.end()
-        assert kiosk.do("filled", count=count)["count"] == count > 20
+        assert nginx.do("filled", count=count)["count"] == count > 20
         assert told.admitted == told.calls
         assert settled(redis_server, "bucket", SLOW["bucket"].limit, told.admitted) == told.admitted
 
 
 def test_redis_is_gone(redis_server: RedisServer) -> None:
     """What is in stock is handed out; then there is no answer, as without a lease, and after it all is well."""
-    with RedisServer() as server, kiosks(server, HELD, count=1) as (kiosk,):
+    with RedisServer() as server, kiosks(server, HELD, count=1) as (nginx,):
         for _ in range(6):
-            kiosk.take("slow")
+            nginx.take("slow")
         server.pause()
         found = []
-        while "facts" in (one := kiosk.take("slow", deadline=0.2)):
+        while "facts" in (one := nginx.take("slow", deadline=0.2)):
             found.append(one["leased"])
             assert len(found) < 100
         assert all(found)
         assert found
         server.resume()
-        assert kiosk.take("slow")["facts"][0] == 1
+        assert nginx.take("slow")["facts"][0] == 1
 
 
 def test_another_rule_refuses(redis_server: RedisServer) -> None:

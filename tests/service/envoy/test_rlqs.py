@@ -105,7 +105,7 @@ def rate_of(action: Any) -> float:
 
 
 @asynccontextmanager
-async def world(
+async def harness(
     engine: str = "memory://", book: Json = BOOK, *, listens: bool = False
 ) -> AsyncIterator[RlqsHarness]:
     clock = ManualClock()
@@ -128,7 +128,7 @@ async def world(
 
 
 async def test_one_envoy_has_it_all_and_is_told_in_envoys_words() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         await one.report((ALL, 1, 0))
         made.clock.advance(5)
@@ -141,7 +141,7 @@ async def test_one_envoy_has_it_all_and_is_told_in_envoys_words() -> None:
 
 
 async def test_two_share_by_demand_and_never_have_more_than_the_limit() -> None:
-    async with world() as made:
+    async with harness() as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
         told: dict[str, float] = {}
@@ -158,7 +158,7 @@ async def test_two_share_by_demand_and_never_have_more_than_the_limit() -> None:
 
 
 async def test_one_that_is_gone_leaves_its_part_when_that_has_run_out() -> None:
-    async with world() as made:
+    async with harness() as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
         made.clock.advance(5)
@@ -175,7 +175,7 @@ async def test_one_that_is_gone_leaves_its_part_when_that_has_run_out() -> None:
 
 
 async def test_one_that_comes_back_keeps_what_it_has_until_that_has_run_out() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         await one.rate(ALL, 1)
         made.clock.advance(5)
@@ -194,7 +194,7 @@ async def test_one_that_comes_back_keeps_what_it_has_until_that_has_run_out() ->
 
 
 async def test_a_new_bucket_is_answered_while_the_engine_listens() -> None:
-    async with world(listens=True) as made:
+    async with harness(listens=True) as made:
         one = made.envoy()
         assert await one.rate(ALL, 1) == 0
         made.clock.advance(LIVE)
@@ -204,7 +204,7 @@ async def test_a_new_bucket_is_answered_while_the_engine_listens() -> None:
 
 async def test_a_rule_may_give_an_initial_share() -> None:
     shared = {"name": "shared"}
-    async with world() as made:
+    async with harness() as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(shared, 1)
         made.clock.advance(5)
@@ -220,7 +220,7 @@ async def test_a_rule_may_give_an_initial_share() -> None:
 
 async def test_an_initial_share_is_for_those_who_join_only() -> None:
     rule = {"name": "one", "when": {"name": "all"}, "limit": "1/hour burst 1", "initial_share": 100}
-    async with world(book={"rules": [rule]}) as made:
+    async with harness(book={"rules": [rule]}) as made:
         one, other = made.envoy(), made.envoy()
         await one.rate(ALL, 1)
         told = []
@@ -232,7 +232,7 @@ async def test_an_initial_share_is_for_those_who_join_only() -> None:
 
 
 async def test_who_is_still_without_a_part_later_is_refused() -> None:
-    async with world(
+    async with harness(
         book={"rules": [{"name": "one", "when": {"name": "all"}, "limit": "1/hour burst 1"}]}
     ) as made:
         one, other = made.envoy(), made.envoy()
@@ -246,7 +246,7 @@ async def test_who_is_still_without_a_part_later_is_refused() -> None:
 
 
 async def test_a_name_makes_it_the_same_holder_again() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy("edge-1")
         await one.rate(ALL, 1)
         made.clock.advance(5)
@@ -265,12 +265,12 @@ async def test_a_name_makes_it_the_same_holder_again() -> None:
     [({"name": "free"}, float("inf")), ({"name": "quiet"}, float("inf")), ({"name": "closed"}, 0.0)],
 )
 async def test_what_is_not_divided(bucket: dict[str, str], rate: float) -> None:
-    async with world() as made:
+    async with harness() as made:
         assert await made.envoy().rate(bucket, 1) == rate
 
 
 async def test_slots_cannot_be_divided_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         assert await one.rate({"name": "held"}, 1) is None
         assert await one.rate({"name": "held"}, 1) is None
@@ -278,7 +278,7 @@ async def test_slots_cannot_be_divided_and_the_log_says_so_once(caplog: pytest.L
 
 
 async def test_of_several_rules_the_smallest_counts() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         both = {"name": "all", "user": "ann"}
         await one.rate(both, 1)
@@ -288,7 +288,7 @@ async def test_of_several_rules_the_smallest_counts() -> None:
 
 async def test_two_buckets_of_one_count_share_it() -> None:
     book = {"rules": [{"name": "all", "when": {"domain": "edge", "kind": True}, "limit": "100/s burst 200"}]}
-    async with world(book=book) as made:
+    async with harness(book=book) as made:
         one = made.envoy()
         first, second = {"kind": "a"}, {"kind": "b"}
         told: list[list[float]] = []
@@ -301,7 +301,7 @@ async def test_two_buckets_of_one_count_share_it() -> None:
 
 
 async def test_an_idle_bucket_is_abandoned() -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         await one.report((ALL, 1, 0))
         for _ in range(rlqs.MAX_IDLE_REPORTS - 1):
@@ -319,7 +319,7 @@ async def test_an_idle_bucket_is_abandoned() -> None:
 async def test_what_cannot_be_read_ends_the_stream_with_a_sentence(
     domain: str, bucket: dict[str, str], words: str
 ) -> None:
-    async with world() as made:
+    async with harness() as made:
         one = made.envoy()
         message = rlqs_pb2.RateLimitQuotaUsageReports(domain=domain)
         message.bucket_quota_usages.add().bucket_id.bucket.update(bucket)

@@ -25,12 +25,12 @@ THREE = SharedDictMeter(parse("3/minute"), "three")
 
 @pytest.fixture
 def small() -> Iterator[SharedDictNginx]:
-    with DrivenClock(BASE_US) as clock, SharedDictNginx(driven=clock, size="512k") as place:
-        yield place
+    with DrivenClock(BASE_US) as clock, SharedDictNginx(driven=clock, size="512k") as nginx:
+        yield nginx
 
 
-def fill(place: SharedDictNginx, most: int = ALL, ttl: float = 0, name: str = "x") -> int:
-    return int(place.ask("fill", most=most, ttl=ttl, name=name))
+def fill(nginx: SharedDictNginx, most: int = ALL, ttl: float = 0, name: str = "x") -> int:
+    return int(nginx.ask("fill", most=most, ttl=ttl, name=name))
 
 
 def test_new_keys_share_one_count(small: SharedDictNginx) -> None:
