@@ -29,7 +29,7 @@ from benchmarks.interleave import (
 )
 from benchmarks.report import BenchmarkReport
 from benchmarks.servers import pinned_server
-from tests.servers.resp import ask
+from tests.servers.raw_redis_client import ask
 
 LIMIT, AMOUNT, SECONDS = "10/minute", 10, 60
 ASKED = 1_000  # times for each key

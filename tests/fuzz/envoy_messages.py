@@ -15,7 +15,7 @@ from envoy.service.rate_limit_quota.v3 import rlqs_pb2  # type: ignore[import-un
 from envoy.service.ratelimit.v3 import rls_pb2  # type: ignore[import-untyped]
 
 from headgate.service.envoy import rlqs, rls
-from tests.fuzz import http2_frames
+from tests.fuzz import http2_frame_builder
 from tests.fuzz.connections import NoReply, exchanged
 from tests.fuzz.mutate import TEXTS, spoilt
 from tests.fuzz.service_under_attack import SECONDS
@@ -162,8 +162,8 @@ def _framed(rng: Random, method: bytes, messages: list[bytes]) -> list[bytes]:
         body += bytes((flag,)) + length.to_bytes(4, "big") + message
     kind = rng.choice((b"application/grpc",) * 5 + (b"application/json", b"application/grpc+x", b""))
     path = method if rng.random() < 0.9 else rng.choice((b"/", b"", b"/x/y", b"/" + b"z" * 9000, method + b"\0"))
-    whole = http2_frames.request(path, body[:16_000], kind=kind)
-    return whole if rng.random() < 0.5 else http2_frames.broken(rng, whole)
+    whole = http2_frame_builder.request(path, body[:16_000], kind=kind)
+    return whole if rng.random() < 0.5 else http2_frame_builder.broken(rng, whole)
 
 
 async def _sent(port: int, made: list[bytes]) -> str | None:

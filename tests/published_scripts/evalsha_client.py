@@ -2,7 +2,7 @@
 
 from headgate.engines.redis.published_scripts import publish
 from tests.servers import RedisServer
-from tests.servers.resp import ErrorReply, Reply
+from tests.servers.raw_redis_client import ErrorReply, Reply
 
 KEY = "rate_limiter:seckill:1"
 

@@ -7,7 +7,7 @@ import pytest
 from tests.published_scripts.evalsha_client import EvalshaClient
 from tests.published_scripts.exact_bucket import ExactBucket
 from tests.servers import BASE_US, RedisServer
-from tests.servers.resp import Reply
+from tests.servers.raw_redis_client import Reply
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -3,7 +3,7 @@
 from headgate import Limit, Limiter
 from tests.published_scripts.recorded_defects import DefectStep, RecordedDefect
 from tests.servers import RedisServer
-from tests.servers.resp import Reply
+from tests.servers.raw_redis_client import Reply
 
 KEY = "item:1"
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from tests.servers.binaries import Kind, command, server_binary
 from tests.servers.driven_clock import DrivenClock
-from tests.servers.resp import ErrorReply, Reply, ask
+from tests.servers.raw_redis_client import ErrorReply, Reply, ask
 
 START_SECONDS = 20
 PORT_ATTEMPTS = 5

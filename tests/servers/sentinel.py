@@ -14,8 +14,8 @@ from typing import Self
 from urllib.parse import quote, urlencode
 
 from tests.servers.binaries import Kind
+from tests.servers.raw_redis_client import ErrorReply, Reply
 from tests.servers.redis_server import RedisServer, login_of
-from tests.servers.resp import ErrorReply, Reply
 from tests.servers.waiting import until
 
 NAME = "mymaster"

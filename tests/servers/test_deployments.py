@@ -12,7 +12,7 @@ from redis.sentinel import Sentinel
 
 from tests.servers import KINDS, Cluster, Kind, Sentinels, TlsServer
 from tests.servers.cluster import SLOTS, ClusterNode, slot_of
-from tests.servers.resp import ErrorReply, Reply, ask
+from tests.servers.raw_redis_client import ErrorReply, Reply, ask
 from tests.servers.waiting import until
 
 pytestmark = pytest.mark.servers

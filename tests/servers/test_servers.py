@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import BASE_US, KINDS, DrivenClock, Kind, MissingComponent, RedisServer
-from tests.servers.resp import ErrorReply, ask
+from tests.servers.raw_redis_client import ErrorReply, ask
 
 pytestmark = pytest.mark.servers
 each_kind = pytest.mark.parametrize("kind", KINDS)

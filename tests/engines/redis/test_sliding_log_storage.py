@@ -18,7 +18,7 @@ from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, s
 from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.engines.redis.sync_engine import RedisEngine
 from tests.servers import BASE_US, RedisServer
-from tests.servers.resp import Reply, ask
+from tests.servers.raw_redis_client import Reply, ask
 
 HEADER, WIDTH = 39, 7
 

@@ -15,7 +15,7 @@ from headgate.limiter import Limiter
 from tests.engines.slot_harness import BASE_US, SECOND, SlotHarness
 from tests.engines.slot_stories import Story, stories
 from tests.servers import RedisServer
-from tests.servers.resp import Reply, ask
+from tests.servers.raw_redis_client import Reply, ask
 
 KEY = "hg:{key}"
 SCRIPT = standalone_script("slots", "slots").text

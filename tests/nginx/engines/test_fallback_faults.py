@@ -12,7 +12,7 @@ from tests.nginx.engines.outage_harness import AGAIN, BACK, GONE, PLENTY, SLOW, 
 from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Cluster, Proxy, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
-from tests.servers.resp import ErrorReply
+from tests.servers.raw_redis_client import ErrorReply
 from tests.servers.waiting import until
 
 

@@ -6,7 +6,7 @@ from tests.published_scripts.evalsha_client import EvalshaClient
 from tests.published_scripts.exact_bucket import ExactBucket
 from tests.published_scripts.recorded_defects import RecordedDefect
 from tests.servers import BASE_US, RedisServer
-from tests.servers.resp import Reply
+from tests.servers.raw_redis_client import Reply
 
 
 def rl_init_refills_every_time(entry: RecordedDefect, server: RedisServer) -> None:

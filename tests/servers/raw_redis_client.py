@@ -1,4 +1,4 @@
-"""Just enough of the Redis protocol to ask a server something without a client library."""
+"""Sends commands to a Redis over its Unix socket, without a client library."""
 
 import socket
 from typing import BinaryIO
