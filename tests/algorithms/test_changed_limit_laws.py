@@ -47,7 +47,7 @@ PAIRS = [(one, other) for family in FAMILIES.values() for one in family for othe
 FIRST_AND_LAST = [(one, other) for family in FAMILIES.values() for one in family for other in family]
 
 
-class Count:
+class ChangedLimitKey:
     """One count, judged by whichever limit asks."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class Count:
         self.written: Limit | None = None
         self.now_us = START_US
 
-    def copy(self) -> Count:
-        other = Count()
+    def copy(self) -> ChangedLimitKey:
+        other = ChangedLimitKey()
         other.state, other.written, other.now_us = deepcopy(self.state), self.written, self.now_us
         return other
 
@@ -76,8 +76,8 @@ charges = st.lists(st.tuples(st.integers(0, 2 * 10**6) | st.just(0), st.integers
 pauses = st.sampled_from([0, 0, 1, 10**6, 61 * 10**6]) | st.integers(0, 10**8)
 
 
-def used(limit: Limit, history: list[tuple[int, int]]) -> Count:
-    count = Count()
+def used(limit: Limit, history: list[tuple[int, int]]) -> ChangedLimitKey:
+    count = ChangedLimitKey()
     for gap_us, cost in history:
         count.now_us += gap_us
         count.ask(limit, cost)

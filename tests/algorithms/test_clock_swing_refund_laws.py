@@ -42,7 +42,7 @@ verbs = st.sampled_from(["take", "take", "take", "reserve", "refund", "refund", 
 steps = st.lists(st.tuples(moves, verbs, st.integers(1, 5), st.integers(0, 3), st.booleans()), max_size=40)
 
 
-class Life:
+class SwingingClockKey:
     """One key, and every charge with the instant at which it was served."""
 
     def __init__(self, text: str) -> None:
@@ -125,7 +125,7 @@ EMPTIED: list[Step] = [
 @example(history=EMPTIED)
 @given(history=steps)
 def test_a_clock_that_swings_mints_nothing_whatever_is_given_back(text: str, history: list[Step]) -> None:
-    life = Life(text)
+    life = SwingingClockKey(text)
     for step in history:
         life.play(step)
         life.check()

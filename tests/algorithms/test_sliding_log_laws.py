@@ -31,7 +31,7 @@ def walk(limit: SlidingLog, steps: list[tuple[int, int, int | None]]) -> tuple[S
     return state, now_us
 
 
-class Everything:
+class UnboundedLog:
     """A log that forgets nothing and counts: the same answers, the obvious way."""
 
     def __init__(self, limit: SlidingLog) -> None:
@@ -65,7 +65,7 @@ class Everything:
 def test_it_answers_as_a_log_that_forgets_nothing(
     limit: SlidingLog, steps: list[tuple[int, int, int | None]]
 ) -> None:
-    everything = Everything(limit)
+    everything = UnboundedLog(limit)
     state, now_us = None, now_0
     for gap, cost, patience_us in steps:
         now_us += gap

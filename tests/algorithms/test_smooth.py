@@ -25,7 +25,7 @@ from headgate.errors import InvalidRule
 T0 = 1_700_000_000_000_000
 
 
-class Key:
+class SmoothKey:
     """One key that lives through a story, in seconds: what comes back is kept, as an engine would."""
 
     def __init__(self, limit: Smooth) -> None:
@@ -96,25 +96,25 @@ def full_us(limit: Smooth, state: State) -> float:
 
 
 def test_the_next_one_pays() -> None:
-    key = Key(Smooth(5))
+    key = SmoothKey(Smooth(5))
     assert [key.acquire(0), key.acquire(0, 4), key.acquire(0)] == [0, 0.2, 1.0]
     assert [key.ask(1.1), key.ask(1.2)] == [(False, 0.1), (True, 0)]
 
 
 def test_a_burst_is_saved_while_idle() -> None:
-    key = Key(Smooth(10, burst=2))
+    key = SmoothKey(Smooth(10, burst=2))
     assert key.remaining(0) == 1  # nothing saved yet
     key.ask(0)
     assert (key.remaining(0), key.remaining(0.6), key.remaining(100)) == (0, 6, 21)
     assert [key.ask(100)[0] for _ in range(22)] == [True] * 21 + [False]
-    key = Key(Smooth(10, burst=0))  # every unit keeps its distance
+    key = SmoothKey(Smooth(10, burst=0))  # every unit keeps its distance
     assert [key.ask(0), key.ask(100), key.ask(100)] == [(True, 0), (True, 0), (False, 0.1)]
     assert dead_at_us(key.limit, key.state or retune(key.limit, None, 0)) == T0 + 100_200_000
 
 
 def test_a_warm_up_starts_cold_and_warms_with_demand() -> None:
     """Guava's own table: 2/s, 4 s of warm-up, cold 3."""
-    key = Key(Smooth(2, warmup=4))
+    key = SmoothKey(Smooth(2, warmup=4))
     waits = [key.acquire(0) or 0.0 for _ in range(8)]
     assert [b - a for a, b in pairwise(waits)] == [1.375, 1.125, 0.875, 0.625, 0.5, 0.5, 0.5]
     assert (key.remaining(0), key.remaining(100)) == (0, 1)
@@ -127,7 +127,7 @@ def test_a_changed_rate_is_guavas() -> None:
     assert state[:2] == (249.0, 12_689)
     assert retune(faster, state, 12_690) == (423.30042499999996, 12_690, 12_690, faster.args, 0, 0)
     assert reserve(faster, state, 12_690, 1) == reserve(faster, retune(faster, state, 12_690), 12_690, 1)
-    key = Key(Smooth(1))
+    key = SmoothKey(Smooth(1))
     key.ask(0, 10)
     key.limit = Smooth(100)
     assert key.ask(0) == (False, 10)  # debt already granted stays
@@ -142,7 +142,7 @@ def test_a_changed_rate_is_guavas() -> None:
 
 
 def test_the_clock_steps_back_and_debt_and_store_are_kept() -> None:
-    key = Key(Smooth(10))
+    key = SmoothKey(Smooth(10))
     key.ask(0)
     key.ask(0.55, 6)
     assert key.ask(0.55) == (False, 0.15)
@@ -153,20 +153,20 @@ def test_the_clock_steps_back_and_debt_and_store_are_kept() -> None:
 
 
 def test_debt_ends_at_the_horizon() -> None:
-    key = Key(Smooth(1))
+    key = SmoothKey(Smooth(1))
     most = key.limit.max_units
     assert most == HORIZON_US // 1_000_000
     assert key.ask(0, most + 1) == key.ask(0, most + 1, 1e9) == (False, None)
     assert key.ask(0, most) == (True, 0)
     assert key.ask(0, 1, 1e9) == (False, most)
     assert key.ask(most, most) == (True, 0)
-    rested = Key(Smooth(1, burst=10))
+    rested = SmoothKey(Smooth(1, burst=10))
     rested.ask(0)
     assert rested.ask(100, most + 1) == (False, None)  # never, whatever is saved
 
 
 def test_a_refund_opens_the_window_and_refills_the_store() -> None:
-    key = Key(Smooth(10))
+    key = SmoothKey(Smooth(10))
     key.ask(0)
     key.ask(0.5, 6)  # four saved, two to be paid for
     assert key.give_back(0.5, key.receipt, units=1)
@@ -175,7 +175,7 @@ def test_a_refund_opens_the_window_and_refills_the_store() -> None:
     assert key.remaining(0.5) == 5
     assert key.give_back(0.5, key.receipt._replace(refunded_units=6)) is False
     # What has drained is not given back twice.
-    key = Key(Smooth(10))
+    key = SmoothKey(Smooth(10))
     key.ask(0)
     key.ask(10, 10)
     first = key.receipt
@@ -183,18 +183,18 @@ def test_a_refund_opens_the_window_and_refills_the_store() -> None:
     key.ask(11.5, 10)
     assert key.give_back(11.5, first) is False
     assert key.remaining(11.5) == 1
-    key = Key(Smooth(10))
+    key = SmoothKey(Smooth(10))
     key.ask(0)
     assert [key.give_back(1.1, key.receipt), key.give_back(1.099999, key.receipt)] == [False, True]
 
 
 def test_a_refund_cools_the_warm_up_again() -> None:
-    key = Key(Smooth(2, warmup=4))
+    key = SmoothKey(Smooth(2, warmup=4))
     key.ask(0, 4)
     assert key.kept == (4.0, 4_000_000)
     assert key.give_back(1, key.receipt)
     assert key.kept == (8.0, 1_000_000)
-    key = Key(Smooth(2, warmup=4))
+    key = SmoothKey(Smooth(2, warmup=4))
     key.ask(0, 2)
     assert key.give_back(0, key.receipt, units=1)
     assert key.kept == (7.0, 1_375_000)  # as if one had been taken, the dearest
@@ -202,7 +202,7 @@ def test_a_refund_cools_the_warm_up_again() -> None:
 
 
 def test_a_refund_under_a_later_charge_opens_no_window_of_a_warm_up() -> None:
-    key = Key(Smooth(1, warmup=2, cold=1))
+    key = SmoothKey(Smooth(1, warmup=2, cold=1))
     key.acquire(0, 4)
     first = key.receipt
     assert key.acquire(0, 4) == 4  # is served then, and pays until 8
@@ -213,7 +213,7 @@ def test_a_refund_under_a_later_charge_opens_no_window_of_a_warm_up() -> None:
 
 def test_a_reservation_is_cancelled_whole_or_not_at_all() -> None:
     for limit in (Smooth(10), Smooth(10, warmup=5)):
-        key = Key(limit)
+        key = SmoothKey(limit)
         key.ask(0, 5)
         before = key.kept
         key.acquire(0, 3)

@@ -11,21 +11,21 @@ from headgate.engines.charge_options import ChargeOptions
 from headgate.engines.memory.engine import MemoryEngine, MemoryMeter
 from headgate.engines.port import Meter
 from headgate.testing import Story, SyncAdapter, engine_stories
-from tests.contract.engine_harness import Place
+from tests.contract.engine_harness import EngineHarness
 
 stories = pytest.mark.parametrize("story", engine_stories, ids=lambda story: story.__name__)
 
 
 @stories
-def test_our_engines_keep_their_promises(story: Story, place: Place) -> None:
-    if not place.awaited:
-        return story(place.engine, place.clock)
-    engine = SyncAdapter(place.async_engine)
-    story(engine, place.clock)
+def test_our_engines_keep_their_promises(story: Story, harness: EngineHarness) -> None:
+    if not harness.awaited:
+        return story(harness.engine, harness.clock)
+    engine = SyncAdapter(harness.async_engine)
+    story(engine, harness.clock)
     return engine.close()
 
 
-class Spendthrift(MemoryEngine):
+class PartialChargeEngine(MemoryEngine):
     """Charges what it can of a joint question, one by one."""
 
     def decide_all(
@@ -34,14 +34,14 @@ class Spendthrift(MemoryEngine):
         return [meter.decide(key, cost, patience_us) for meter, key, cost in charges]
 
 
-class Forgetful(MemoryEngine):
+class SingleCounterEngine(MemoryEngine):
     """Has one count for everybody."""
 
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
         return super().meter(limit, "everybody", options)
 
 
-class Generous(MemoryEngine):
+class RepeatedRefundEngine(MemoryEngine):
     """Gives back as often as it is asked, and what was served too."""
 
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
@@ -55,7 +55,7 @@ class Generous(MemoryEngine):
         return meter
 
 
-class Impatient(MemoryEngine):
+class NoReservationEngine(MemoryEngine):
     """Knows no reservations."""
 
     def meter(self, limit: Limit, name: str, options: ChargeOptions | None = None) -> MemoryMeter:
@@ -69,7 +69,9 @@ class Impatient(MemoryEngine):
         return meter
 
 
-@pytest.mark.parametrize("kind", [Spendthrift, Forgetful, Generous, Impatient])
+@pytest.mark.parametrize(
+    "kind", [PartialChargeEngine, SingleCounterEngine, RepeatedRefundEngine, NoReservationEngine]
+)
 def test_a_broken_promise_is_noticed(kind: type[MemoryEngine]) -> None:
     broken = []
     for story in engine_stories:

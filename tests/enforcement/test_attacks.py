@@ -31,7 +31,7 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.rules import load
 from headgate.rules.attributes import Attributes, request
 from headgate.rules.match import Matcher
-from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
 from tests.engines.redis.version_harness import close_all, versions_at
 from tests.servers import Proxy, RedisServer
 from tests.servers.waiting import until
@@ -96,7 +96,7 @@ def test_what_only_shadows_ask_is_not_waited_for_long() -> None:
 def test_a_shadow_whose_part_of_a_cluster_is_gone_brings_no_fallback_upon_others() -> None:
     clock = ManualClock()
     wire = faulty(clock, parts=True)  # by the first letter of the key
-    engine = Settled(wire, fallback=None, clock=clock)
+    engine = ImmediateFallback(wire, fallback=None, clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live", fallback="deny"))
     shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
     wire.down_parts = {"b"}
@@ -128,7 +128,7 @@ def test_nobody_waits_long_for_what_is_aside_on_another_server(
     assert rounds == [[said, waits, said], [said, said]]
 
 
-class Parted(Faulty):
+class PartlyDownEngine(FaultyEngine):
     """Decides as a cluster does: what is aside where nobody answers is in nobody's way."""
 
     def decide_all(
@@ -143,8 +143,8 @@ class Parted(Faulty):
 
 def test_a_shadow_that_nobody_waited_for_tells_nothing_of_its_server() -> None:
     clock = ManualClock()
-    wire = Parted(MemoryEngine(clock), parts=True)
-    engine = Settled(wire, fallback="deny", clock=clock)
+    wire = PartlyDownEngine(MemoryEngine(clock), parts=True)
+    engine = ImmediateFallback(wire, fallback="deny", clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live"))
     shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
     wire.down_parts = {"b"}
@@ -156,8 +156,8 @@ def test_a_shadow_that_nobody_waited_for_tells_nothing_of_its_server() -> None:
 
 def test_a_server_that_answers_the_living_is_there_though_it_let_a_shadow_wait() -> None:
     clock = ManualClock()
-    wire = Parted(MemoryEngine(clock), parts=True)
-    engine = Settled(wire, fallback="deny", clock=clock)
+    wire = PartlyDownEngine(MemoryEngine(clock), parts=True)
+    engine = ImmediateFallback(wire, fallback="deny", clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live"))
     shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
     for _ in range(FAILURES_TO_OPEN):
@@ -170,8 +170,8 @@ def test_a_server_that_answers_the_living_is_there_though_it_let_a_shadow_wait()
 
 def test_while_a_part_of_a_cluster_is_probed_its_shadows_bring_no_fallback_upon_others() -> None:
     clock = ManualClock()
-    wire = Parted(MemoryEngine(clock), parts=True)
-    engine = Settled(wire, fallback="deny", clock=clock)
+    wire = PartlyDownEngine(MemoryEngine(clock), parts=True)
+    engine = ImmediateFallback(wire, fallback="deny", clock=clock)
     live = engine.meter(DAY, "live", ChargeOptions("live"))
     shadow = engine.meter(DAY, "shadow", ChargeOptions("shadow", is_shadow=True))
     wire.down_parts = {"b"}

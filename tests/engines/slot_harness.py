@@ -21,7 +21,7 @@ class Keeper(Protocol):
     def forgotten(self) -> bool: ...
 
 
-class Room:
+class SlotHarness:
     """A keeper, as a story speaks to it."""
 
     def __init__(self, keeper: Keeper) -> None:

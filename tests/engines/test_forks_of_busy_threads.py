@@ -256,11 +256,11 @@ def test_a_child_is_one_member_however_many_engines_share_it() -> None:
 
 
 def test_what_fails_in_a_child_does_not_keep_others_from_starting_afresh() -> None:
-    class Broken:
+    class FailingThread:
         def fail(self) -> None:
             raise RuntimeError("can't start new thread")
 
-    broken = Broken()
+    broken = FailingThread()
     on_fork(broken.fail)
     engine = MemoryEngine()
     assert found_by_child(lambda: engine.meter(parse("1/s"), "limit").decide("key", 1)[0], engine.lock)

@@ -21,7 +21,7 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable, InvalidCharge, InvalidRule
 from headgate.limit_syntax import parse
 from headgate.testing.sync_adapter import SyncAdapter
-from tests.engines.layers.faulty_engine import Settled, faulty
+from tests.engines.layers.faulty_engine import ImmediateFallback, faulty
 from tests.servers import BASE_US, RedisServer
 
 LIMIT = parse("100/s")
@@ -48,7 +48,7 @@ def old(clock: ManualClock) -> MemoryEngine:
     return engine
 
 
-class Memory:
+class MemoryLedgers:
     """The embedded engine under a clock, as a server would be asked."""
 
     def __init__(self, *, awaited: bool = False) -> None:
@@ -60,7 +60,7 @@ class Memory:
         self.clock.advance(seconds)
 
 
-class Server:
+class ServerLedgers:
     """A server under a driven clock."""
 
     def __init__(self, server: RedisServer, *, awaited: bool = False) -> None:
@@ -79,38 +79,38 @@ WORLDS = ["memory", "awaited memory", "redis", "awaited redis", "valkey", "await
 
 
 @pytest.fixture(params=WORLDS)
-def world(
+def ledgers(
     request: pytest.FixtureRequest, driven_redis: RedisServer, driven_valkey: RedisServer
 ) -> Iterator[object]:
     awaited, kind = request.param.startswith("awaited"), request.param.split()[-1]
     servers = {"redis": driven_redis, "valkey": driven_valkey}
-    found = Server(servers[kind], awaited=awaited) if kind in servers else Memory(awaited=awaited)
+    found = ServerLedgers(servers[kind], awaited=awaited) if kind in servers else MemoryLedgers(awaited=awaited)
     yield found
     found.engine.close()
 
 
-def test_a_limit_is_divided_among_those_who_report(world: Memory | Server) -> None:
-    ledger = ledger_of(world.engine)
+def test_a_limit_is_divided_among_those_who_report(ledgers: MemoryLedgers | ServerLedgers) -> None:
+    ledger = ledger_of(ledgers.engine)
     told = ledger.grant("key", "a", 400, 10 * SECOND)
     assert told == QuotaGrant(72_500_000, PERIOD_US, 72, TTL_US, ALL_GRANT_UNITS * 725 // 1000)
     assert per_second(ledger.grant("key", "b", 2000, 10 * SECOND)) == 27.5
     assert per_second(ledger.grant("other key", "b", 2000, 10 * SECOND)) == 100
-    world.advance(5)
+    ledgers.advance(5)
     assert per_second(ledger.grant("key", "a", 200, 5 * SECOND)) == 45
-    world.advance(5)
+    ledgers.advance(5)
     assert per_second(ledger.grant("key", "b", 1000, 5 * SECOND)) == 55
     assert ledger.grant("key", "c", None) == QuotaGrant(0, PERIOD_US, 0, TTL_US, 0)
     assert ledger.grant("key", "c", 10**6, 0) == ledger.grant("key", "c", None)
     ledger.leave("key", "a")
     ledger.leave("never seen", "a")
-    world.advance(5)
+    ledgers.advance(5)
     assert per_second(ledger.grant("key", "b", 1000, 5 * SECOND)) == pytest.approx(100 - 100 / 3, abs=0.001)
     assert ledger.limit == LIMIT
     assert ledger.name == "rule"
 
 
-def test_who_has_no_name_is_not_noted(world: Memory | Server) -> None:
-    ledger = ledger_of(world.engine)
+def test_who_has_no_name_is_not_noted(ledgers: MemoryLedgers | ServerLedgers) -> None:
+    ledger = ledger_of(ledgers.engine)
     for key, holder in (("", "a"), ("key", "")):
         with pytest.raises(InvalidCharge, match="not empty"):
             ledger.grant(key, holder, 1, SECOND)
@@ -119,9 +119,9 @@ def test_who_has_no_name_is_not_noted(world: Memory | Server) -> None:
     with pytest.raises(InvalidCharge, match="0 units or more"):
         ledger.grant("key", "a", -1, SECOND)
     with pytest.raises(InvalidRule, match="cannot be divided"):
-        ledger_of(world.engine, "10 slots")
+        ledger_of(ledgers.engine, "10 slots")
     with pytest.raises(InvalidRule, match="at most a day"):
-        world.engine.quota_ledger(LIMIT, "rule", 86_400 * SECOND, 1)
+        ledgers.engine.quota_ledger(LIMIT, "rule", 86_400 * SECOND, 1)
 
 
 def test_a_new_engine_in_memory_listens_until_all_earlier_parts_have_run_out() -> None:
@@ -190,18 +190,18 @@ def test_a_key_lives_as_long_as_anything_may_be_in_use(driven_server: RedisServe
 def test_a_server_that_lost_a_ledger_listens_if_one_asks_who_knows(
     awaited: bool, driven_server: RedisServer
 ) -> None:
-    world = Server(driven_server, awaited=awaited)
-    ledger_of(world.engine).grant("key", "a", 200, SECOND)
-    world.advance(4)
+    ledgers = ServerLedgers(driven_server, awaited=awaited)
+    ledger_of(ledgers.engine).grant("key", "a", 200, SECOND)
+    ledgers.advance(4)
     driven_server.flush()
-    changed = ledger_of(world.engine, "50/s")  # the limit may have changed meanwhile
+    changed = ledger_of(ledgers.engine, "50/s")  # the limit may have changed meanwhile
     assert changed.grant("key", "b", 200, SECOND) is None
     assert per_second(changed.grant("never told", "b", 200, SECOND)) == 50
-    world.advance(5.999_999)
+    ledgers.advance(5.999_999)
     assert changed.grant("key", "a", 200, SECOND) is None
-    world.advance(0.000_001)
+    ledgers.advance(0.000_001)
     assert per_second(changed.grant("key", "a", 200, SECOND)) == 25
-    world.engine.close()
+    ledgers.engine.close()
 
 
 def test_nobody_need_listen_for_what_was_told_to_be_nothing(driven_server: RedisServer) -> None:
@@ -219,7 +219,7 @@ def test_an_engine_that_does_not_answer_tells_nothing(instead: FallbackMode | No
     clock = ManualClock(BASE_US)
     wire = faulty(clock)
     wire.engine = old(clock)
-    engine = Settled(wire, fallback=instead, clock=clock)
+    engine = ImmediateFallback(wire, fallback=instead, clock=clock)
     ledger = ledger_of(engine)
     assert per_second(ledger.grant("key", "a", 200, SECOND)) == 100
     wire.down = True

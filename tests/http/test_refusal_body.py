@@ -27,14 +27,14 @@ from headgate.rules.load import from_mapping
 from headgate.rules.rule import Refusal
 from headgate.rules.serialization import document
 from tests.nginx.lua_twins import twins
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 JSON, BROWSER, CURL = "application/json", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "*/*"
 TYPES = "https://iana.org/assignments/http-problem-types"
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
+def lua() -> Iterator[LuajitProcess]:
     running = twins()
     yield running
     running.close()
@@ -182,7 +182,9 @@ REFUSES: st.SearchStrategy[dict[str, Any]] = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(REFUSES, NAMES, st.sampled_from([None, JSON]) | ACCEPTS)
 @example({}, ["".join(map(chr, range(0xA0)))], JSON)
-def test_nginx_answers_the_same(lua: Lua, refuse: dict[str, Any], names: list[str], accept: str | None) -> None:
+def test_nginx_answers_the_same(
+    lua: LuajitProcess, refuse: dict[str, Any], names: list[str], accept: str | None
+) -> None:
     book = from_mapping({"rules": [{"name": "login", "limit": "1/s", "refuse": refuse}]})
     written = document(book)["rules"][0].get("refuse")
     question = {"rule": "login", "violated": names}
@@ -202,7 +204,7 @@ def test_nginx_answers_the_same(lua: Lua, refuse: dict[str, Any], names: list[st
 
 @settings(max_examples=300, deadline=None)
 @given(ACCEPTS)
-def test_nginx_and_we_tell_alike_who_would_rather_have_json(lua: Lua, accept: str) -> None:
+def test_nginx_and_we_tell_alike_who_would_rather_have_json(lua: LuajitProcess, accept: str) -> None:
     assert wants_json(accept) is ("body" in lua.ask("refusal", rule="login", violated=["login"], accept=accept))
 
 

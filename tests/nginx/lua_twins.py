@@ -7,13 +7,13 @@ from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import Limit
 from headgate.engines.redis.protocol import limit_args
 from headgate.http.headers import per_second, quota
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 DRIVER = Path(__file__).with_name("twins.lua")
 
 
-def twins() -> Lua:
-    return Lua(DRIVER)
+def twins() -> LuajitProcess:
+    return LuajitProcess(DRIVER)
 
 
 def entry(limit: Limit) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.nginx.lua_twins import twins
-from tests.nginx.rules.luajit_process import Lua
+from tests.nginx.rules.luajit_process import LuajitProcess
 
 TEXTS = st.text(st.characters(codec="utf-8")) | st.text('"\\/bfnrtu0041\n\t\x00\x1f\x7f', max_size=30)
 NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def lua() -> Iterator[Lua]:
+def lua() -> Iterator[LuajitProcess]:
     running = twins()
     yield running
     running.close()
@@ -38,13 +38,13 @@ def restored(value: Any) -> Any:
 
 
 @given(value=VALUES, plain=st.booleans())
-def test_what_python_writes_is_read(lua: Lua, value: Any, plain: bool) -> None:
+def test_what_python_writes_is_read(lua: LuajitProcess, value: Any, plain: bool) -> None:
     found = restored(lua.ask("read", text=json.dumps(value, ensure_ascii=plain)))
     assert found == [value]
 
 
 @given(text=TEXTS)
-def test_what_is_quoted_is_read_as_it_was(lua: Lua, text: str) -> None:
+def test_what_is_quoted_is_read_as_it_was(lua: LuajitProcess, text: str) -> None:
     quoted = restored(lua.ask("quoted", text=text))
     assert json.loads(quoted) == text
     assert restored(lua.ask("read", text=quoted)) == [text]
@@ -65,5 +65,5 @@ def test_what_is_quoted_is_read_as_it_was(lua: Lua, text: str) -> None:
         ("", 1, "a value"),
     ],
 )
-def test_what_is_not_json_is_refused_where_it_is_not(lua: Lua, text: str, at: int, wanted: str) -> None:
+def test_what_is_not_json_is_refused_where_it_is_not(lua: LuajitProcess, text: str, at: int, wanted: str) -> None:
     assert lua.ask("read", text=text) == {"error": f"This is not JSON: {wanted} was expected at byte {at}."}

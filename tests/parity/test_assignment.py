@@ -45,7 +45,7 @@ end
 """
 
 
-class Question(NamedTuple):
+class GrantQuestion(NamedTuple):
     verb: str
     name: str
     wants: int | None
@@ -58,7 +58,7 @@ class Question(NamedTuple):
         return " ".join("-" if each is None else str(each) for each in self)
 
 
-def walk(rng: random.Random, steps: int, names: int) -> Iterator[Question]:
+def walk(rng: random.Random, steps: int, names: int) -> Iterator[GrantQuestion]:
     now_us, live_us, least = BASE_US, 10 * SECOND, 1000
     for _ in range(steps):
         chance = rng.random()
@@ -94,10 +94,10 @@ def walk(rng: random.Random, steps: int, names: int) -> Iterator[Question]:
             ]
         )
         unknown_us = rng.choice([0, 0, now_us, now_us + 1, now_us + 2 * SECOND, now_us + 10**12])
-        yield Question(verb, f"e{rng.randrange(names)}", wants, now_us, live_us, unknown_us, least)
+        yield GrantQuestion(verb, f"e{rng.randrange(names)}", wants, now_us, live_us, unknown_us, least)
 
 
-def answers(asked: list[Question], state: State | None = None) -> Iterator[str]:
+def answers(asked: list[GrantQuestion], state: State | None = None) -> Iterator[str]:
     for verb, name, wants, now_us, live_us, unknown_us, least in asked:
         if verb == "leave":
             state = quota_grants.leave(state, now_us, name)
@@ -134,14 +134,14 @@ def test_they_agree_on_a_ledger_that_is_full(lua: str, tmp_path: Path) -> None:
     state = State(BASE_US + SECOND, 0, tuple(holders))
     names = ["e0", "e500", "new", "newer", "newest", "e997", "newest"]
     asked = [
-        Question("assign", name, 10**6 * n, BASE_US + SECOND + n, 10 * SECOND, 0, 1000)
+        GrantQuestion("assign", name, 10**6 * n, BASE_US + SECOND + n, 10 * SECOND, 0, 1000)
         for n, name in enumerate(names)
     ]
     asked.append(asked[-1]._replace(now_us=BASE_US + 10 * SECOND + 500))  # half of them have left
     assert_alike(lua, tmp_path, asked, state)
 
 
-def assert_alike(lua: str, tmp_path: Path, asked: list[Question], state: State | None = None) -> None:
+def assert_alike(lua: str, tmp_path: Path, asked: list[GrantQuestion], state: State | None = None) -> None:
     program, ledger = tmp_path / "answer.lua", tmp_path / "ledger"
     program.write_text(PROGRAM)
     ledger.write_text("" if state is None else quota_grants.pack(state))

@@ -7,8 +7,8 @@ Nginx           with our Lua modules on its path
 Caddy, Envoy, Traefik   gateways that ask a service     Backend   what stands behind them
 """
 
-from tests.servers.backend import Answer, Backend, Request
-from tests.servers.binaries import KINDS, Kind, MissingComponent, RefusedToStart
+from tests.servers.backend import Backend, BackendRequest, BackendResponse
+from tests.servers.binaries import KINDS, Kind, MissingComponent, StartFailed
 from tests.servers.caddy import Caddy
 from tests.servers.cluster import Cluster, ClusterNode
 from tests.servers.driven_clock import BASE_US, DrivenClock
@@ -23,7 +23,7 @@ from tests.servers.traefik import Traefik
 __all__ = [
     "BASE_US",
     "KINDS",
-    "Answer",
+    "BackendResponse",
     "Backend",
     "Caddy",
     "Cluster",
@@ -35,8 +35,8 @@ __all__ = [
     "Nginx",
     "Proxy",
     "RedisServer",
-    "RefusedToStart",
-    "Request",
+    "StartFailed",
+    "BackendRequest",
     "Sentinels",
     "TlsServer",
     "Traefik",

@@ -52,7 +52,7 @@ def alater(user: str) -> Awaitable[int]:
     return asyncio.get_running_loop().run_in_executor(None, len, user)
 
 
-class Service:
+class GuardedMethods:
     @alimiter.guard(lambda self, user: user)
     async def report(self, user: str) -> int:
         return len(user)
@@ -64,7 +64,7 @@ def guarded() -> None:
     _ = assert_type(areport("ann", pages=2), Coroutine[Any, Any, list[str]])
     _ = assert_type(alater("ann"), Coroutine[Any, Any, int])
     assert_type(alines("ann"), AsyncIterator[str])
-    _ = assert_type(Service().report("ann"), Coroutine[Any, Any, int])
+    _ = assert_type(GuardedMethods().report("ann"), Coroutine[Any, Any, int])
     report(3)  # type: ignore[arg-type]
     _ = areport(user="ann", sheets=2)  # type: ignore[call-arg]
     needs_a_coroutine(areport)

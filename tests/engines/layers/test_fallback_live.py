@@ -17,7 +17,7 @@ from headgate.engines.url_options import FallbackMode
 from headgate.errors import EngineUnavailable
 from headgate.limit_syntax import parse
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
 from tests.servers import RedisServer
 
 DAY = "100/day fixed"
@@ -31,9 +31,9 @@ def members(count: int, rank: int) -> Membership:
 
 def stands(
     instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0, parts: bool = False
-) -> tuple[Settled, Faulty]:
+) -> tuple[ImmediateFallback, FaultyEngine]:
     wire = faulty(clock, parts)
-    return Settled(wire, fallback=instead, members=members(count, rank), clock=clock), wire
+    return ImmediateFallback(wire, fallback=instead, members=members(count, rank), clock=clock), wire
 
 
 @pytest.fixture

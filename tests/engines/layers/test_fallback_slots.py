@@ -11,15 +11,17 @@ from headgate.engines.memory.async_engine import AsyncMemoryEngine
 from headgate.engines.url_options import FallbackMode
 from headgate.errors import LeaseLost, RateLimited
 from headgate.limiter import AsyncLimiter, Limiter
-from tests.engines.layers.faulty_engine import Faulty, Settled, faulty
+from tests.engines.layers.faulty_engine import FaultyEngine, ImmediateFallback, faulty
 
 TTL = 30
 
 
-def stands(instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0) -> tuple[Settled, Faulty]:
+def stands(
+    instead: FallbackMode, clock: ManualClock, count: int = 1, rank: int = 0
+) -> tuple[ImmediateFallback, FaultyEngine]:
     wire, known = faulty(clock), Membership()
     known.note_reply(count, rank)
-    return Settled(wire, fallback=instead, members=known, clock=clock), wire
+    return ImmediateFallback(wire, fallback=instead, members=known, clock=clock), wire
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def back(engine: Settled, wire: Faulty, clock: ManualClock) -> None:
+def back(engine: ImmediateFallback, wire: FaultyEngine, clock: ManualClock) -> None:
     wire.down = False
     meter = engine.slots(Slots(9), "other")
     for _ in range(3):

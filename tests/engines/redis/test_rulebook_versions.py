@@ -79,13 +79,13 @@ def test_a_cluster_keeps_them_on_one_node(cluster: Cluster) -> None:
 
 
 def test_the_node_that_keeps_them_is_asked_at_once(cluster: Cluster) -> None:
-    class Heard(RedisEngine):
+    class TagRecordingEngine(RedisEngine):
         def ask(self, question: RedisRequest, *others: Any) -> Any:
             tags.append(question.tag)
             return super().ask(question, *others)
 
     tags: list[bytes] = []
-    engines.append(Heard(cluster.url))
+    engines.append(TagRecordingEngine(cluster.url))
     versions = RulebookVersions(RedisVersionStore(engines[-1]))
     pushed(versions, "one")
     versions.history()
@@ -207,13 +207,13 @@ def test_a_rollback_does_not_undo_what_it_has_not_seen(redis_server: RedisServer
     pushed(versions, "one")
     pushed(versions, "two")
 
-    class Overtaken(RedisVersionStore):
+    class RacingVersionStore(RedisVersionStore):
         def add(self, paper: str, expected: int | None = None) -> tuple[bool, int, int]:
             pushed(versions, "three")
             return super().add(paper, expected)
 
     with pytest.raises(InvalidRule, match=r"is version 3, by ana \(about three\), not 2"):
-        RulebookVersions(Overtaken(engines[0])).rollback(author="bo")
+        RulebookVersions(RacingVersionStore(engines[0])).rollback(author="bo")
     current = versions.current()
     assert current is not None
     assert current.text == "# three"

@@ -18,12 +18,12 @@ from headgate.algorithms.sliding_log import SlidingLog, State, decide, refund, s
 from headgate.engines.redis.script_assembly import algorithm_script
 from headgate.engines.redis.sync_engine import RedisEngine
 from tests.servers import BASE_US, RedisServer
-from tests.servers.resp import Reply, ask
+from tests.servers.raw_redis_client import Reply, ask
 
 HEADER, WIDTH = 39, 7
 
 
-class Twins:
+class MirroredLogs:
     """One log in a server and one in Python, asked the same."""
 
     def __init__(self, server: RedisServer) -> None:
@@ -56,13 +56,13 @@ class Twins:
 
 
 @pytest.fixture
-def twins(driven_server: RedisServer) -> Iterator[Twins]:
-    both = Twins(driven_server)
+def twins(driven_server: RedisServer) -> Iterator[MirroredLogs]:
+    both = MirroredLogs(driven_server)
     yield both
     both.engine.close()
 
 
-def test_rings_that_grow_go_round_and_shrink_lose_nothing(twins: Twins) -> None:
+def test_rings_that_grow_go_round_and_shrink_lose_nothing(twins: MirroredLogs) -> None:
     rng = random.Random(1)
     limit = SlidingLog(400, 1)
     receipts: list[Receipt] = []
@@ -80,7 +80,7 @@ def test_rings_that_grow_go_round_and_shrink_lose_nothing(twins: Twins) -> None:
         assert twins.bytes <= HEADER + 2 * 400 * WIDTH  # reservations keep what they push out
 
 
-def test_a_changed_limit_finds_the_same_units(twins: Twins) -> None:
+def test_a_changed_limit_finds_the_same_units(twins: MirroredLogs) -> None:
     rng = random.Random(2)
     limits = [SlidingLog(amount, per) for amount in (1, 5, 60, 300) for per in (0.5, 1, 2)]
     limit = limits[-1]
@@ -97,7 +97,7 @@ def test_a_changed_limit_finds_the_same_units(twins: Twins) -> None:
             kept_until_ms = twins.now_us // 1000 - -facts[RESET_AFTER_US] // 1000 + MAX_CLOCK_SWING_US // 1000
 
 
-def test_a_refund_moves_units_across_the_rings_end(twins: Twins) -> None:
+def test_a_refund_moves_units_across_the_rings_end(twins: MirroredLogs) -> None:
     limit = SlidingLog(10, 1)
     for _ in range(3):
         twins.now_us += SECOND // 4
@@ -112,7 +112,7 @@ def test_a_refund_moves_units_across_the_rings_end(twins: Twins) -> None:
         twins.decide(limit, 1)
 
 
-def test_it_lives_until_its_last_unit_leaves(twins: Twins) -> None:
+def test_it_lives_until_its_last_unit_leaves(twins: MirroredLogs) -> None:
     limit = SlidingLog(2, 1)
     first, second = (Receipt.from_outcome(twins.decide(limit, 2, SECOND), 2) for _ in range(2))
     assert twins.server.call("PTTL", *_keys(twins.server)) == 2100
@@ -122,7 +122,7 @@ def test_it_lives_until_its_last_unit_leaves(twins: Twins) -> None:
     assert twins.server.call("PTTL", *_keys(twins.server)) == 100
 
 
-def test_a_log_that_was_emptied_keeps_its_stamp_while_the_clock_may_swing(twins: Twins) -> None:
+def test_a_log_that_was_emptied_keeps_its_stamp_while_the_clock_may_swing(twins: MirroredLogs) -> None:
     limit = SlidingLog(5, 1)
     twins.decide(limit, 5)
     twins.now_us += SECOND
@@ -134,7 +134,7 @@ def test_a_log_that_was_emptied_keeps_its_stamp_while_the_clock_may_swing(twins:
     assert not twins.decide(limit, 1)[ALLOWED]
 
 
-def test_a_log_that_is_hardly_used_stays_small(twins: Twins) -> None:
+def test_a_log_that_is_hardly_used_stays_small(twins: MirroredLogs) -> None:
     limit = SlidingLog(100_000, 1)
     for _ in range(300):
         twins.now_us += SECOND // 10
@@ -148,7 +148,7 @@ def test_a_log_that_is_hardly_used_stays_small(twins: Twins) -> None:
     assert twins.bytes <= HEADER + 30 * WIDTH
 
 
-def test_a_full_ring_that_goes_round_is_written_in_place(twins: Twins) -> None:
+def test_a_full_ring_that_goes_round_is_written_in_place(twins: MirroredLogs) -> None:
     limit = SlidingLog(1000, 1)
     for _ in range(1500):
         twins.now_us += 1000

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from tests.nginx.engines.outage_harness import AGAIN, BACK, GONE, PLENTY, SLOW, await_back, gateway, rule, statuses
-from tests.nginx.gateway_harness import Gateway
+from tests.nginx.gateway_harness import NginxGateway
 from tests.servers import Cluster, Proxy, RedisServer, Sentinels
 from tests.servers.cluster import slot_of
-from tests.servers.resp import ServerRefused
+from tests.servers.raw_redis_client import ErrorReply
 from tests.servers.waiting import until
 
 
@@ -168,7 +168,7 @@ def test_a_question_from_before_says_nothing_about_now(server: RedisServer) -> N
 
 
 @contextmanager
-def holding(gate: Gateway, count: int) -> Iterator[None]:
+def holding(gate: NginxGateway, count: int) -> Iterator[None]:
     """So many requests hold what they have got."""
     gate.get("/shut")
     holders = [threading.Thread(target=gate.get, args=["/slow"]) for _ in range(count)]
@@ -181,7 +181,7 @@ def holding(gate: Gateway, count: int) -> Iterator[None]:
         holder.join()
 
 
-def await_quick(gate: Gateway) -> None:
+def await_quick(gate: NginxGateway) -> None:
     """What was held goes back behind the answer, and what this holds as well."""
     until(lambda: None if gate.get("/quick").status == 200 else "no slot is free", 5)
     time.sleep(0.8)
@@ -253,5 +253,5 @@ def test_a_node_that_is_gone_degrades_its_own_keys_only() -> None:
             gone.resume()
             await_back(gate, user=ours[2])
             assert statuses(gate, 2, user=ours[0])[:1] == [200]
-            with pytest.raises(ServerRefused):
+            with pytest.raises(ErrorReply):
                 fine.call("EXISTS", f"hg2:fw:api:{{header.user={ours[0]}}}")

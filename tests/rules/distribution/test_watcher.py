@@ -13,15 +13,15 @@ from headgate.clock import ManualClock
 from headgate.errors import EngineUnavailable, InvalidRule
 from headgate.rules.distribution.disk_cache import DiskCache
 from headgate.rules.distribution.watcher import FileSource, RulebookText, RulebookWatcher, load_once
-from tests.rules.distribution.watcher_harness import Fake, load
+from tests.rules.distribution.watcher_harness import FakeSource, load
 
 GONE = EngineUnavailable("Redis at here gave no decision: the connection failed.")
 
 
-class Owner:
+class WatcherOwner:
     """Who follows the books."""
 
-    def __init__(self, source: Fake, keep: DiskCache | None = None) -> None:
+    def __init__(self, source: FakeSource, keep: DiskCache | None = None) -> None:
         self.books: list[str] = []
         self.source = source
         self.watch: RulebookWatcher[str] = RulebookWatcher(source, load, self.books.append, disk_cache=keep)
@@ -47,7 +47,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 def test_a_change_is_handed_over_once() -> None:
-    owner = Owner(Fake("one"))
+    owner = WatcherOwner(FakeSource("one"))
     assert owner.watch.load_first() == "<one>"
     for _ in range(5):
         owner.watch.poll()
@@ -58,7 +58,7 @@ def test_a_change_is_handed_over_once() -> None:
 
 
 def test_without_a_beginning_the_first_look_hands_over() -> None:
-    owner = Owner(Fake("one"))
+    owner = WatcherOwner(FakeSource("one"))
     owner.watch.poll()
     assert owner.books == ["<one>"]
 
@@ -80,7 +80,7 @@ def test_a_touched_file_is_no_change(tmp_path: Path) -> None:
 
 
 def test_a_broken_one_is_refused_and_told_once(lines: Callable[[], list[str]]) -> None:
-    owner = Owner(Fake("one"))
+    owner = WatcherOwner(FakeSource("one"))
     owner.watch.load_first()
     owner.look("!x")
     for _ in range(5):
@@ -121,7 +121,7 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
             raise ZeroDivisionError("two by zero")
         books.append(book)
 
-    source = Fake("one")
+    source = FakeSource("one")
     watch = RulebookWatcher(source, load, picky)
     watch.load_first()
     source.put("two")
@@ -135,7 +135,7 @@ def test_what_its_owner_will_not_take_is_refused(lines: Callable[[], list[str]])
 
 
 def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[], list[str]]) -> None:
-    owner = Owner(Fake("one"))
+    owner = WatcherOwner(FakeSource("one"))
     owner.watch.load_first()
     owner.source.trouble = InvalidRule("The version is no number.")
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_source_whose_very_signature_is_broken_is_told_once(lines: Callable[[]
 def test_a_source_that_is_gone_is_told_once_and_once_when_back(
     lines: Callable[[], list[str]], trouble: Exception
 ) -> None:
-    owner = Owner(Fake("one"))
+    owner = WatcherOwner(FakeSource("one"))
     owner.watch.load_first()
     owner.source.trouble = trouble
     for _ in range(5):
@@ -176,7 +176,7 @@ def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
             raise troubles.pop()
         books.append(book)
 
-    watch = RulebookWatcher(Fake("one"), load, follow)
+    watch = RulebookWatcher(FakeSource("one"), load, follow)
     watch.poll()
     assert (watch.source_unavailable, books) == (True, [])
     watch.poll()
@@ -184,7 +184,7 @@ def test_an_owner_who_cannot_take_it_now_is_asked_again() -> None:
 
 
 def test_a_server_that_lost_its_memory_changes_nothing(lines: Callable[[], list[str]]) -> None:
-    owner = Owner(Fake("one"))
+    owner = WatcherOwner(FakeSource("one"))
     owner.watch.load_first()
     owner.look(None)
     for _ in range(3):
@@ -196,7 +196,7 @@ def test_a_server_that_lost_its_memory_changes_nothing(lines: Callable[[], list[
 
 @given(st.lists(st.sampled_from(["one", "two", "!x", None, "gone", "look"])))
 def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | None]) -> None:
-    owner = Owner(Fake("start"))
+    owner = WatcherOwner(FakeSource("start"))
     in_force, owner.source.trouble = owner.watch.load_first(), None
     logging.disable()
     try:
@@ -222,9 +222,9 @@ def test_the_book_in_force_is_the_last_good_one_that_was_seen(story: list[str | 
 def test_a_start_without_the_source_uses_the_kept_book(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
     clock = ManualClock()
     keep = DiskCache("here", tmp_path / "book", clock=clock)
-    Owner(Fake("one"), keep).watch.load_first()
+    WatcherOwner(FakeSource("one"), keep).watch.load_first()
     clock.advance(3 * 3600)
-    source = Fake("one")
+    source = FakeSource("one")
     source.trouble = GONE
     books: list[str] = []
     watch = RulebookWatcher(source, load, books.append, disk_cache=keep, clock=clock)
@@ -250,13 +250,13 @@ def test_it_says_how_old_the_kept_book_is(
     keep = DiskCache("here", tmp_path / "book", clock=clock)
     keep.write(RulebookText("one", "yaml", "version 1", 1))
     clock.advance(seconds)
-    RulebookWatcher(Fake(None), load, print, disk_cache=keep, clock=clock).load_first()
+    RulebookWatcher(FakeSource(None), load, print, disk_cache=keep, clock=clock).load_first()
     assert lines()[0].endswith(f"{told} old.")
 
 
 def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
     keep = DiskCache("here", tmp_path / "book")
-    owner = Owner(Fake("one"), keep)
+    owner = WatcherOwner(FakeSource("one"), keep)
     kept = [owner.watch.load_first()]
     for text in ("two", "!x", None, "three", "!y"):
         owner.look(text)
@@ -266,7 +266,7 @@ def test_every_good_book_is_kept_and_no_other(tmp_path: Path) -> None:
 
 
 def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> None:
-    source = Fake("one")
+    source = FakeSource("one")
     source.trouble = GONE
     with pytest.raises(EngineUnavailable) as raised:
         load_once(source, load, DiskCache("here", tmp_path / "book"))
@@ -275,17 +275,17 @@ def test_a_start_without_source_and_without_kept_book_fails(tmp_path: Path) -> N
         load_once(source, load)
     sentence = r"^No rulebook has been pushed to here yet\. Push one: headgate rules push FILE --engine URL\.$"
     with pytest.raises(InvalidRule, match=sentence) as refused:
-        load_once(Fake(None), load, DiskCache("here", tmp_path / "book"))
+        load_once(FakeSource(None), load, DiskCache("here", tmp_path / "book"))
     assert type(refused.value) is InvalidRule
     with pytest.raises(InvalidRule, match="!x is no limit"):
-        load_once(Fake("!x"), load)
+        load_once(FakeSource("!x"), load)
     with pytest.raises(InvalidRule, match=r"rules.yaml cannot be read: No such file or directory\."):
         load_once(FileSource(tmp_path / "rules.yaml"), load)
 
 
 def test_a_damaged_kept_book_counts_as_none(tmp_path: Path, lines: Callable[[], list[str]]) -> None:
     keep = DiskCache("here", tmp_path / "book")
-    source = Fake("one")
+    source = FakeSource("one")
     assert load_once(source, load, keep) == "<one>"
     source.trouble = GONE
     assert load_once(source, load, keep) == "<one>"
@@ -306,12 +306,12 @@ def test_a_start_on_a_broken_or_forgotten_book_uses_the_kept_one(
     tmp_path: Path, lines: Callable[[], list[str]]
 ) -> None:
     keep = DiskCache("here", tmp_path / "book")
-    load_once(Fake("one"), load, keep)
-    owner = Owner(Fake("!x"), keep)
+    load_once(FakeSource("one"), load, keep)
+    owner = WatcherOwner(FakeSource("!x"), keep)
     assert owner.watch.load_first() == "<one>"
     owner.watch.poll()
     assert (owner.watch.refused_changes, owner.watch.error, len(lines())) == (1, "version 1:1: !x is no limit.", 1)
-    owner = Owner(Fake(None), keep)
+    owner = WatcherOwner(FakeSource(None), keep)
     assert owner.watch.load_first() == "<one>"
     owner.watch.poll()
     assert (owner.watch.refused_changes, owner.watch.error, len(lines())) == (0, None, 1)

@@ -7,7 +7,7 @@ from headgate.errors import InvalidRule
 from headgate.rules.distribution.watcher import RulebookText
 
 
-class Fake:
+class FakeSource:
     """A source that a test writes. Texts that begin with ! are no books."""
 
     name = "here"
