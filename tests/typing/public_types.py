@@ -19,7 +19,6 @@ from headgate import (
     Reservation,
     RuleDecision,
     RuleLimiter,
-    Verdict,
 )
 from headgate.client import Answer, AsyncClient, Client
 
@@ -93,7 +92,6 @@ def sync() -> None:
     assert_type(ruled.check({}).or_raise(), RuleDecision)
     assert_type(ruled.check({}).remaining, int | None)
     assert_type(ruled.check({}).limit, Limit | None)
-    assert_type(ruled.check({}).nearest, Verdict | None)
     with ruled.hold({}) as held:
         assert_type(held, RuleDecision)
     with Client() as gate, gate.hold({}) as answer:

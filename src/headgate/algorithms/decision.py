@@ -315,18 +315,14 @@ class JointDecision(Decision):
     def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Outcome, Limited, str, int]]) -> None:
         self._parts = tuple(parts)
         self._charges = charges
-        refused = [part for part in parts if not part.allowed]
-        if refused:
-            decisive = max(refused, key=lambda part: _or_forever(part.outcome[RETRY_AFTER_US]))
-        else:
-            decisive = min(parts, key=lambda part: part.outcome[REMAINING])
-        self._decisive_part = decisive
+        decisive = self._decisive_part = most_restrictive(parts)
+        allowed = decisive.allowed
         outcome = (
-            not refused,
+            allowed,
             min(part.outcome[REMAINING] for part in parts),
             decisive.outcome[RETRY_AFTER_US],
             max(part.outcome[RESET_AFTER_US] for part in parts),
-            max(part.outcome[DELAY_US] for part in parts) if not refused else 0,
+            max(part.outcome[DELAY_US] for part in parts) if allowed else 0,
             decisive.outcome[AT_US],
             decisive.outcome[MARK],
         )
@@ -354,5 +350,18 @@ def longest_delay(parts: Sequence[Decision], otherwise: Decision) -> Decision:
     return max((part for part in parts if part.delay_us), key=lambda part: part.delay_us, default=otherwise)
 
 
-def _or_forever(wait_us: int | None) -> float:
-    return math.inf if wait_us is None else wait_us
+def restriction(outcome: Outcome | Verdict, limit: Limit) -> tuple[bool, float]:
+    """Returns how restrictive an outcome is; the least value decides a call, and is what headers state.
+
+    A refusal comes before what passes. Of refusals the longest comes first, of what passes the one with the
+    smallest share of its quota left.
+    """
+    if outcome[ALLOWED]:
+        return True, outcome[REMAINING] / limit.quota
+    retry_after_us = outcome[RETRY_AFTER_US]
+    return False, -math.inf if retry_after_us is None else -retry_after_us
+
+
+def most_restrictive(parts: Sequence[Decision]) -> Decision:
+    """Returns the part that decides the call; of equals the first."""
+    return min(parts, key=lambda part: restriction(part.outcome, part.source.limit))

@@ -12,7 +12,6 @@ why        the reason if a rule refused without its limit: a dimension was missi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms.decision import (
@@ -30,6 +29,7 @@ from headgate.algorithms.decision import (
     Unbound,
     Verdict,
     longest_delay,
+    most_restrictive,
 )
 from headgate.algorithms.limit import EXACT, UNLIMITED, Limit
 from headgate.lazy import lazy_property
@@ -162,17 +162,11 @@ class RuleDecision(Decision):
 
     @lazy_property
     def _deciding_part(self) -> Decision:
-        """The part that refuses longest, of equals the first; if none refuses, the one nearest to its limit."""
+        """The part that decides the call."""
         if self._single_part is not None:
             return self._single_part
-        refused = [part for part in self.counter_decisions if not part.allowed]
-        if refused:
-            return max(refused, key=_retry_after_us)
-        return (
-            min(self.counter_decisions, key=_remaining_share)
-            if self.counter_decisions
-            else Decision(_FREE, _NO_METER, "", 0)
-        )
+        parts = self.counter_decisions
+        return most_restrictive(parts) if parts else Decision(_FREE, _NO_METER, "", 0)
 
     @lazy_property
     def outcome(self) -> Outcome:  # type: ignore[override]
@@ -232,11 +226,6 @@ class RuleDecision(Decision):
         return tuple(part.verdicts[0] for part in self.shadow_decisions)
 
     @property
-    def nearest(self) -> Verdict | None:
-        """The verdict with the least remaining share of its limit; None if no rule applied."""
-        return min(self.counter_decisions, key=_remaining_share).verdicts[0] if self.counter_decisions else None
-
-    @property
     def refusal(self) -> Refusal | None:
         """The response that the rule wants, if the call was refused; else None."""
         return None if self.allowed or self.rule is None else self._book.refusals.get(self.rule, Refusal())
@@ -282,14 +271,3 @@ class RuleDecision(Decision):
 def _labelled(part: Decision, rule: str, shadow_kind: str | None) -> Decision:
     part.rule, part.shadow_kind = rule, shadow_kind
     return part
-
-
-def _retry_after_us(part: Decision) -> float:
-    retry_after_us = part.outcome[RETRY_AFTER_US]
-    return inf if retry_after_us is None else retry_after_us
-
-
-def _remaining_share(part: Decision) -> float:
-    """Returns the remaining units as a share of the limit."""
-    limit = part.source.limit
-    return inf if limit is UNLIMITED else part.outcome[REMAINING] / limit.units_at_once

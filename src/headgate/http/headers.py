@@ -9,8 +9,7 @@
 
 A policy is named after its rule; where a rule has several limits the second is login#1. Without a rule it is named
 after its limit. Unlimited rules and shadow verdicts are left out, and no field ever contains a key. The most
-restrictive limit is the one that refuses longest, or if none does the one with the smallest share left; the envoy
-format looks for the least left instead.
+restrictive limit is the one that refuses longest, or if none does the one with the smallest share left.
 
 q and w are those of the limit. A bucket's quota is what it holds, and its window the time in which it fills; a
 window's are its amount and its period, and of months the longest counts. Seconds are rounded up. Slots have no
@@ -28,11 +27,19 @@ Laws (tests/http/test_headers.py):
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from headgate.algorithms.decision import Decision, Verdict
+from headgate.algorithms.decision import (
+    ALLOWED,
+    REMAINING,
+    RESET_AFTER_US,
+    RETRY_AFTER_US,
+    Decision,
+    Outcome,
+    Verdict,
+    restriction,
+)
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit, ceil_seconds
 from headgate.errors import InvalidRule
 
@@ -99,19 +106,40 @@ def per_second(limit: Limit) -> int | None:
     return None if rate is None or rate.denominator > 1 else min(_MAX_INTEGER, int(rate))
 
 
+class LimitFields:
+    """The items of one limit in RateLimit-Policy and RateLimit: made once for a limit that decides often.
+
+    >>> fields = LimitFields("login", parse("10/minute"))
+    >>> fields.policy, fields.state(Limiter("10/minute", clock=ManualClock()).take("ann").verdicts[0])
+    ('"login";q=10;w=60', '"login";r=9;t=6')
+    """
+
+    __slots__ = ("_has_window", "_name", "_quota", "policy")
+
+    def __init__(self, name: str, limit: Limit) -> None:
+        window = limit.window_seconds
+        self._name, self._quota, self._has_window = _string(name), quota(limit), window is not None
+        unit = "" if self._has_window else ';qu="concurrent-requests"'
+        self.policy: str = f"{self._name};q={self._quota}{unit}{_parameter('w', window)}"
+
+    def state(self, outcome: Outcome | Verdict, wait: int | None = None) -> str:
+        """Returns the item of RateLimit; `wait` is the response's Retry-After."""
+        remaining, reset = max(0, min(outcome[REMAINING], self._quota)), _seconds_to_reset(outcome)
+        omit_t = not self._has_window or (wait is not None and reset > wait)
+        return f"{self._name};r={remaining}{_parameter('t', None if omit_t else reset)}"
+
+
 def _draft_11(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    policies, limits = [], []
+    policies, states = [], []
     for name, verdict in zip(_policy_names(verdicts), verdicts, strict=True):
-        window, reset = verdict.limit.window_seconds, _seconds_to_reset(verdict)
-        unit = "" if window is not None else ';qu="concurrent-requests"'
-        omit_t = window is None or (wait is not None and reset > wait)
-        policies.append(f"{_string(name)};q={quota(verdict.limit)}{unit}{_parameter('w', window)}")
-        limits.append(f"{_string(name)};r={_remaining(verdict)}{_parameter('t', None if omit_t else reset)}")
-    return [("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(limits))]
+        fields = LimitFields(name, verdict.limit)
+        policies.append(fields.policy)
+        states.append(fields.state(verdict, wait))
+    return [("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states))]
 
 
 def _legacy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    return _limit_remaining_reset(_most_restrictive(verdicts, _remaining_share))
+    return _limit_remaining_reset(_most_restrictive(verdicts))
 
 
 def _limit_remaining_reset(verdict: Verdict) -> Fields:
@@ -123,7 +151,7 @@ def _limit_remaining_reset(verdict: Verdict) -> Fields:
 
 
 def _envoy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    (name, limit), *rest = _limit_remaining_reset(_most_restrictive(verdicts, _remaining))
+    (name, limit), *rest = _limit_remaining_reset(_most_restrictive(verdicts))
     policies = [
         f"{quota(verdict.limit)}{_parameter('w', verdict.limit.window_seconds)};name={_string(policy_name)}"
         for policy_name, verdict in zip(_policy_names(verdicts), verdicts, strict=True)
@@ -132,7 +160,7 @@ def _envoy(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
 
 
 def _spring(verdicts: Sequence[Verdict], wait: int | None) -> Fields:
-    verdict = _most_restrictive(verdicts, _remaining_share)
+    verdict = _most_restrictive(verdicts)
     rate = per_second(verdict.limit)
     return [
         ("X-RateLimit-Remaining", str(_remaining(verdict))),
@@ -155,15 +183,8 @@ _FORMS: dict[str, Callable[[Sequence[Verdict], int | None], Fields]] = {
 }
 
 
-def _most_restrictive(verdicts: Sequence[Verdict], remaining: Callable[[Verdict], float]) -> Verdict:
-    """Returns the verdict that refuses longest; if none does, the one with the least left; the first of equals."""
-
-    def restriction(verdict: Verdict) -> tuple[bool, float]:
-        if verdict.allowed:
-            return True, remaining(verdict)
-        return False, -math.inf if verdict.retry_after_us is None else -verdict.retry_after_us
-
-    return min(verdicts, key=restriction)
+def _most_restrictive(verdicts: Sequence[Verdict]) -> Verdict:
+    return min(verdicts, key=lambda verdict: restriction(verdict, verdict.limit))
 
 
 def _policy_names(verdicts: Sequence[Verdict]) -> list[str]:
@@ -181,13 +202,9 @@ def _remaining(verdict: Verdict) -> int:
     return max(0, min(verdict.remaining, quota(verdict.limit)))
 
 
-def _remaining_share(verdict: Verdict) -> float:
-    return _remaining(verdict) / quota(verdict.limit)
-
-
-def _seconds_to_reset(verdict: Verdict) -> int:
-    waits = not verdict.allowed and verdict.retry_after_us is not None
-    return min(_MAX_INTEGER, ceil_seconds((verdict.retry_after_us or 0) if waits else verdict.reset_after_us))
+def _seconds_to_reset(outcome: Outcome | Verdict) -> int:
+    retry_after_us = None if outcome[ALLOWED] else outcome[RETRY_AFTER_US]
+    return min(_MAX_INTEGER, ceil_seconds(outcome[RESET_AFTER_US] if retry_after_us is None else retry_after_us))
 
 
 def _parameter(name: str, number: int | None) -> str:

@@ -19,12 +19,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from headgate.algorithms.decision import ALLOWED, REMAINING, RESET_AFTER_US, Decision, Outcome
+from headgate.algorithms.decision import ALLOWED, Outcome
 from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.call_plan import CallPlan, CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
 from headgate.engines.memory.async_engine import AsyncMemoryMeter
-from headgate.http.headers import headers, quota
+from headgate.http.headers import LimitFields, headers
 from headgate.service.asgi import RawHeaders, encode_headers
 
 MAX_CACHED_REQUESTS = 4096
@@ -35,12 +35,10 @@ class CachedCheck:
     """A request that charges one limit."""
 
     __slots__ = (
-        "_has_window",
         "_header_format",
         "_json_head",
+        "_limit_fields",
         "_policy",
-        "_policy_name",
-        "_quota",
         "decide",
         "decide_now",
         "plan",
@@ -55,11 +53,8 @@ class CachedCheck:
         if isinstance(meter, AsyncMemoryMeter):
             self.decide_now = partial(meter.meter.decide, key, cost)
         self._header_format = plan.compiled_rulebook.book.headers
-        self._quota, self._has_window = quota(meter.limit), meter.limit.window_seconds is not None
-        sample = Decision((True, 0, 0, 0, 0, 0, 0), meter, key, cost)
-        sample.rule = rule
-        self._policy = encode_headers(headers(sample, "draft-11"))[0]
-        self._policy_name = self._policy[1].partition(b";q=")[0]
+        self._limit_fields = LimitFields(rule, meter.limit)
+        self._policy = b"RateLimit-Policy", self._limit_fields.policy.encode()
         self._json_head = (
             f'{{"allowed":true,"rule":{_json_string(rule)},"limit":{_json_string(meter.limit.text)},"remaining":'
         )
@@ -78,9 +73,7 @@ class CachedCheck:
         """Returns the header fields of a response that lets the call pass."""
         if self._header_format != "draft-11":
             return encode_headers(headers(self.decision(outcome), self._header_format))
-        reset = b";t=%d" % -(-outcome[RESET_AFTER_US] // SECOND) if self._has_window else b""
-        remaining = max(0, min(outcome[REMAINING], self._quota))
-        return [self._policy, (b"RateLimit", b"%b;r=%d%b" % (self._policy_name, remaining, reset))]
+        return [self._policy, (b"RateLimit", self._limit_fields.state(outcome).encode())]
 
     @classmethod
     def from_plan(cls, plan: CallPlan) -> CachedCheck | None:

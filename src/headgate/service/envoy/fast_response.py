@@ -16,19 +16,20 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
-from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Decision, Outcome
+from headgate.algorithms.decision import ALLOWED, DELAY_US, REMAINING, RESET_AFTER_US, Outcome
 from headgate.algorithms.limit import SECOND, UNLIMITED
 from headgate.enforcement.check_together import CallBatch
 from headgate.enforcement.rule_decision import Charged, ChargeLabel
+from headgate.http.headers import LimitFields
 from headgate.service.envoy.messages import RateLimitResponse
 from headgate.service.envoy.request import DescriptorCheck
 from headgate.service.envoy.response import (
     MAX_CACHED_LIMITS,
     MAX_UINT32,
     OK,
-    LimitDescription,
     OptionalDecisions,
     ResponseFormat,
+    rate,
 )
 
 _NO_LIMIT_STATUS = RateLimitResponse(statuses=[{"code": OK}]).SerializeToString()
@@ -42,10 +43,9 @@ class _LimitTemplate:
     """The constant part of a limit in responses, as bytes."""
 
     __slots__ = (
-        "has_window",
         "limit",
+        "limit_fields",
         "policy_header",
-        "policy_name",
         "quota",
         "rule_metadata",
         "rule_name",
@@ -54,21 +54,15 @@ class _LimitTemplate:
     )
 
     def __init__(self, source: Any, rule: str, rule_name: str) -> None:
-        sample = Decision(_NO_OUTCOME, source, "", 1)
-        sample.rule = self.rule_name = rule_name
-        self.source = source
+        self.source, self.rule_name = source, rule_name
         self.window = source.limit if source.limit.has_edges else None
-        description = LimitDescription(sample)
-        self.quota, self.policy_name, self.has_window = (
-            description.quota,
-            description.name,
-            description.has_window,
-        )
-        requests, unit = description.rate
+        self.quota: int = source.limit.quota
+        self.limit_fields: LimitFields = LimitFields(rule_name or source.limit.text, source.limit)
+        requests, unit = rate(source.limit)
         current_limit = {"requests_per_unit": requests, "unit": unit, "name": rule_name}
         status = RateLimitResponse.DescriptorStatus(code=OK, current_limit=current_limit)
         self.limit: bytes = status.SerializeToString()
-        policy = {"key": "RateLimit-Policy", "value": description.policy}
+        policy = {"key": "RateLimit-Policy", "value": self.limit_fields.policy}
         self.policy_header = RateLimitResponse(response_headers_to_add=[policy]).SerializeToString()
         response = RateLimitResponse()
         response.dynamic_metadata.update({"rule": rule})
@@ -189,8 +183,7 @@ def _encode_status(template: _LimitTemplate, outcome: Outcome) -> bytes:
 
 def _append_headers_and_metadata(chunks: list[bytes], template: _LimitTemplate, outcome: Outcome) -> None:
     """Appends the headers and the metadata of the decisive limit."""
-    reset = f";t={-(-outcome[RESET_AFTER_US] // SECOND)}" if template.has_window else ""
-    value = f"{template.policy_name};r={max(0, min(outcome[REMAINING], template.quota))}{reset}".encode()
+    value = template.limit_fields.state(outcome).encode()
     header = b"\x0a\x09RateLimit\x12" + _varint(len(value)) + value
     metadata = template.rule_metadata + b"\x0a\x16\x0a\x09remaining\x12\x09\x11" + _pack_double(outcome[REMAINING])
     chunks += (

@@ -29,8 +29,8 @@ Metadata, for access logs:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from headgate.algorithms.decision import (
@@ -40,12 +40,12 @@ from headgate.algorithms.decision import (
     RETRY_AFTER_US,
     Decision,
     DegradedOutcome,
-    Limited,
+    restriction,
 )
 from headgate.algorithms.limit import SECOND, UNLIMITED, Limit
 from headgate.enforcement.call_plan import CompiledRulebook
 from headgate.enforcement.rule_decision import RuleDecision
-from headgate.http.headers import headers, quota
+from headgate.http.headers import headers
 from headgate.rules.rule import Headers
 from headgate.service.envoy.messages import RateLimitResponse
 from headgate.service.envoy.request import UNITS, DescriptorCheck
@@ -108,7 +108,7 @@ def make_response(
             response.overall_code = OVER_LIMIT
         decisive.append((decision, part))
     if decisive:
-        decision, part = decisive[0] if len(decisive) == 1 else min(decisive, key=_restrictiveness)
+        decision, part = decisive[0] if len(decisive) == 1 else min(decisive, key=_restriction)
         if response_format.header_format is not None and part.rule not in response_format.closed_rules:
             for name, value in headers(decision, response_format.header_format, response_format.rule_name):
                 response.response_headers_to_add.add(key=name, value=value)
@@ -116,34 +116,6 @@ def make_response(
             _add_refusal(response, decision, decisive)
         _add_metadata(response, part, decisive, response_format)
     return response
-
-
-class LimitDescription:
-    """What never changes in how a limit is shown."""
-
-    __slots__ = ("has_window", "name", "policy", "quota", "rate", "source")
-
-    def __init__(self, part: Decision) -> None:
-        limit = part.source.limit
-        self.source: Limited = part.source
-        self.rate: tuple[int, int] = rate(limit)
-        self.quota: int = quota(limit)
-        self.policy: str = headers(part, "draft-11")[0][1] if part.shadow_kind is None else ""
-        self.name: str = self.policy.partition(";q=")[0]
-        self.has_window: bool = limit.window_seconds is not None
-
-
-_limit_descriptions: dict[int, LimitDescription] = {}
-
-
-def _describe_limit(part: Decision) -> LimitDescription:
-    """Returns the description of a limit, cached by its meter, which lives as long as its rulebook."""
-    description = _limit_descriptions.get(id(part.source))
-    if description is None or description.source is not part.source:
-        if len(_limit_descriptions) >= MAX_CACHED_LIMITS:
-            _limit_descriptions.clear()
-        description = _limit_descriptions[id(part.source)] = LimitDescription(part)
-    return description
 
 
 def _decisive_part(decision: RuleDecision, parts: Sequence[Decision]) -> Decision:
@@ -160,7 +132,7 @@ def _fill_status(status: Any, check: DescriptorCheck, part: Decision, response_f
         return
     current_limit, remaining = status.current_limit, outcome[REMAINING]
     if check.override is None:
-        current_limit.requests_per_unit, current_limit.unit = _describe_limit(part).rate
+        current_limit.requests_per_unit, current_limit.unit = rate(part.source.limit)
         current_limit.name = response_format.rule_name(part.rule) or ""
         if part.rule in response_format.closed_rules:
             current_limit.requests_per_unit = 0
@@ -218,17 +190,13 @@ def _add_metadata(
         response.dynamic_metadata.update({"shadow": list(shadows)})
 
 
-def _restrictiveness(decisive: tuple[RuleDecision, Decision]) -> tuple[int, float]:
-    """Returns a sort key: the longest refusal first, then the smallest share left; shadow verdicts last."""
+def _restriction(decisive: tuple[RuleDecision, Decision]) -> tuple[bool, bool, float]:
+    """Returns a sort key: the most restrictive part first, shadow verdicts last."""
     _, part = decisive
-    outcome = part.outcome
-    if part.shadow_kind is not None:
-        return 2, 0
-    if not outcome[ALLOWED]:
-        return 0, -math.inf if outcome[RETRY_AFTER_US] is None else -outcome[RETRY_AFTER_US]
-    return 1, outcome[REMAINING] / _describe_limit(part).quota
+    return part.shadow_kind is not None, *restriction(part.outcome, part.source.limit)
 
 
+@lru_cache(MAX_CACHED_LIMITS)
 def rate(limit: Limit) -> tuple[int, int]:
     """Returns requests per unit, and Envoy's number of the unit: 0 if it has none for this."""
     amount, unit = limit.per_unit()
