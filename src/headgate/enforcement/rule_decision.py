@@ -24,10 +24,10 @@ from headgate.algorithms.decision import (
     RESET_AFTER_US,
     RETRY_AFTER_US,
     Decision,
+    DetachedLimit,
     LockedOutcome,
     Outcome,
     OverriddenOutcome,
-    Unbound,
     Verdict,
     longest_delay,
 )
@@ -61,7 +61,7 @@ class _DetachedRulebook(NamedTuple):
     refusals: dict[str, Refusal]
 
     def override_meter(self, charge: Charged, limit: Limit) -> Any:
-        return Unbound(limit)
+        return DetachedLimit(limit)
 
 
 class _NoMeter(NamedTuple):
@@ -102,7 +102,7 @@ class RuleDecision(Decision):
     def __reduce__(self) -> tuple[Any, ...]:
         refusal = self.refusal
         book = _DetachedRulebook({} if refusal is None or self.rule is None else {self.rule: refusal})
-        charges = [(Unbound(meter.limit), key, cost) for meter, key, cost in self.charges]
+        charges = [(DetachedLimit(meter.limit), key, cost) for meter, key, cost in self.charges]
         return RuleDecision, (
             book,
             self.labels,

@@ -118,7 +118,7 @@ class MemoryLedger(LedgerBase):
             engine.started_us = min(engine.started_us, now_us)
             state = self._live_state(key, now_us)
             unknown_us = engine.started_us + self.live_us
-            granted, after = quota_grants.assign(
+            granted, after = quota_grants.grant(
                 self.quota_units, state, now_us, holder, demand, self.ttl_us, self.grace_us, unknown_us
             )
             self._table.put(key, after, lambda _, old: quota_grants.dead_at_us(old) <= now_us)
@@ -128,7 +128,7 @@ class MemoryLedger(LedgerBase):
         validate_holder(key, holder)
         with self._engine.lock:
             now_us = self._engine.clock.now_us()
-            after = quota_grants.leave(self._live_state(key, now_us), now_us, holder)
+            after = quota_grants.remove_holder(self._live_state(key, now_us), now_us, holder)
             if after is not None:
                 self._table.put(key, after, lambda _, old: quota_grants.dead_at_us(old) <= now_us)
 

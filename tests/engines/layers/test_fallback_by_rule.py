@@ -66,7 +66,7 @@ def test_without_any_it_is_as_if_it_were_not_there(room: Room) -> None:
     assert room.wire.asked == asked + 70  # however often it failed
     room.wire.down = False
     assert meter.decide("k", 1)[:2] == (True, 8)  # at once
-    assert room.inside.opened == room.inside.degraded == 0
+    assert room.inside.opened_count == room.inside.degraded_count == 0
 
 
 def parse_slots() -> Slots:

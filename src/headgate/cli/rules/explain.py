@@ -187,4 +187,4 @@ def _verdict_tables(decision: RuleDecision) -> list[TextTable]:
             )
         )
     titles = ("rule", "key", "limit", "", "remaining", "retry after")
-    return [TextTable(titles, rows, right=("remaining", "retry after"))] if rows else []
+    return [TextTable(titles, rows, right_aligned=("remaining", "retry after"))] if rows else []

@@ -43,7 +43,7 @@ from headgate.algorithms.decision import (
     RETRY_AFTER_US,
     Decision,
     DegradedOutcome,
-    Limited,
+    HasLimit,
     Outcome,
 )
 from headgate.algorithms.fixed_window import FixedWindow
@@ -91,7 +91,9 @@ def response_format(
 ) -> ResponseFormat:
     """Returns the format for a rulebook: with or without header fields, with or without names."""
     labels = {rule.name: rule.label for rule in rulebook.book.rules if rule.label is not None}
-    return ResponseFormat(rulebook.book.headers if with_headers else None, with_names, labels, rulebook.closed)
+    return ResponseFormat(
+        rulebook.book.headers if with_headers else None, with_names, labels, rulebook.never_allowed
+    )
 
 
 def make_response(
@@ -137,7 +139,7 @@ class LimitDescription:
 
     def __init__(self, part: Decision) -> None:
         limit = part.source.limit
-        self.source: Limited = part.source
+        self.source: HasLimit = part.source
         self.rate: tuple[int, int] = rate(limit)
         self.quota: int = quota(limit)
         self.policy: str = headers(part, "draft-11")[0][1] if part.shadow_kind is None else ""
