@@ -3,7 +3,8 @@
 rule       the rule that refused: of several the one that refuses longest, of those the first in the rulebook.
            If the call passed, the rule that is nearest to its limit
 verdicts   one for each charge of each rule that was decided, in the order of the rulebook
-asides     shadow verdicts: the same for shadows and candidates, which never refuse a call and count separately
+shadow_verdicts
+           the same for shadows and candidates, which never refuse a call and count separately
 nearest    the verdict with the least remaining share of its limit
 refusal    the response if the call was refused: the rule's status, body, content type or redirect
 why        the reason if a rule refused without its limit: a dimension was missing, the key is locked out

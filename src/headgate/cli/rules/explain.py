@@ -143,7 +143,9 @@ def decision_document(decision: RuleDecision) -> dict[str, Any]:
         "retry_after": decision.retry_after,
         "delay": decision.delay,
         "verdicts": [_verdict(verdict) for verdict in decision.verdicts],
-        "asides": [_verdict(verdict) | {"aside": verdict.shadow_kind} for verdict in decision.shadow_verdicts],
+        "shadow_verdicts": [
+            _verdict(verdict) | {"shadow_kind": verdict.shadow_kind} for verdict in decision.shadow_verdicts
+        ],
     }
 
 
