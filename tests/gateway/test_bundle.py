@@ -152,7 +152,7 @@ def test_what_a_rule_says_to_an_engine() -> None:
           - {name: c, limit: 100/s, prefetch: 20ms}
           - {name: d, limit: 3 slots}
     """)
-    assert found["terms"] == {
+    assert found["charge_options"] == {
         "a": {
             "names": ["free", "pro*"],
             "candidate_names": [""],  # the key decides it
