@@ -45,7 +45,7 @@ async def main(kind: str, where: str) -> None:
         method: Any = grpc.unary_unary_rpc_method_handler(
             should_rate_limit, RateLimitRequest.FromString, lambda response: response.SerializeToString()
         )
-        await (await GrpcServer(Settings(), place, {PATH: method}).start()).ended
+        await (await GrpcServer(Settings(), place, {PATH: method}).start()).completion
 
 
 if __name__ == "__main__":

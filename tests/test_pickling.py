@@ -205,7 +205,7 @@ def test_no_error_was_left_out() -> None:
 
 @ways
 def test_an_answer_of_the_service(way: Way) -> None:
-    held = Answer(allowed=True, rule="jobs", receipt="r", expires_after=9.0, held=SlotHold("A slot", 9.0))
+    held = Answer(allowed=True, rule="jobs", receipt="r", expires_after=9.0, slot_hold=SlotHold("A slot", 9.0))
     for answer in (held, Answer(allowed=False, verdicts=[{"rule": "a"}], refusal={"status": 429})):
         assert way(answer) == answer
         assert way(answer).lost is False

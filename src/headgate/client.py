@@ -70,12 +70,12 @@ class Answer:
     verdicts: Sequence[Mapping[str, Any]] = ()
     receipt: str | None = None
     expires_after: float | None = None  # seconds for which its slots are held, if it holds any
-    held: SlotHold | None = field(default=None, repr=False, compare=False)  # set by `hold`
+    slot_hold: SlotHold | None = field(default=None, repr=False, compare=False)  # set by `hold`
 
     @property
     def lost(self) -> bool:
         """Whether another client may hold a slot of this block by now."""
-        return self.held is not None and self.held.lost
+        return self.slot_hold is not None and self.slot_hold.lost
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -100,7 +100,7 @@ MAX_TIMEOUT_S = 86_400.0  # sockets take no more than 24 days
 _EXAMPLE_URL = "http://127.0.0.1:8080"
 _UNKNOWN_PATH_DETAIL = "See /openapi.json"  # how a service's 404 for an unknown path begins
 
-_ANSWER_FIELDS = frozenset(field.name for field in fields(Answer)) - {"held"}
+_ANSWER_FIELDS = frozenset(field.name for field in fields(Answer)) - {"slot_hold"}
 
 
 class _Call(NamedTuple):
@@ -240,8 +240,8 @@ def _hold_of(answer: Answer) -> SlotHold | None:
 
 
 def _released(answer: Answer | str, document: Mapping[str, Any]) -> bool:
-    if isinstance(answer, Answer) and answer.held is not None:
-        answer.held.mark_released()
+    if isinstance(answer, Answer) and answer.slot_hold is not None:
+        answer.slot_hold.mark_released()
     return bool(document["held"])
 
 
@@ -419,7 +419,7 @@ class Client(_BaseClient):
             yield answer
             return
         with Holding(hold, lambda: self._renew(answer, hold), lambda: hold.is_released or self.release(answer)):
-            yield replace(answer, held=hold)
+            yield replace(answer, slot_hold=hold)
 
     def _renew(self, answer: Answer, hold: SlotHold) -> None:
         sent_at = monotonic()
@@ -534,7 +534,7 @@ class AsyncClient(_BaseClient):
         async with AsyncHolding(
             hold, lambda: self._renew(answer, hold), lambda: self._release_unless_over(answer, hold)
         ):
-            yield replace(answer, held=hold)
+            yield replace(answer, slot_hold=hold)
 
     async def _renew(self, answer: Answer, hold: SlotHold) -> None:
         sent_at = monotonic()

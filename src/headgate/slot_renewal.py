@@ -72,7 +72,7 @@ class SlotHold:
         """Records that the holder has released the slots: they cannot be lost any more."""
         self.is_released = True
 
-    def pause(self, has_reply: bool) -> float:
+    def renewal_pause(self, has_reply: bool) -> float:
         """Returns the seconds until the next renewal."""
         return max(self._ttl / (3 if has_reply else 12), MIN_PAUSE_S)
 
@@ -124,12 +124,12 @@ class Holding:
             self._renew()
         except Exception as error:
             _log_failure(error)
-            return self.hold.pause(has_reply=False)
-        return self.hold.pause(has_reply=True)
+            return self.hold.renewal_pause(has_reply=False)
+        return self.hold.renewal_pause(has_reply=True)
 
     def __enter__(self) -> Holding:
         self.stopped = False
-        _threads.add(self, self.hold.pause(has_reply=True))
+        _threads.add(self, self.hold.renewal_pause(has_reply=True))
         return self
 
     def __exit__(
@@ -160,7 +160,7 @@ class AsyncHolding:
         return self.hold.lost
 
     async def __aenter__(self) -> AsyncHolding:
-        self._schedule(self.hold.pause(has_reply=True))
+        self._schedule(self.hold.renewal_pause(has_reply=True))
         return self
 
     def _schedule(self, seconds: float) -> None:
@@ -176,7 +176,7 @@ class AsyncHolding:
         except Exception as error:
             _log_failure(error)
             answered = False
-        self._schedule(self.hold.pause(answered))
+        self._schedule(self.hold.renewal_pause(answered))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

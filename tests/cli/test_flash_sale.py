@@ -18,7 +18,7 @@ def between(ticks: list[int], start: float, end: float) -> int:
 
 def test_it_is_the_same_every_time(played: FlashSale) -> None:
     again = FlashSale()
-    while not again.over:
+    while not again.is_over:
         again.play_until(again.seconds + 0.37)  # however it is paced
     assert again.offered == played.offered
     assert [one.served for one in again.gates] == [one.served for one in played.gates]

@@ -14,7 +14,9 @@ def lines(table: TextTable, width: int | None = None, ink: Style = PLAIN) -> lis
 
 
 def test_words_stand_left_and_numbers_right() -> None:
-    table = TextTable(("rule", "used", "limit"), [("login", 7, "10/minute"), ("a", 12_345, None)], right=("used",))
+    table = TextTable(
+        ("rule", "used", "limit"), [("login", 7, "10/minute"), ("a", 12_345, None)], right_aligned=("used",)
+    )
     assert lines(table) == [
         "rule     used  limit",
         "login       7  10/minute",
@@ -24,7 +26,9 @@ def test_words_stand_left_and_numbers_right() -> None:
 
 @pytest.mark.parametrize("width", [30, 40, 60, 79])
 def test_it_fits_and_only_the_widest_words_are_cut(width: int) -> None:
-    table = TextTable(("rule", "key", "used"), [("login", "k" * 100, 123_456), ("x", "short", 1)], right=("used",))
+    table = TextTable(
+        ("rule", "key", "used"), [("login", "k" * 100, 123_456), ("x", "short", 1)], right_aligned=("used",)
+    )
     shown = lines(table, width)
     assert max(map(display_width, shown)) <= width
     assert shown[1].startswith("login  kkk")
@@ -33,7 +37,7 @@ def test_it_fits_and_only_the_widest_words_are_cut(width: int) -> None:
 
 
 def test_numbers_are_never_cut_even_if_that_is_too_wide() -> None:
-    table = TextTable(("a", "b"), [(10**12, 10**12)], right=("a", "b"))
+    table = TextTable(("a", "b"), [(10**12, 10**12)], right_aligned=("a", "b"))
     assert lines(table, 10)[1] == "1,000,000,000,000  1,000,000,000,000"
 
 
@@ -42,13 +46,13 @@ def test_into_a_pipe_nothing_is_cut() -> None:
 
 
 def test_colours_take_no_room_and_only_a_terminal_gets_them() -> None:
-    table = TextTable(("x", "y"), [(Cell("no", "red"), 1), ("yes", 2)], right=("y",))
+    table = TextTable(("x", "y"), [(Cell("no", "red"), 1), ("yes", 2)], right_aligned=("y",))
     assert "\x1b" not in "".join(lines(table))
     assert lines(table, ink=COLORS)[1] == "\x1b[31mno\x1b[0m   1"
 
 
 def test_characters_that_take_two_cells_are_counted_so() -> None:
-    table = TextTable(("key", "n"), [("用户", 1), ("abcd", 2)], right=("n",))
+    table = TextTable(("key", "n"), [("用户", 1), ("abcd", 2)], right_aligned=("n",))
     assert lines(table)[1:] == ["用户  1", "abcd  2"]
     assert display_width(lines(TextTable(("key",), [("用户用户用户用户",)]), 9)[1]) <= 9
 

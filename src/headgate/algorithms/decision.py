@@ -67,14 +67,14 @@ def with_remaining(outcome: Outcome, remaining: int) -> Outcome:
     return copied
 
 
-class Limited(Protocol):
+class HasLimit(Protocol):
     """Anything that has a limit: an engine's meter, or a bare limit."""
 
     @property
     def limit(self) -> Limit: ...
 
 
-class Unbound(NamedTuple):
+class DetachedLimit(NamedTuple):
     """A limit without an engine: the source of a decision that was copied or pickled."""
 
     limit: Limit
@@ -186,7 +186,7 @@ class Decision:
     refunded_units: int = 0  # units already refunded, so that nothing is refunded twice
     hold: SlotHolder | None = None  # the slots that a block holds for it
 
-    def __init__(self, outcome: Outcome, source: Limited, key: str, cost: int) -> None:
+    def __init__(self, outcome: Outcome, source: HasLimit, key: str, cost: int) -> None:
         self.outcome = outcome
         self.source = source
         self.key = key
@@ -196,7 +196,7 @@ class Decision:
         state = {
             name: value for name, value in vars(self).items() if name in ("rule", "shadow_kind", "refunded_units")
         }
-        return Decision, (self.outcome, Unbound(self.limit), self.key, self.cost), state
+        return Decision, (self.outcome, DetachedLimit(self.limit), self.key, self.cost), state
 
     def __bool__(self) -> bool:
         return self.outcome[ALLOWED]
@@ -312,7 +312,7 @@ class JointDecision(Decision):
     refused; the limit that decided is the one that refuses longest, or the one nearest to its end.
     """
 
-    def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Outcome, Limited, str, int]]) -> None:
+    def __init__(self, parts: Sequence[Decision], charges: Sequence[tuple[Outcome, HasLimit, str, int]]) -> None:
         self._parts = tuple(parts)
         self._charges = charges
         decisive = self._decisive_part = most_restrictive(parts)
@@ -329,7 +329,9 @@ class JointDecision(Decision):
         super().__init__(outcome, decisive.source, decisive.key, decisive.cost)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        charges = [(outcome, Unbound(source.limit), key, cost) for outcome, source, key, cost in self._charges]
+        charges = [
+            (outcome, DetachedLimit(source.limit), key, cost) for outcome, source, key, cost in self._charges
+        ]
         return JointDecision, ([copy(part) for part in self._parts], charges)
 
     @property

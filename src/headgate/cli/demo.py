@@ -69,7 +69,7 @@ def _show(sale: FlashSale, seconds: float, style: Style) -> None:
     """Draws the sale live: it has its own clock, which is kept in step with ours."""
     stdout, start = sys.stdout, time.monotonic()
     with full_screen(stdout):
-        while not sale.over:
+        while not sale.is_over:
             sale.play_until((time.monotonic() - start) / seconds * SECONDS)
             width, height = shutil.get_terminal_size()
             draw(stdout, chart(sale, width, height, style), height)

@@ -65,7 +65,7 @@ def _head(sale: FlashSale, frame: _Frame) -> list[str]:
     style, width = frame.style, frame.width
     clock, calls = f"{sale.seconds:4.1f} s of {SECONDS}", f"{sale.calls:,} calls"
     title = f"headgate {style.dot} a flash sale, the same calls at seven gates"
-    status = "over" if sale.over else f"{sale.phase.name}: {sale.phase.calls} calls a second"
+    status = "over" if sale.is_over else f"{sale.phase.name}: {sale.phase.calls} calls a second"
     offered = _by_column(sale.offered, frame)
     full_bar = max(phase.calls for phase in PHASES) * SECONDS / frame.columns
     bars = _bars(offered, ["cyan"] * frame.columns, full_bar, sale, frame)

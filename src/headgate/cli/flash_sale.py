@@ -140,7 +140,7 @@ class FlashSale:
         return self.tick * TICK_US / 1_000_000
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.tick >= TICKS
 
     @property
@@ -152,7 +152,7 @@ class FlashSale:
         return sum(self.offered)
 
     def play_until(self, seconds: float) -> None:
-        while not self.over and self.seconds < seconds:
+        while not self.is_over and self.seconds < seconds:
             self._play_tick()
 
     def _play_tick(self) -> None:

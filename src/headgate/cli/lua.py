@@ -114,7 +114,7 @@ def _list(args: argparse.Namespace) -> Output:
     sizes = {name: len(script.text.encode()) for name, script in by_name.items()}
     document = [{"name": name, "bytes": sizes[name], "sha1": script.sha} for name, script in by_name.items()]
     rows = [(name, sizes[name], script.sha) for name, script in by_name.items()]
-    return Output({"scripts": document}, [TextTable(("script", "bytes", "sha1"), rows, right=("bytes",))])
+    return Output({"scripts": document}, [TextTable(("script", "bytes", "sha1"), rows, right_aligned=("bytes",))])
 
 
 def _show(args: argparse.Namespace) -> Output:

@@ -60,7 +60,7 @@ class CompiledRulebook:
         if any(map(_needs_process_count, book.rules)) and hasattr(engine, "count_members"):
             engine.count_members()  # before the first call: an outage may begin during that call
         self.refusals: dict[str, Refusal] = {rule.name: rule.refuse for rule in book.rules}
-        self.closed: frozenset[str] = frozenset(rule.name for rule in book.rules if _never_allowed(rule))
+        self.never_allowed: frozenset[str] = frozenset(rule.name for rule in book.rules if _never_allowed(rule))
         self._bound_rules: dict[tuple[str, int, str | None], BoundRule] = {}
         self._bound_shares: dict[tuple[str, int, str | None, MemberPosition], BoundRule] = {}
         self._caller_meters: dict[tuple[Limit, str], Any] = {}

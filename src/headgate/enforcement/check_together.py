@@ -121,7 +121,7 @@ def plan_of(compiled: CompiledRulebook, ask: Ask) -> CallPlan:
         if (
             cost == 0
         ):  # a peek at all rules, also those that state a cost; a rule that never allows must still refuse
-            unpassable = [rule in compiled.closed for rule, _ in plan.labels]
+            unpassable = [rule in compiled.never_allowed for rule, _ in plan.labels]
             charges = zip(unpassable, plan.charges, strict=True)
             plan.charges = [
                 (meter, key, units if never_allowed else 0) for never_allowed, (meter, key, units) in charges

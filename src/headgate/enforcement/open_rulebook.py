@@ -36,7 +36,7 @@ class OpenedRulebook(NamedTuple):
     """The rulebook to begin with, its watcher if it may change, and the function that closes both."""
 
     book: Rulebook
-    watch: RulebookWatcher[Rulebook] | None
+    watcher: RulebookWatcher[Rulebook] | None
     close: Callable[[], None]
 
 
@@ -79,5 +79,5 @@ def _nothing() -> None:
 
 
 def _load(content: RulebookText) -> Rulebook:
-    text, kind = translate_descriptors(content).plain
+    text, kind = translate_descriptors(content).text_and_format
     return check_split_limits(load.parse(text, format=kind or "", source=content.name))

@@ -3,7 +3,8 @@
 rule       the rule that refused: of several the one that refuses longest, of those the first in the rulebook.
            If the call passed, the rule that is nearest to its limit
 verdicts   one for each charge of each rule that was decided, in the order of the rulebook
-asides     shadow verdicts: the same for shadows and candidates, which never refuse a call and count separately
+shadow_verdicts
+           the same for shadows and candidates, which never refuse a call and count separately
 nearest    the verdict with the least remaining share of its limit
 refusal    the response if the call was refused: the rule's status, body, content type or redirect
 why        the reason if a rule refused without its limit: a dimension was missing, the key is locked out
@@ -23,10 +24,10 @@ from headgate.algorithms.decision import (
     RESET_AFTER_US,
     RETRY_AFTER_US,
     Decision,
+    DetachedLimit,
     LockedOutcome,
     Outcome,
     OverriddenOutcome,
-    Unbound,
     Verdict,
     longest_delay,
     most_restrictive,
@@ -60,7 +61,7 @@ class _DetachedRulebook(NamedTuple):
     refusals: dict[str, Refusal]
 
     def override_meter(self, charge: Charged, limit: Limit) -> Any:
-        return Unbound(limit)
+        return DetachedLimit(limit)
 
 
 class _NoMeter(NamedTuple):
@@ -101,7 +102,7 @@ class RuleDecision(Decision):
     def __reduce__(self) -> tuple[Any, ...]:
         refusal = self.refusal
         book = _DetachedRulebook({} if refusal is None or self.rule is None else {self.rule: refusal})
-        charges = [(Unbound(meter.limit), key, cost) for meter, key, cost in self.charges]
+        charges = [(DetachedLimit(meter.limit), key, cost) for meter, key, cost in self.charges]
         return RuleDecision, (
             book,
             self.labels,

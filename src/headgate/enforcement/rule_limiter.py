@@ -66,10 +66,10 @@ class _RuleLimiterBase:
         self._local = local
         self._opened_engine = url is not None  # an engine that the caller passes keeps its own deadline
         self._options = url_options.split_url_options(url)[1] if url is not None else url_options.EngineOptions()
-        self.watch: RulebookWatcher[Rulebook] | None
-        book, self.watch, self._close_rules = open_rulebook(rules, url, prefix, self.replace)
+        self.watcher: RulebookWatcher[Rulebook] | None
+        book, self.watcher, self._close_rules = open_rulebook(rules, url, prefix, self.replace)
         self.replace(book)
-        if self.watch is not None and not self.watch.start():
+        if self.watcher is not None and not self.watcher.start():
             self.plan_call = self._plan_call_and_watch  # type: ignore[method-assign]
 
     @property
@@ -80,7 +80,7 @@ class _RuleLimiterBase:
     @property
     def refused_changes(self) -> int:
         """The number of changes of the rulebook that were refused because they are invalid."""
-        return 0 if self.watch is None else self.watch.refused_changes
+        return 0 if self.watcher is None else self.watcher.refused_changes
 
     def replace(self, rulebook: Rulebook) -> None:
         """Switches to another rulebook. Counters carry over: they belong to the names of rules and their limits.
@@ -115,7 +115,7 @@ class _RuleLimiterBase:
 
     def _plan_call_and_watch(self, attributes: object, cost: object = None) -> CallPlan:
         """Does the same while the thread that watches the rulebook could not be started, and tries to start it."""
-        if self.watch is None or self.watch.start():
+        if self.watcher is None or self.watcher.start():
             self.__dict__.pop("plan_call", None)
         return type(self).plan_call(self, attributes, cost)
 

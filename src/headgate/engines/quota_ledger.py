@@ -43,7 +43,7 @@ class LedgerBase:
     def __init__(self, limit: Limit, name: str, ttl_us: int, grace_us: int) -> None:
         if ttl_us <= 0 or grace_us < 0 or ttl_us + grace_us > _MAX_LIFE_US:
             raise InvalidRule(
-                "An assignment lives for at least a microsecond, and with its grace for at most a day; "
+                "A grant lives for at least a microsecond, and with its grace for at most a day; "
                 f"not for {format_duration(ttl_us)} and {format_duration(grace_us)}."
             )
         self.limit = limit
@@ -65,7 +65,7 @@ def validate_holder(key: object, holder: object) -> None:
     """Validates the key and the holder of a grant."""
     for field, name in (("key", key), ("holder", holder)):
         if not isinstance(name, str) or not name:
-            raise InvalidCharge(f"The {field} of an assignment is a text and not empty, not {name!r}.")
+            raise InvalidCharge(f"The {field} of a grant is a text and not empty, not {name!r}.")
 
 
 class GrantExpiries:
@@ -119,7 +119,7 @@ class MemoryLedger(LedgerBase):
             engine.started_us = min(engine.started_us, now_us)
             state = self._live_state(key, now_us)
             unknown_us = engine.started_us + self.live_us
-            granted, after = quota_grants.assign(
+            granted, after = quota_grants.grant(
                 self.quota_units, state, now_us, holder, demand, self.ttl_us, self.grace_us, unknown_us
             )
             self._table.put(key, after, lambda _, old: quota_grants.dead_at_us(old) <= now_us)
@@ -129,7 +129,7 @@ class MemoryLedger(LedgerBase):
         validate_holder(key, holder)
         with self._engine.lock:
             now_us = self._engine.clock.now_us()
-            after = quota_grants.leave(self._live_state(key, now_us), now_us, holder)
+            after = quota_grants.remove_holder(self._live_state(key, now_us), now_us, holder)
             if after is not None:
                 self._table.put(key, after, lambda _, old: quota_grants.dead_at_us(old) <= now_us)
 

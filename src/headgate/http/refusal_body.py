@@ -73,7 +73,7 @@ _special = re.compile(r'[\x00-\x1f\x7f"\\]')
 class RefusalResponse(NamedTuple):
     """A response without the header fields that describe the decision.
 
-    >>> undecided(None).status
+    >>> undecided_response(None).status
     503
     """
 
@@ -82,24 +82,24 @@ class RefusalResponse(NamedTuple):
     body: bytes
 
 
-def refused(decision: RuleDecision, accept: str | None) -> RefusalResponse:
+def refusal_response(decision: RuleDecision, accept: str | None) -> RefusalResponse:
     """Returns the response to a refused call.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
-    >>> refused(decision, "application/json").body
+    >>> refusal_response(decision, "application/json").body
     b'{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",...}'
     """
     refusal = decision.refusal
     if refusal is None:
         raise ValueError("The call was not refused by a rule: there is nothing to answer.")
-    return answer(refusal, violated(decision), accept, retry_after(decision))
+    return configured_response(refusal, violated_rules(decision), accept, retry_after(decision))
 
 
-def violated(decision: RuleDecision) -> list[str]:
+def violated_rules(decision: RuleDecision) -> list[str]:
     """Returns the names of the rules that refused, each once, in the order of the rulebook.
 
     >>> decision = Limiter.from_rules(RULES, clock=ManualClock()).check({"user": "ann"}, cost=3)
-    >>> violated(decision)
+    >>> violated_rules(decision)
     ['login']
     """
     return list(
@@ -109,13 +109,15 @@ def violated(decision: RuleDecision) -> list[str]:
     )
 
 
-def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None) -> RefusalResponse:
+def configured_response(
+    refusal: Refusal, names: Sequence[str], accept: str | None, wait: int | None = None
+) -> RefusalResponse:
     """Returns the response that a rule's refusal configures.
 
     ``names``: of all rules that refused; ``wait``: whole seconds, if a wait helps.
 
     >>> from headgate.rules.rule import Refusal
-    >>> answer(Refusal(), ["login"], None, wait=30).body
+    >>> configured_response(Refusal(), ["login"], None, wait=30).body
     b'Too many requests. Try again in 30 seconds.\\n'
     """
     status = refusal.status
@@ -133,10 +135,10 @@ def answer(refusal: Refusal, names: Sequence[str], accept: str | None, wait: int
     return _plain_text(status, f"Too many requests.{_retry_hint(wait)}")
 
 
-def undecided(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> RefusalResponse:
+def undecided_response(accept: str | None, names: Sequence[str] = (), wait: int | None = None) -> RefusalResponse:
     """Returns the response to a call that could not be decided; ``names``: the rules that refuse it then.
 
-    >>> undecided("text/html").body
+    >>> undecided_response("text/html").body
     b'This service cannot decide about requests at the moment.\\n'
     """
     if wants_json(accept):

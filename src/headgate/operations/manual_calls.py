@@ -19,7 +19,7 @@ from headgate.untracked_refund import give_back
 from headgate.validation import ChargeBatch, check_key
 
 
-class Refunded(NamedTuple):
+class RefundedCounter(NamedTuple):
     """The verdicts of a counter before and after a refund."""
 
     name: str
@@ -48,7 +48,7 @@ def peek(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Flow
     return (yield from take(engine, key, counts, cost, commit=False))
 
 
-def refund(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Flow[list[Refunded]]:
+def refund(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Flow[list[RefundedCounter]]:
     """Gives units back to a key: the newest first, and at most what is counted now."""
     check_key(key)
     # The limits of an override go by position, so all of the rule's are sent in one request.
@@ -61,7 +61,7 @@ def refund(engine: Any, key: str, counts: Sequence[CounterRef], cost: int) -> Fl
         )
         before, after = yield from give_back(meter, key, cost)
         verdicts = [Verdict(*outcome, meter.limit, key, 0) for outcome in (before, after)]
-        refunds.append(Refunded(counter.name, *verdicts))
+        refunds.append(RefundedCounter(counter.name, *verdicts))
     return refunds
 
 

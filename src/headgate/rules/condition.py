@@ -207,7 +207,9 @@ def _path_predicate(patterns: tuple[PathPattern, ...]) -> Predicate:
         if path in exact or f"{path}/".startswith(prefixes):
             return True
         return bool(other_patterns) and any(
-            pattern.fits(path_segments) for path_segments in (segments(path),) for pattern in other_patterns
+            pattern.matches_segments(path_segments)
+            for path_segments in (segments(path),)
+            for pattern in other_patterns
         )
 
     return holds

@@ -217,11 +217,11 @@ class App:
             decision, fields = await self._decide_subrequest(kind, path, request)
         except (CorruptState, EngineUnavailable) as error:
             _log.warning("No decision for a gateway: %s", error)
-            response = refusal_body.undecided(request.field(b"accept"), wait=1)
+            response = refusal_body.undecided_response(request.field(b"accept"), wait=1)
             return response.status, encode_headers([*response.headers, ("Retry-After", "1")]), response.body
         if decision is None:
             return 200, fields, b""
-        response = refusal_body.refused(decision, request.field(b"accept"))
+        response = refusal_body.refusal_response(decision, request.field(b"accept"))
         status = response.status if response.status >= 300 else 429  # a 200 would let it pass
         return status, [*fields, *encode_headers([_rule_field(decision), *response.headers])], response.body
 

@@ -109,7 +109,7 @@ class VerdictBody(Struct):
     reset_after: float
     delay: float
     cost: int
-    aside: Annotated[
+    shadow_kind: Annotated[
         str | None, Meta(description="shadow or candidate: decided in addition, and never refuses the call.")
     ]
 

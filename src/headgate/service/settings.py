@@ -236,7 +236,7 @@ class Settings:
                     f"http, grpc and admin need addresses of their own; {one} and {other} overlap."
                 )
 
-    def completed(self) -> Settings:
+    def with_secrets(self) -> Settings:
         """Returns a copy with generated secrets where none was set."""
         return replace(
             self,

@@ -89,7 +89,7 @@ def test_allow_refuses_nothing(clock: ManualClock) -> None:
     clock.advance(0.5)
     assert meter.decide("key", 1)[0] is False  # at once it is the engine that decides
     assert engine.state() is CLOSED
-    assert engine.degraded == 50
+    assert engine.degraded_count == 50
 
 
 def test_deny_passes_nothing_and_says_when_to_come_back(clock: ManualClock) -> None:
@@ -126,7 +126,7 @@ def test_a_trickle_is_answered_by_the_share_and_told_at_once(clock: ManualClock)
         assert isinstance(meter.decide("key", 1), DegradedOutcome)
         wire.down = False
         assert not isinstance(meter.decide("key", 1), DegradedOutcome)
-    assert (engine.state(), engine.opened_count, engine.degraded) == (CLOSED, 0, 20)
+    assert (engine.state(), engine.opened_count, engine.degraded_count) == (CLOSED, 0, 20)
     assert meter.decide("key", 0)[1] == 60
     assert engine.shard_of("key").is_healthy
     assert not engine.shard_of("key").counts

@@ -66,7 +66,7 @@ def test_without_any_it_is_as_if_it_were_not_there(harness: FallbackHarness) -> 
     assert harness.wire.asked == asked + 70  # however often it failed
     harness.wire.down = False
     assert meter.decide("k", 1)[:2] == (True, 8)  # at once
-    assert harness.inside.opened == harness.inside.degraded == 0
+    assert harness.inside.opened_count == harness.inside.degraded_count == 0
 
 
 def parse_slots() -> Slots:

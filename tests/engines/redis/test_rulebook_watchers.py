@@ -30,7 +30,7 @@ def _closing() -> Iterator[None]:
 
 def load(paper: RulebookText) -> str:
     """The name of the book; one without a name is none."""
-    text, _ = paper.plain
+    text, _ = paper.text_and_format
     try:
         return str(json.loads(text)["name"])
     except (ValueError, KeyError, TypeError):

@@ -197,7 +197,7 @@ def test_the_name_tells_the_format(tmp_path: Path, name: str, format_: str | Non
     (tmp_path / name).write_bytes(b"\xef\xbb\xbfx")
     paper = FileSource(tmp_path / name, clock=BusyClock()).read()
     assert (paper.text, paper.format) == ("x", format_)
-    assert paper.plain == ("x", format_)
+    assert paper.text_and_format == ("x", format_)
 
 
 class SingleVersion:
@@ -221,5 +221,5 @@ def test_a_version_is_read_as_its_document() -> None:
     assert source.signature() == (3, 5)
     paper = source.read()
     assert paper == RulebookText("# a", "yaml", "version 3 in Redis at here", 3, "{}")
-    assert paper.plain == ("{}", "json")
+    assert paper.text_and_format == ("{}", "json")
     assert PushedSource(SingleVersion(None)).read() is None

@@ -256,8 +256,8 @@ async def test_a_refused_file_is_told_in_the_status(tmp_path: Path) -> None:
     path.write_text("rules: []")
     async with Operator(str(path)) as operator:
         path.write_text("rules: [{name: a, limit: 10/minit}]")
-        assert operator.limiter.watch is not None
-        operator.limiter.watch.poll()
+        assert operator.limiter.watcher is not None
+        operator.limiter.watcher.poll()
         told = (await operator("GET", "/status")).json
         assert told["refused_changes"] == 1
         assert "10/minute" in told["refused_why"]

@@ -145,7 +145,9 @@ def decision_document(decision: RuleDecision) -> dict[str, Any]:
         "retry_after": decision.retry_after,
         "delay": decision.delay,
         "verdicts": [_verdict(verdict) for verdict in decision.verdicts],
-        "asides": [_verdict(verdict) | {"aside": verdict.shadow_kind} for verdict in decision.shadow_verdicts],
+        "shadow_verdicts": [
+            _verdict(verdict) | {"shadow_kind": verdict.shadow_kind} for verdict in decision.shadow_verdicts
+        ],
     }
 
 
@@ -189,4 +191,4 @@ def _verdict_tables(decision: RuleDecision) -> list[TextTable]:
             )
         )
     titles = ("rule", "key", "limit", "", "remaining", "retry after")
-    return [TextTable(titles, rows, right=("remaining", "retry after"))] if rows else []
+    return [TextTable(titles, rows, right_aligned=("remaining", "retry after"))] if rows else []

@@ -34,7 +34,9 @@ def run(args: argparse.Namespace) -> Output:
     if not versions:
         return Output(document, ["No rulebook was pushed to this engine yet."])
     rows = [_row(version, version.version == current) for version in versions]
-    return Output(document, [TextTable(("version", "", "published", "author", "note"), rows, right=("version",))])
+    return Output(
+        document, [TextTable(("version", "", "published", "author", "note"), rows, right_aligned=("version",))]
+    )
 
 
 def _row(version: RulebookVersion, current: bool) -> tuple[Value, ...]:

@@ -155,12 +155,12 @@ class _KeyLockout:
         assert options.lockout is not None
         self._settings, self._key, self._now_us = options.lockout, key, now_us
         self._table = tables.lockouts(options.rule)
-        self._state = lockout.settled(self._settings, self._table.states.get(key), now_us)
+        self._state = lockout.current_state(self._settings, self._table.states.get(key), now_us)
         self.left_us = lockout.left_us(self._state, now_us)
 
     def store(self, refused: bool) -> None:
         if refused:
-            self._state = lockout.refused(self._settings, self._state, self._now_us)
+            self._state = lockout.count_refusal(self._settings, self._state, self._now_us)
             self.left_us = lockout.left_us(self._state, self._now_us)
         if self._state is not None:
             self._table.put(self._key, self._state, lambda _, old: lockout.dead_at_us(old) <= self._now_us)

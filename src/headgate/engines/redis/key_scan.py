@@ -61,10 +61,12 @@ class RedisKey(NamedTuple):
 class RedisKeyScan:
     """Iterates over all counts, or those whose name begins with `begins`; at most `most` of them."""
 
-    def __init__(self, engine: RedisEngine, begins: str = "", most: int = 100_000, pause: float = PAUSE_S) -> None:
+    def __init__(
+        self, engine: RedisEngine, prefix: str = "", max_keys: int = 100_000, pause: float = PAUSE_S
+    ) -> None:
         self._engine = engine
-        self._name_prefix = begins
-        self._max_keys = most
+        self._name_prefix = prefix
+        self._max_keys = max_keys
         self._pause = pause
         self._connections: dict[ServerAddress, SyncConnection] = {}
         self._seen: set[bytes] = set()

@@ -38,7 +38,7 @@ class AdminHandlers:
 
     async def status(self, request: AdminRequest) -> schema.WorkerStatus:
         limiter, engine = self._limiter, self._limiter.engine
-        watcher = limiter.watch
+        watcher = limiter.watcher
         version = None if watcher is None else watcher.current_text
         shards = [(name, engine.state(name).value) for name in tuple(getattr(engine, "shards", ()))]
         return schema.WorkerStatus(
@@ -53,7 +53,7 @@ class AdminHandlers:
             refused_changes=limiter.refused_changes,
             refused_why=None if watcher is None else watcher.error,
             degraded=[schema.DegradedShard(str(name), state) for name, state in shards if state != "closed"],
-            degraded_decisions=getattr(engine, "degraded", 0),
+            degraded_decisions=getattr(engine, "degraded_count", 0),
         )
 
     async def close(self) -> None:

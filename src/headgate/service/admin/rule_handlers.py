@@ -41,7 +41,7 @@ class RuleHandlers:
         )
 
     async def rules(self, request: AdminRequest) -> schema.RulebookInfo:
-        book, watcher = self._limiter.rulebook, self._limiter.watch
+        book, watcher = self._limiter.rulebook, self._limiter.watcher
         followed = None if watcher is None else watcher.current_text
         if self._versions_url is None:
             text, kind = _as_json(book) if followed is None else (followed.text, followed.format or "yaml")
@@ -104,8 +104,8 @@ class RuleHandlers:
                 "note": version.note,
             }
             log_change(event, request.author, request.remote, **details)
-            if self._limiter.watch is not None:
-                await asyncio.to_thread(self._limiter.watch.poll)
+            if self._limiter.watcher is not None:
+                await asyncio.to_thread(self._limiter.watcher.poll)
         return schema.PublicationResult(
             new, before or None, _version_document(version), _changes_document(changes), list(warnings)
         )

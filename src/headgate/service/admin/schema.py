@@ -211,7 +211,7 @@ class AdminVerdict(Struct):
     retry_after: float | None
     reset_after: float
     delay: float
-    aside: Annotated[str | None, Meta(description="shadow or candidate, if it cannot refuse.")]
+    shadow_kind: Annotated[str | None, Meta(description="shadow or candidate, if it cannot refuse.")]
 
 
 class PeekResult(Struct):

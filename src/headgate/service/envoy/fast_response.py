@@ -100,7 +100,7 @@ class CachedRequest:
     ) -> None:
         self.response_format: ResponseFormat = response_format
         self.checks: Sequence[DescriptorCheck] = checks
-        self.together: CallBatch = together
+        self.batch: CallBatch = together
         self._rows: list[tuple[_LimitTemplate | None, int]] | None = []
         for check, (plan, indexes) in zip(checks, together.plans, strict=True):
             row = _template_row(check, plan.labels, plan.charges, response_format)

@@ -79,7 +79,9 @@ def response_format(
 ) -> ResponseFormat:
     """Returns the format for a rulebook: with or without header fields, with or without names."""
     labels = {rule.name: rule.label for rule in rulebook.book.rules if rule.label is not None}
-    return ResponseFormat(rulebook.book.headers if with_headers else None, with_names, labels, rulebook.closed)
+    return ResponseFormat(
+        rulebook.book.headers if with_headers else None, with_names, labels, rulebook.never_allowed
+    )
 
 
 def make_response(

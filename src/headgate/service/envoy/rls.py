@@ -58,7 +58,7 @@ class ResponseInputs(NamedTuple):
     checks: Sequence[DescriptorCheck]
     decisions: envoy_response.OptionalDecisions
     unlimited: Sequence[bool] = ()
-    spared: Collection[int] = ()
+    spared_quotas: Collection[int] = ()
 
 
 class Context(Protocol):
@@ -88,10 +88,10 @@ class RateLimits:
         cached = self._request_cache.get(data, limiter.compiled_rulebook)
         try:
             if cached is not None:
-                outcomes = await limiter.request_outcomes(cached.together)
+                outcomes = await limiter.request_outcomes(cached.batch)
                 if encoded := cached.encode(outcomes):
                     return encoded
-                inputs = ResponseInputs(cached.response_format, cached.checks, cached.together.decisions(outcomes))
+                inputs = ResponseInputs(cached.response_format, cached.checks, cached.batch.decisions(outcomes))
             else:
                 inputs = await self._decide_request(_decode_request(data), data)
         except InvalidCharge as error:

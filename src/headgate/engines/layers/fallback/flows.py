@@ -89,7 +89,7 @@ class Fallback(DegradedAnswers):
         self.last_fence = 0
 
     @property
-    def degraded(self) -> int:
+    def degraded_count(self) -> int:
         """How many decisions the fallback made."""
         return self._total("degraded")
 
