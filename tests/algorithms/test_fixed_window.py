@@ -1,4 +1,7 @@
-"""The fixed window: stories in seconds, and the laws its essay states."""
+"""The fixed window: stories in seconds, and the laws its essay states.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 

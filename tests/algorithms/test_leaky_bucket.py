@@ -1,4 +1,7 @@
-"""The laws of the leaky bucket, and its stories in time. Times are milliseconds unless they say otherwise."""
+"""The laws of the leaky bucket, and its stories in time. Times are milliseconds unless they say otherwise.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 

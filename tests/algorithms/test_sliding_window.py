@@ -1,4 +1,7 @@
-"""The sliding window: stories in seconds, and the laws its essay states."""
+"""The sliding window: stories in seconds, and the laws its essay states.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 

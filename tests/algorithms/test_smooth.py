@@ -1,4 +1,7 @@
-"""The laws of smooth pacing, and its stories in time."""
+"""The laws of smooth pacing, and its stories in time.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The token bucket: stories in seconds, and the numbers it must get exactly right."""
+"""The token bucket: stories in seconds, and the numbers it must get exactly right.
+
+The reason for its length: one algorithm, told on one key class.
+"""
 
 from __future__ import annotations
 

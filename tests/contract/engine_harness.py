@@ -1,4 +1,4 @@
-"""Where a limiter can live in a test: every engine, asked directly or awaited, on a clock that the test turns."""
+"""Harness of the contract tests: every engine, sync and async, on a clock that the test sets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Stories of slots in time, told to whoever keeps them: the table in memory, and the script in a server.
 
 A story is a function of a SlotHarness; `stories` lists them all. Times are seconds since the story began.
+
+The reason for its length: one list of stories that two engines run.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""What breaks under load, and who tries to break it: nobody else notices for long, and the service outlives it."""
+"""What breaks under load, and who tries to break it: nobody else notices for long, and the service outlives it.
+
+The reason for its length: every fault is tried on the same service, with the same clients.
+"""
 
 import logging
 import queue

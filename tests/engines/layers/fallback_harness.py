@@ -1,4 +1,4 @@
-"""A member of two, an engine that may fail, and rules that each have a fallback of their own."""
+"""Harness of fallback tests: one of two members, an engine that may fail, and rules with fallbacks."""
 
 from collections.abc import Callable
 from typing import Any

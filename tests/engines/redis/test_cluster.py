@@ -2,7 +2,7 @@
 
 Whoever is sent on, or told to try again, has not been charged, and asks again; whoever got no answer may have
 been, and does not. So at the end, for every key: the allowed answers <= what was charged <= those and the
-unanswered ones. The file is long because all its stories are told of one cluster, and by the same few helpers.
+unanswered ones. The reason for its length: all its stories are told of one cluster, and by the same few helpers.
 """
 
 import asyncio

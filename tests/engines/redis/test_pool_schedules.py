@@ -4,6 +4,8 @@ The pool's own state (pool_state.py) is driven here; what the threads do around 
 each section that the pool runs under its lock and one for each thing that it does outside. All orders of these
 steps are run, with connections that fail to open or break, and with a caller in which a signal handler raises
 between any two steps, up to twice. States that were met before are not run again.
+
+The reason for its length: one simulator and the laws that it checks.
 """
 
 from __future__ import annotations

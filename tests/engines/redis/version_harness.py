@@ -1,4 +1,4 @@
-"""Versions on real servers, for the tests that push them and for those that watch."""
+"""Opens rulebook versions on real servers, for tests that push them and for tests that watch them."""
 
 import json
 from typing import Any

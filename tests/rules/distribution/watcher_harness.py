@@ -1,4 +1,4 @@
-"""A source that a test writes, and books that are as short as can be."""
+"""Harness of watcher tests: a source that the test writes, and rulebooks of one word."""
 
 import time
 from collections.abc import Callable

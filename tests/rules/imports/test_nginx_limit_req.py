@@ -1,4 +1,7 @@
-"""nginx configurations as rulebooks: the whole document, the notes, and that the queue is nginx's."""
+"""nginx configurations as rulebooks: the whole document, the notes, and that the queue is nginx's.
+
+The reason for its length: each case holds a whole configuration and its whole document.
+"""
 
 import json
 

@@ -1,7 +1,7 @@
 """How a document becomes a rulebook, and what is said of one that cannot.
 
 malformed/ holds books that cannot be, each named for what is wrong with it; malformed/expected.txt holds the first
-line that is said of each. wellformed/ holds books that can. The file is long because it is one list: what can be
+line that is said of each. wellformed/ holds books that can. The reason for its length: it is one list: what can be
 written, beside what is said of its nearest misspelling.
 """
 
