@@ -21,13 +21,13 @@ package.path = arg[1] .. "/?.lua;" .. package.path
 local calendar = require "resty.headgate.calendar"
 local exact_compare = require "resty.headgate.exact_compare"
 local headers = require "resty.headgate.http.headers"
-local json = require "resty.headgate.text.json"
+local json = require "resty.headgate.rules.bundle_json"
 local limit_quota = require "resty.headgate.limit_quota"
 local limit_share = require "resty.headgate.engines.fallback.limit_share"
 local log_status = require "resty.headgate.request.log_status"
 local refusal_body = require "resty.headgate.http.refusal_body"
 
-local quoted = json.quoted
+local quoted = json.encode
 
 local function written(value)
   if type(value) == "string" then return quoted(value) end

@@ -5,7 +5,8 @@ It is the rulebook's own document, and in addition:
     limits     each limit text in the rules: its algorithm, its numbers as the scripts read them, its header
                values, and how many units pass at once
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
-    terms      each rule's charge options, in microseconds, and the names that its cases are counted under
+    terms      each rule's charge options, in microseconds; the names that its cases are counted under; and their
+               order, as lists: a mapping in JSON has none
     scripts    the SHA1 of every script that the rulebook can need; their texts are stored separately
     warnings   what looks wrong in the rulebook, as sentences with its file and line: gateways log them
 
@@ -44,7 +45,7 @@ from headgate.engines.redis.script_assembly import (
 )
 from headgate.http.headers import per_second, quota, window_seconds
 from headgate.rules import serialization
-from headgate.rules.rule import Rule, Rulebook
+from headgate.rules.rule import Choice, Rule, Rulebook
 
 Bundle = dict[str, Any]
 
@@ -103,6 +104,8 @@ def _charge_options(rule: Rule) -> Iterator[tuple[str, Any]]:
         cases = [case for case, _ in limit_cases(rule, candidate)[:-1]]  # the last is `otherwise`
         if cases:
             yield name, cases
+    if orders := case_orders(rule):
+        yield "cases", orders
     if rule.lockout is not None:
         yield "lockout", list(rule.lockout)
     if rule.deadline is not None:
@@ -110,6 +113,16 @@ def _charge_options(rule: Rule) -> Iterator[tuple[str, Any]]:
     if rule.prefetch is not None:
         units = {} if rule.prefetch.units is None else {"units": rule.prefetch.units}
         yield "prefetch", {"hold_us": rule.prefetch.hold_us} | units
+
+
+def case_orders(rule: Rule) -> dict[str, list[Any]]:
+    """Returns the cases of the rule's limit, candidate and cost, each in their order."""
+    choices: dict[str, Choice[Any] | None] = {"limit": rule.limit, "candidate": rule.candidate, "cost": rule.cost}
+    return {
+        name: serialization.case_texts(choice)
+        for name, choice in choices.items()
+        if choice is not None and choice.cases
+    }
 
 
 def _script_names(algorithms: set[str], locks: bool) -> Iterator[str]:

@@ -101,6 +101,11 @@ def _test_value(test: Test) -> Any:
     return test.wanted[0] if len(test.wanted) == 1 else list(test.wanted)
 
 
+def case_texts(choice: Choice[Any]) -> list[Any]:
+    """Returns the cases of a choice in their order, as its document names them."""
+    return [_test_value(test) for test, _ in choice.cases]
+
+
 def _choice(choice: Choice[Limits] | Choice[int | str]) -> Any:
     if not choice.cases:
         return _value(choice.otherwise)
