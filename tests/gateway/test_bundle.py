@@ -110,7 +110,9 @@ def test_the_script_with_all_of_them_serves_every_call(book: Rulebook) -> None:
 def test_cases_are_listed_in_their_order(book: Rulebook) -> None:
     found = compile_bundle(book, NOW_US)
     for rule in found["rules"]:
-        chosen = {name: list(rule[name]["cases"]) for name in ("limit", "candidate", "cost") if has_cases(rule, name)}
+        chosen = {
+            name: list(rule[name]["cases"]) for name in ("limit", "candidate", "cost") if has_cases(rule, name)
+        }
         assert found["terms"][rule["name"]].get("cases", {}) == chosen
 
 
