@@ -8,6 +8,7 @@
 --   {"ask": "calendar", "limit", "zones", "times": [us]}                 [[words]], and how many tables they were
 --   {"ask": "share" | "even", "limit", "count", "rank"}                  a limit, or false
 --   {"ask": "complete", "limit"}                                         the limit, with its quota worked out anew
+--   {"ask": "breaker", "steps": [[step, now_us, route, settle_us]]}      [[route or time, breaker]] after each step
 --   {"ask": "at_most", "factors": [a, b, c, d]}                          whether a * b <= c * d
 --   {"ask": "headers", "form", "verdicts", "wait", "allowed"}            [[name, value]], or {"error"}
 --   {"ask": "kept", "one", "other"}                                      whether what is kept of one verdict is used for the other
@@ -18,6 +19,7 @@
 
 package.path = arg[1] .. "/?.lua;" .. package.path
 
+local breaker = require "resty.headgate.engines.fallback.breaker"
 local calendar = require "resty.headgate.calendar"
 local exact_compare = require "resty.headgate.exact_compare"
 local headers = require "resty.headgate.http.headers"
@@ -79,6 +81,23 @@ function answers.even(question) return limit_share.even(question.limit, question
 function answers.complete(question)
   local limit = question.limit
   return limit_quota.complete { algorithm = limit.algorithm, numbers = limit.numbers, calendar = limit.calendar }
+end
+
+function answers.breaker(question)
+  local state, found = breaker.NEW, {}
+  for i, step in ipairs(question.steps) do
+    local name, now_us, route, settle_us = unpack(step)
+    local result = false
+    if name == "choose_route" then
+      result, state = breaker.choose_route(state, now_us)
+    elseif name == "next_probe_us" then
+      result = breaker.next_probe_us(state, now_us)
+    else
+      state = breaker[name](state, route, now_us, settle_us)
+    end
+    found[i] = { result, { state.phase, state.failures, state.pause_us, state.since_us, state.until_us } }
+  end
+  return found
 end
 
 function answers.at_most(question) return exact_compare.at_most(unpack(question.factors)) end

@@ -3,7 +3,7 @@
 It is the rulebook's own document, and in addition:
 
     limits     each limit text in the rules: its algorithm, its numbers as the scripts read them, its header
-               values, and how many units pass at once
+               values, how many units pass at once, and of a smooth one the time of a unit
     zones      the time zones of calendar windows, each as the instants at which its offset from UTC changes
     terms      each rule's charge options, in microseconds; the names that its cases are counted under; and their
                order, as lists: a mapping in JSON has none
@@ -32,6 +32,7 @@ from typing import Any
 
 from headgate.algorithms.fixed_window import FixedWindow
 from headgate.algorithms.limit import SECOND, Limit
+from headgate.algorithms.smooth import Smooth
 from headgate.calendar import time_zone
 from headgate.enforcement.call_plan import limit_cases
 from headgate.engines.layers.fallback.limit_share import full_capacity
@@ -95,6 +96,8 @@ def _limit_entry(limit: Limit) -> Iterator[tuple[str, Any]]:
     if (rate := per_second(limit)) is not None:
         yield "per_second", rate
     yield "fresh", full_capacity(limit)
+    if isinstance(limit, Smooth):
+        yield "interval_us", limit.interval_us
     if isinstance(limit, FixedWindow) and limit.unit is not None:
         yield "calendar", {"unit": limit.unit, "zone": limit.zone}
 

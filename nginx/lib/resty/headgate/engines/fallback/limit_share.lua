@@ -9,7 +9,8 @@
 -- A rate is divided exactly where an algorithm can (a token bucket of 100/s among three is 100 per 3 s each), and
 -- rounded down where it rounds by itself, or where an exact share could not be written down.
 --
--- A share is a limit like those of a bundle: algorithm, numbers, text, fresh, quota, window, per_second, calendar. Each
+-- A share is a limit like those of a bundle: algorithm, numbers, text, fresh, quota, window, per_second, interval_us,
+-- calendar. Each
 -- call creates a new one, so the caller caches it; for a single member it is the bundle's own.
 --
 -- Laws (tests/nginx/engines/test_limit_share.py):
@@ -200,7 +201,9 @@ local function smooth(numbers, count)
     if amount < 0.0001 or not is_valid_rate(rate, warmup_us, shape) then return nil end
     if exact_compare.at_most(rate, count, full_rate, 1) then
       local text = decimal_text(amount) .. "/" .. period_text(period_us) .. " smooth" .. shape_text(warmup_us, shape)
-      return limit_of("smooth", text, { float_text(rate), numbers[2], numbers[3] })
+      local share = limit_of("smooth", text, { float_text(rate), numbers[2], numbers[3] })
+      share.interval_us = SECOND_US / rate
+      return share
     end
     amount = next_below(amount)
   end
