@@ -201,9 +201,7 @@ local function smooth(numbers, count)
     if amount < 0.0001 or not is_valid_rate(rate, warmup_us, shape) then return nil end
     if exact_compare.at_most(rate, count, full_rate, 1) then
       local text = decimal_text(amount) .. "/" .. period_text(period_us) .. " smooth" .. shape_text(warmup_us, shape)
-      local share = limit_of("smooth", text, { float_text(rate), numbers[2], numbers[3] })
-      share.interval_us = SECOND_US / rate
-      return share
+      return limit_of("smooth", text, { float_text(rate), numbers[2], numbers[3] })
     end
     amount = next_below(amount)
   end
